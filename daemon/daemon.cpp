@@ -17,6 +17,7 @@
 #include "daemon/sinks/memory_sink.h"
 #include "daemon/sinks/model_sink.h"
 #include "daemon/sinks/print_sink.h"
+#include "daemon/sinks/replica_sink.h"
 
 namespace cgdebug {
 namespace {
@@ -49,7 +50,9 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   sinks::MemorySink memory(&store);
   pipeline::FrozenRings frozen({&registry, &store, &reads, &controls, &events}, options.recording,
                                tell);
-  pipeline::FanOut fan_out({&compare, &print, &memory, &recorder, &frozen});
+  pipeline::FanOut findings({&memory, &recorder});
+  sinks::ReplicaSink replicas(&registry, &events, &controls, &findings);
+  pipeline::FanOut fan_out({&compare, &print, &memory, &recorder, &frozen, &replicas});
   sinks::ModelSink sink(&registry, &events, &fan_out);
 
   serve::ServeOptions serving;

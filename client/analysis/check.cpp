@@ -252,6 +252,7 @@ class Checker {
   // Adds what the daemon found in snapshots that are not here; the others were looked at already.
   void TakeTold() {
     for (const source::Finding& told : source_.Findings()) {
+      if (told.kind == source::Finding::Kind::kReplica) continue;  // of `ranks`
       const auto place = place_of_.find(told.slot);
       if (place == place_of_.end() || !options_.scope.Wants(told.replay)) continue;
       const Scanned* const scanned = &scanned_[place->second];

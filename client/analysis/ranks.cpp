@@ -82,6 +82,10 @@ void Join(const RankProcess& from, RankProcess* to) {
   to->lost.insert(from.lost.begin(), from.lost.end());
   if (from.first) TakeEarlier(*from.first, &to->first);
   if (from.first_nonfinite) TakeEarlier(*from.first_nonfinite, &to->first_nonfinite);
+  if (from.first_told && (!to->first_told || *from.first_told < *to->first_told)) {
+    to->first_told = from.first_told;
+    to->told = from.told;
+  }
   if (from.last && (!to->last || *to->last < *from.last)) to->last = from.last;
 }
 
@@ -203,18 +207,34 @@ class RankFold::State {
       const bool is_mismatch = told.kind == source::Finding::Kind::kMismatch;
       if (is_mismatch || process == process_of.end() || !options_.scope.Wants(told.replay))
         continue;
+      if (told.kind == source::Finding::Kind::kReplica) {
+        TakeTold(source, told, &kept_.processes[process->second]);
+        continue;
+      }
       const bool is_mask = masks.contains(told.slot) && told.kind == source::Finding::Kind::kInf &&
                            told.count == rows.at(told.slot).seen.neg_inf;
       if (is_mask) continue;
-      const Slot& info = source.slots()[told.slot];
-      const Position position = told.step < 0
-                                    ? Position{false, told.replay, 0}
-                                    : Position{true, static_cast<std::uint64_t>(told.step), 0};
-      const RankPlace place{position, info.order, SlotText(info), told.replay, told.timestamp_ns};
+      const RankPlace place = PlaceOf(source, told);
       std::optional<RankPlace>& first = kept_.processes[process->second].first_nonfinite;
       const bool is_here = first && first->probe == place.probe && first->replay == place.replay;
       if (!is_here) TakeEarlier(place, &first);
     }
+  }
+
+  static RankPlace PlaceOf(const Source& source, const source::Finding& told) {
+    const Slot& info = source.slots()[told.slot];
+    const Position position = told.step < 0
+                                  ? Position{false, told.replay, 0}
+                                  : Position{true, static_cast<std::uint64_t>(told.step), 0};
+    return {position, info.order, SlotText(info), told.replay, told.timestamp_ns};
+  }
+
+  // What the daemon saw when it compared the ranks of its machine.
+  static void TakeTold(const Source& source, const source::Finding& told, RankProcess* process) {
+    const RankPlace place = PlaceOf(source, told);
+    if (process->first_told && *process->first_told < place) return;
+    process->first_told = place;
+    process->told = told.text;
   }
 
   // Nothing if the tensor of this slot need not be the same on other ranks.

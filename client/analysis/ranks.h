@@ -78,6 +78,9 @@ struct RankProcess {
   std::optional<RankPlace> last;
   std::optional<RankPlace> first_nonfinite;
   std::string first_unread;  // why
+  // The first replica that the daemon found different from those of other ranks, and how.
+  std::optional<RankPlace> first_told;
+  std::string told;
 };
 
 enum class ReplicaVerdict {
@@ -134,8 +137,10 @@ struct RanksReport {
   std::uint64_t missing_count = 0;
   std::vector<std::string> notes;  // likewise: what is odd, and changes no verdict
   bool goes_on = false;
+  // Sentences: what the daemon saw while it ran and the snapshots that are here do not show.
+  std::vector<std::string> told;
 
-  bool found() const { return first.has_value() || first_bad.has_value(); }
+  bool found() const { return first.has_value() || first_bad.has_value() || !told.empty(); }
   // Whether "nothing found" may be said: replicas were compared, and nothing was missing.
   bool complete() const { return missing_count == 0 && compared > 0; }
 };

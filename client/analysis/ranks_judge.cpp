@@ -55,6 +55,7 @@ class Judge {
     NoteParts();
     SetVerdicts();
     FindFirstBad();
+    TellTold();
     TellMissing();
     TellOdd();
     TellBehind();
@@ -175,7 +176,13 @@ class Judge {
     for (const std::size_t at : rows) {
       RankRow& row = report_.rows[at];
       if (!row.first_unequal) row.first_unequal = place;
-      if (!difference.is_finding) continue;
+      if (!difference.is_finding) {
+        const std::optional<RankPlace>& told = row.process.first_told;
+        const bool is_told =
+            told && told->position == cell.position && told->probe.starts_with(cell.key->probe);
+        if (is_told) told_close_.insert(at);
+        continue;
+      }
       if (!row.first_different) row.first_different = place;
       (difference.has_majority ? differs_ : ties_).insert(at);
     }
@@ -376,6 +383,21 @@ class Judge {
     }
   }
 
+  // The daemon compared all snapshots; those that are here may be fewer.
+  void TellTold() {
+    // The user allows more than the daemon did.
+    const bool is_lenient = options_.tolerance > replicas::JudgeOptions{}.tolerance;
+    for (std::size_t at = 0; at < report_.rows.size(); ++at) {
+      const RankRow& row = report_.rows[at];
+      const std::optional<RankPlace>& told = row.process.first_told;
+      const bool is_here = row.first_different || (report_.first && !report_.first->has_majority) ||
+                           (is_lenient && told_close_.contains(at));
+      if (!told || is_here || report_.told.size() >= kMostSentences) continue;
+      report_.told.push_back(fmt::format("{}: {} at {}: {}", RankText(row), told->probe,
+                                         PositionText(told->position), row.process.told));
+    }
+  }
+
   void TellOdd() {
     std::map<std::string, std::set<std::size_t>> of_path;
     for (std::size_t at = 0; at < report_.rows.size(); ++at) {
@@ -491,6 +513,7 @@ class Judge {
   std::map<std::string, int> last_restart_;                             // by run
   std::map<std::size_t, std::vector<std::size_t>> expected_;            // rows, by replica
   std::set<std::size_t> compared_, differs_, ties_;                     // replicas; rows; rows
+  std::set<std::size_t> told_close_;  // rows: what the daemon told is here, and close
 };
 
 }  // namespace

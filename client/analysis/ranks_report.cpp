@@ -167,6 +167,9 @@ std::string RanksText(const RanksReport& report, const RanksOptions& options) {
     }
   }
   if (report.first) lines.push_back(DifferenceText(report, *report.first));
+  for (const std::string& told : report.told) {
+    lines.push_back("replicas differ, as the daemon saw while it ran: " + told);
+  }
   if (report.first_close) lines.push_back(CloseText(report, options));
   if (report.missing_count > 0) {
     lines.push_back(fmt::format("{}: {} missing", report.found() ? "incomplete" : "inconclusive",
@@ -271,6 +274,7 @@ Json RanksJson(const RanksReport& report, const RanksOptions& options) {
           {"snapshots", report.snapshots},
           {"missing", report.missing},
           {"missing_count", report.missing_count},
+          {"told", report.told},
           {"notes", report.notes},
           {"growing", report.goes_on},
           {"ranks", std::move(rows)}};

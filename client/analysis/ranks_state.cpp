@@ -10,7 +10,7 @@ namespace {
 
 using numerics::Stats;
 
-constexpr std::uint64_t kEncodingVersion = 4;
+constexpr std::uint64_t kEncodingVersion = 5;
 
 // Bytes of any kind, which a JSON text could not hold.
 Json Binary(const std::string& bytes) {
@@ -60,7 +60,9 @@ Json ToJson(const RankProcess& process) {
                       ToJson(process.first),
                       ToJson(process.last),
                       ToJson(process.first_nonfinite),
-                      process.first_unread});
+                      process.first_unread,
+                      ToJson(process.first_told),
+                      process.told});
 }
 RankProcess ProcessOf(const Json& json) {
   RankProcess process;
@@ -86,6 +88,8 @@ RankProcess ProcessOf(const Json& json) {
   process.last = PlaceOf(json.at(at++));
   process.first_nonfinite = PlaceOf(json.at(at++));
   take(process.first_unread);
+  process.first_told = PlaceOf(json.at(at++));
+  take(process.told);
   return process;
 }
 

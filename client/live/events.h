@@ -19,14 +19,15 @@ enum class EventKind : std::uint8_t {
   kCompareFailed,
   kSessionJoined,
   kSessionEnded,
+  kUnequal,   // a replica is not the same on all ranks of the machine
   kFrozen,    // a trigger froze the rings of a job in device memory
   kPage,      // the rows of one page of an op log at one replay
   kCaughtUp,  // events that already happened are done; what follows is live
 };
 constexpr std::string_view NameOf(EventKind kind) {
-  constexpr std::string_view kNames[] = {"snapshot",       "print",          "loss",
-                                         "compare_failed", "session_joined", "session_ended",
-                                         "frozen",         "page",           "caught_up"};
+  constexpr std::string_view kNames[] = {
+      "snapshot",      "print",   "loss",   "compare_failed", "session_joined",
+      "session_ended", "unequal", "frozen", "page",           "caught_up"};
   return layout::NameAt(kNames, static_cast<std::size_t>(kind));
 }
 

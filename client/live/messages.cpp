@@ -122,6 +122,8 @@ Event EventOf(const v1::TailReply& message) {
       return SaidAt(EventKind::kPrint, message.print());
     case v1::TailReply::kCompareFailed:
       return SaidAt(EventKind::kCompareFailed, message.compare_failed());
+    case v1::TailReply::kUnequal:
+      return SaidAt(EventKind::kUnequal, message.unequal());
     case v1::TailReply::kFrozen:
       return SaidAt(EventKind::kFrozen, message.frozen());
     case v1::TailReply::kLoss: {

@@ -37,6 +37,24 @@ struct LaneUse {
   }
 };
 
+// Of tensors that must be equal over ranks, as the daemon compares them on its machine.
+struct ReplicaCounts {
+  std::uint64_t compared = 0;   // snapshots that were compared with those of one other rank or more
+  std::uint64_t different = 0;  // of these, not what most ranks have, or no two ranks agree
+  std::uint64_t close = 0;      // likewise, but within the tolerance of an all-reduce
+  // A rank of this machine lacked the snapshot or came too late, or which ranks have it is not
+  // known.
+  std::uint64_t incomplete = 0;
+
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    visit(layout::Field{1, "compared"}, self.compared);
+    visit(layout::Field{2, "different"}, self.different);
+    visit(layout::Field{3, "close"}, self.close);
+    visit(layout::Field{4, "incomplete"}, self.incomplete);
+  }
+};
+
 // What the daemon knows of one process. Fields as in probe.h, without recording::Session::id.
 struct Session : recording::Session {
   std::string key;               // 8 hex digits of the uuid, unique among the daemon's sessions
@@ -56,8 +74,10 @@ struct Session : recording::Session {
   std::uint64_t failed_probes = 0;     // whose comparison failed
   std::optional<FirstNonfinite> first_nan;
   std::optional<FirstNonfinite> first_inf;
-  // The same and the first failed comparison in words, as the job is told; empty: none.
-  std::string found_nan, found_inf, found_mismatch;
+  ReplicaCounts replicas;
+  // The same, the first failed comparison and the first replica that differs in words, as the job
+  // is told; empty: none.
+  std::string found_nan, found_inf, found_mismatch, found_replica;
 
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
@@ -83,6 +103,8 @@ struct Session : recording::Session {
     visit(Field{30, "found_nan"}, self.found_nan);
     visit(Field{31, "found_inf"}, self.found_inf);
     visit(Field{32, "found_mismatch"}, self.found_mismatch);
+    visit(Field{33, "replicas"}, self.replicas);
+    visit(Field{34, "found_replica"}, self.found_replica);
     visit(Field{13, ""}, self.local_rank);
     visit(Field{14, ""}, self.local_world_size);
   }

@@ -197,17 +197,18 @@ class RecordingSource : public Source {
       const bool is_slot = mark.slot >= 0 && static_cast<std::size_t>(mark.slot) < slots_.size();
       if (!recording::IsFinding(mark.kind) || !is_slot) continue;
       if (!told.emplace(mark.slot, mark.kind).second) continue;
-      findings.push_back({.slot = static_cast<std::size_t>(mark.slot),
-                          .kind = mark.kind == recording::MarkKind::kFirstNan ? Finding::Kind::kNan
-                                  : mark.kind == recording::MarkKind::kFirstInf
-                                      ? Finding::Kind::kInf
-                                      : Finding::Kind::kMismatch,
-                          .replay = mark.replay,
-                          .serial = mark.serial,
-                          .step = mark.step,
-                          .timestamp_ns = mark.timestamp_ns,
-                          .count = mark.count,
-                          .text = mark.text});
+      findings.push_back(
+          {.slot = static_cast<std::size_t>(mark.slot),
+           .kind = mark.kind == recording::MarkKind::kFirstNan       ? Finding::Kind::kNan
+                   : mark.kind == recording::MarkKind::kFirstInf     ? Finding::Kind::kInf
+                   : mark.kind == recording::MarkKind::kFirstUnequal ? Finding::Kind::kReplica
+                                                                     : Finding::Kind::kMismatch,
+           .replay = mark.replay,
+           .serial = mark.serial,
+           .step = mark.step,
+           .timestamp_ns = mark.timestamp_ns,
+           .count = mark.count,
+           .text = mark.text});
     }
     return findings;
   }

@@ -114,7 +114,8 @@ struct Gap {
 // The first of its kind that the daemon found in a slot, while it read every snapshot it could get.
 // The snapshot itself may not be here any more.
 struct Finding {
-  enum class Kind { kNan, kInf, kMismatch };
+  // kReplica: not the same as on the other ranks of its node.
+  enum class Kind { kNan, kInf, kMismatch, kReplica };
   std::size_t slot = 0;
   Kind kind = Kind::kNan;
   std::uint64_t replay = 0;

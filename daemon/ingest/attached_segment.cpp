@@ -50,9 +50,18 @@ Result<std::unique_ptr<AttachedSegment>> AttachedSegment::Adopt(
   destination.sink->OpenSession(segment->session_);
   Log("ingest")->info("session {} ({}): pid {}, {}", segment->session_->key,
                       segment->session_->label, segment->session_->pid, segment->session_->command);
+  segment->ShowToldReplica();
   segment->ScanDirectory();
   segment->Refresh();
   return segment;
+}
+
+// An earlier daemon compared replicas that are in no ring any more. NaN, Inf and mismatches are
+// told of again by their slots.
+void AttachedSegment::ShowToldReplica() {
+  const std::string text = pipeline::CleanText(view_->FindingText(layout::FindingKind::kReplica));
+  if (text.empty()) return;
+  destination_.registry->SetFinding(session_, layout::FindingKind::kReplica, text);
 }
 
 std::int64_t AttachedSegment::last_timestamp_ns() const {
@@ -292,6 +301,15 @@ void AttachedSegment::Switch(const pipeline::RingSwitch& rings) {
   } else {
     view_->Thaw(rings.device, rings.thawed);
   }
+  broken_ = SigbusGuard::Hit();
+}
+
+void AttachedSegment::Tell(const pipeline::JobNotice& notice) {
+  const pipeline::SlotIdentity& slot = *notice.finding.slot;
+  if (view_ == nullptr || broken_ || slot.session != session_) return;
+  const SigbusGuard guard;
+  view_->SetFinding(static_cast<layout::FindingKind>(notice.finding.kind),
+                    {notice.finding.serial, slot.registration.order}, notice.text);
   broken_ = SigbusGuard::Hit();
 }
 

@@ -58,6 +58,8 @@ class AttachedSegment {
   // Does nothing if the slot does not belong to this segment any more.
   void SetControl(const pipeline::ControlChange& change);
   void Switch(const pipeline::RingSwitch& rings);
+  // Writes into its shared memory what was found in one of its slots.
+  void Tell(const pipeline::JobNotice& notice);
   // Sets `content` if the slot belongs to this segment and its ring is still there.
   void Read(const pipeline::RingRequest& request, pipeline::RingContent* content);
   // Appends the heads of all slots that exist now, and shows their counters and the graphs as they
@@ -86,6 +88,7 @@ class AttachedSegment {
     bool may_pass = false;  // it is tried again
   };
   AttachedSegment(std::unique_ptr<ring::SegmentView> view, const Destination& destination);
+  void ShowToldReplica();
   void ScanDirectory();
   void OpenSlot(std::uint32_t index, std::uint64_t word);
   void RefuseSlot(std::uint32_t index, const std::string& reason, bool may_pass);

@@ -102,6 +102,9 @@ void IngestLoop::Run() {
     for (const pipeline::RingSwitch& rings : destination_.controls->TakeSwitches()) {
       for (Segment& segment : segments_) segment.attached->Switch(rings);
     }
+    for (const pipeline::JobNotice& notice : destination_.controls->TakeNotices()) {
+      for (Segment& segment : segments_) segment.attached->Tell(notice);
+    }
     destination_.reads->Serve(
         [this](const pipeline::RingRequest& request) {
           pipeline::RingContent content;
@@ -123,6 +126,7 @@ void IngestLoop::Run() {
       for (Segment& segment : segments_) CheckProducer(&segment);
       RemoveExpired();
       ServeRoomRequests();
+      destination_.sink->Tick();
       next_check_ = Clock::now() + kCheck;
     }
     if (Clock::now() >= next_refresh_) {

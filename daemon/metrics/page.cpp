@@ -172,6 +172,20 @@ void AddSession(const SessionRecord& record, const Labels& labels, Page* page) {
               labels, static_cast<double>(record.nonfinite_probes));
   page->Gauge("cgdebug_session_failed_probes", "Probes with a comparison that failed.", labels,
               static_cast<double>(record.failed_probes));
+  page->Count(
+      "cgdebug_session_replicas_compared_total",
+      "Snapshots of tensors that must be equal over ranks which were compared with those of "
+      "other ranks on this machine.",
+      labels, static_cast<double>(record.replicas.compared));
+  page->Count("cgdebug_session_replicas_different_total",
+              "Of these, the ones that are not what most ranks have, or on which no two agree.",
+              labels, static_cast<double>(record.replicas.different));
+  page->Count("cgdebug_session_replicas_close_total",
+              "Likewise, but within the tolerance of an all-reduce.", labels,
+              static_cast<double>(record.replicas.close));
+  page->Count("cgdebug_session_replicas_incomplete_total",
+              "Snapshots that a rank of this machine lacked, or sent too late to be compared.",
+              labels, static_cast<double>(record.replicas.incomplete));
   AddSnapshots(record.counters, labels, page);
 }
 

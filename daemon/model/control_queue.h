@@ -1,11 +1,13 @@
-// control_queue.h: carries clients' changes from serve to ingest, which alone writes credits.
+// control_queue.h: carries clients' changes from serve to ingest, which alone writes into segments.
 #pragma once
 
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "daemon/model/finding.h"
 #include "daemon/model/identity.h"
 #include "proto/layout/slot_control.h"
 
@@ -26,6 +28,12 @@ struct RingSwitch {
   std::uint32_t device = 0;
   std::uint64_t stop = 0;    // stop; a number that was not used before. Else they go on
   std::uint64_t thawed = 0;  // serial of the freeze that is over; 0 = only `stop` is withdrawn
+};
+
+// What a job is told of a finding that its own rings do not show.
+struct JobNotice {
+  Finding finding;
+  std::string text;  // SentenceOf()
 };
 
 // Thread: any.
@@ -49,6 +57,15 @@ class ControlQueue {
     return std::exchange(switches_, {});
   }
 
+  void Tell(JobNotice notice) {
+    const std::lock_guard lock(mutex_);
+    notices_.push_back(std::move(notice));
+  }
+  std::vector<JobNotice> TakeNotices() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(notices_, {});
+  }
+
   // Asks ingest to forget every dead job and to give its shared memory back.
   void Prune() {
     const std::lock_guard lock(mutex_);
@@ -63,6 +80,7 @@ class ControlQueue {
   std::mutex mutex_;
   std::vector<ControlChange> changes_;
   std::vector<RingSwitch> switches_;
+  std::vector<JobNotice> notices_;
   bool prune_ = false;
 };
 

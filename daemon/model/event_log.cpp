@@ -13,6 +13,7 @@ constexpr std::size_t kNotices = 1;
 std::size_t TextBytes(const Event& event) {
   if (const auto* line = std::get_if<PrintLine>(&event.what)) return line->text.size();
   if (const auto* failure = std::get_if<CompareFailure>(&event.what)) return failure->text.size();
+  if (const auto* unequal = std::get_if<Unequal>(&event.what)) return unequal->text.size();
   if (const auto* frozen = std::get_if<Frozen>(&event.what)) return frozen->text.size();
   return 0;
 }

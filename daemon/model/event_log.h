@@ -47,6 +47,11 @@ struct Frozen {
   std::uint64_t replay = 0;
   std::string text;  // what held, and where the values are now
 };
+// A replica is not the same on all ranks of the node.
+struct Unequal {
+  SnapshotPtr snapshot;  // of the first rank that has what most ranks do not have
+  std::string text;      // which ranks, and what to type
+};
 struct SessionChange {
   bool ended = false;
 };
@@ -54,7 +59,8 @@ struct SessionChange {
 struct Event {
   std::uint64_t number = 0;  // over all sessions, from 1
   SessionPtr session;
-  std::variant<SnapshotPtr, Rows, PrintLine, Loss, CompareFailure, Frozen, SessionChange> what;
+  std::variant<SnapshotPtr, Rows, PrintLine, Loss, CompareFailure, Frozen, Unequal, SessionChange>
+      what;
   // How many snapshots its stream had with it; other events count as one.
   std::uint64_t snapshots = 0;
 };

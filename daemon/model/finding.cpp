@@ -11,9 +11,10 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
   const SlotIdentity& slot = *finding.slot;
   const std::uint32_t call = slot.registration.invocation;
   const std::string name = slot.probe + (call == 0 ? "" : "#" + std::to_string(call)) + qualifier;
-  std::string text = finding.kind == Finding::Kind::kNan   ? "first NaN: "
-                     : finding.kind == Finding::Kind::kInf ? "first Inf: "
-                                                           : "first failed comparison: ";
+  std::string text = finding.kind == Finding::Kind::kNan       ? "first NaN: "
+                     : finding.kind == Finding::Kind::kInf     ? "first Inf: "
+                     : finding.kind == Finding::Kind::kReplica ? "first replica that differs: "
+                                                               : "first failed comparison: ";
   text += fmt::format("{} @{}", name, finding.replay);
   if (slot.session->rank >= 0) text += fmt::format(" on rank {}", slot.session->rank);
   if (finding.count != 0) {
@@ -29,6 +30,10 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
   if (finding.kind == Finding::Kind::kMismatch) {
     const std::string said = finding.text.substr(0, finding.text.find('\n'));
     return fmt::format("{}: {} Type: cgdebug-cli tail --only fail -s {}", text, said, key);
+  }
+  if (finding.kind == Finding::Kind::kReplica) {
+    return fmt::format("{}: {}. Type: cgdebug-cli ranks -s '{}'", text, finding.text,
+                       slot.session->run_id);
   }
   if (!slot.op.empty()) return fmt::format("{}. Type: cgdebug-cli ops -s {}", text, key);
   return fmt::format("{}. Type: cgdebug-cli show -s {} '{}@{}' --where nonfinite", text, key, name,

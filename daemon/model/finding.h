@@ -11,7 +11,8 @@ namespace cgdebug::pipeline {
 
 // The first snapshot of its slot with such a fault, among all replays that any daemon saw.
 struct Finding {
-  enum class Kind { kNan, kInf, kMismatch };
+  // kReplica: not the same as on the other ranks.
+  enum class Kind { kNan, kInf, kMismatch, kReplica };
   SlotPtr slot;
   Kind kind = Kind::kNan;
   std::uint64_t replay = 0;
@@ -19,7 +20,7 @@ struct Finding {
   std::int64_t step = -1;
   std::int64_t timestamp_ns = 0;              // 0: an earlier daemon found it
   std::uint64_t count = 0;                    // elements; 0: not known
-  std::string text = {};                      // of a mismatch
+  std::string text = {};                      // of a mismatch or replica: how it differs
   std::optional<std::uint64_t> element = {};  // of a NaN or Inf: the first that is not finite
 };
 

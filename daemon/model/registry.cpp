@@ -93,6 +93,11 @@ void Registry::SetFinding(const SessionPtr& session, layout::FindingKind kind,
   }
 }
 
+void Registry::SetReplicas(const SessionPtr& session, const ReplicaCounts& counts) {
+  const std::lock_guard lock(mutex_);
+  if (Session* entry = Find(session)) entry->record.replicas = counts;
+}
+
 void Registry::EndSession(const SessionPtr& session, SessionState state, std::int64_t ended_ns) {
   const std::lock_guard lock(mutex_);
   if (Session* entry = Find(session)) {

@@ -50,6 +50,17 @@ struct FirstNonfinite {
   ring::FirstNonfinite seen;
 };
 
+// What the daemon found out about tensors of a session that must be equal over ranks, by comparing
+// them with those of the other ranks on this machine.
+struct ReplicaCounts {
+  std::uint64_t compared = 0;   // snapshots that were compared with those of one other rank or more
+  std::uint64_t different = 0;  // of these, not what most ranks have, or no two ranks agree
+  std::uint64_t close = 0;      // likewise, but within the tolerance of an all-reduce
+  // A rank of this machine lacked the snapshot or came too late, or which ranks have it is not
+  // known.
+  std::uint64_t incomplete = 0;
+};
+
 // A session without its slots.
 struct SessionRecord {
   SessionPtr session;
@@ -66,6 +77,7 @@ struct SessionRecord {
   Counters counters;
   FirstNonfinite first_nan;
   FirstNonfinite first_inf;
+  ReplicaCounts replicas;
   std::array<std::string, layout::kFindingKinds> findings;  // by FindingKind: SentenceOf()
   // Slots by lane and by why it is not the direct one (layout::Lane, layout::LaneReason).
   std::map<std::pair<std::uint8_t, std::uint8_t>, std::uint64_t> lanes;
@@ -119,6 +131,7 @@ class Registry {
   void SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts);
   // The first of its kind in the session, in words.
   void SetFinding(const SessionPtr& session, layout::FindingKind kind, const std::string& text);
+  void SetReplicas(const SessionPtr& session, const ReplicaCounts& counts);
   // The slot is no longer shown, but its counters stay in the session's sums.
   void ForgetSlot(const SlotPtr& slot);
   void SetGraphs(const SessionPtr& session, ring::GraphCensus graphs);

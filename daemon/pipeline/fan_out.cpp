@@ -46,4 +46,8 @@ void FanOut::Flush() {
   for (Sink* sink : sinks_) sink->Flush();
 }
 
+void FanOut::Tick() {
+  for (Sink* sink : sinks_) sink->Tick();
+}
+
 }  // namespace cgdebug::pipeline

@@ -25,6 +25,7 @@ class FanOut final : public Sink {
   void ForgetSession(const SessionPtr& session) override;
   void ForgetSlot(const SlotPtr& slot) override;
   void Flush() override;
+  void Tick() override;
 
  private:
   std::vector<Sink*> sinks_;

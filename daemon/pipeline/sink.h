@@ -96,6 +96,8 @@ class Sink {
   virtual void ForgetSlot(const SlotPtr& /*slot*/) {}
   // Called before the producer learns what was consumed.
   virtual void Flush() {}
+  // Called some times a second, also while nothing comes.
+  virtual void Tick() {}
 };
 
 }  // namespace cgdebug::pipeline

@@ -44,6 +44,8 @@ recording::MarkKind ToRecording(Finding::Kind kind) {
       return recording::MarkKind::kFirstNan;
     case Finding::Kind::kInf:
       return recording::MarkKind::kFirstInf;
+    case Finding::Kind::kReplica:
+      return recording::MarkKind::kFirstUnequal;
     case Finding::Kind::kMismatch:
       break;
   }

@@ -97,6 +97,11 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
   message->set_found_nan(record.findings[0]);
   message->set_found_inf(record.findings[1]);
   message->set_found_mismatch(record.findings[2]);
+  message->set_found_replica(record.findings[3]);
+  message->mutable_replicas()->set_compared(record.replicas.compared);
+  message->mutable_replicas()->set_different(record.replicas.different);
+  message->mutable_replicas()->set_close(record.replicas.close);
+  message->mutable_replicas()->set_incomplete(record.replicas.incomplete);
   if (const auto& [slot, seen] = record.first_nan; slot != nullptr) {
     FillFirst(*slot, seen, registry, message->mutable_first_nan());
   }
@@ -294,6 +299,12 @@ void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
     message->mutable_compare_failed()->set_replay(failure->snapshot->replay);
     message->mutable_compare_failed()->set_iteration(failure->snapshot->iteration);
     message->mutable_compare_failed()->set_text(failure->text);
+  } else if (const auto* unequal = std::get_if<pipeline::Unequal>(&event.what)) {
+    FillWhere(*unequal->snapshot->slot, registry, message->mutable_unequal());
+    message->mutable_unequal()->set_step(unequal->snapshot->step);
+    message->mutable_unequal()->set_replay(unequal->snapshot->replay);
+    message->mutable_unequal()->set_iteration(unequal->snapshot->iteration);
+    message->mutable_unequal()->set_text(unequal->text);
   } else if (const auto* frozen = std::get_if<pipeline::Frozen>(&event.what)) {
     FillWhere(*frozen->slot, registry, message->mutable_frozen());
     message->mutable_frozen()->set_step(-1);

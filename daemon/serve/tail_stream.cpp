@@ -39,6 +39,9 @@ const pipeline::Snapshot* SnapshotOf(const pipeline::Event& event) {
   if (const auto* line = std::get_if<pipeline::PrintLine>(&event.what)) {
     return line->snapshot.get();
   }
+  if (const auto* unequal = std::get_if<pipeline::Unequal>(&event.what)) {
+    return unequal->snapshot.get();
+  }
   const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what);
   return failure == nullptr ? nullptr : failure->snapshot.get();
 }
@@ -191,12 +194,13 @@ bool TailStream::Selects(const pipeline::Event& event) {
   if (const auto* frozen = std::get_if<pipeline::Frozen>(&event.what)) {
     return SelectsSlot(frozen->slot);
   }
-  const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what);
-  if (failure != nullptr) {
+  const bool is_failed = std::holds_alternative<pipeline::CompareFailure>(event.what) ||
+                         std::holds_alternative<pipeline::Unequal>(event.what);
+  if (is_failed) {
     const bool wanted = request_.only() == v1::TailRequest::ALL ||
                         request_.only() == v1::TailRequest::FAILED ||
                         request_.only() == v1::TailRequest::FINDINGS;
-    return wanted && SelectsSlot(failure->snapshot->slot);
+    return wanted && SelectsSlot(SnapshotOf(event)->slot);
   }
   if (const auto* rows = std::get_if<pipeline::Rows>(&event.what)) {
     return std::ranges::any_of(rows->snapshots,

@@ -114,4 +114,6 @@ void ModelSink::Flush() {
   AddRows();
 }
 
+void ModelSink::Tick() { next_->Tick(); }
+
 }  // namespace cgdebug::sinks

@@ -39,6 +39,7 @@ class ModelSink final : public pipeline::Sink {
   void ForgetSession(const pipeline::SessionPtr& session) override;
   void ForgetSlot(const pipeline::SlotPtr& slot) override;
   void Flush() override;
+  void Tick() override;
 
  private:
   void AddRow(const pipeline::SnapshotPtr& snapshot);

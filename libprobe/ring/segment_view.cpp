@@ -337,6 +337,15 @@ void SegmentView::SetFinding(layout::FindingKind kind, const Found& found, std::
   StoreRelease(shared.version, version + 1);
 }
 
+std::string SegmentView::FindingText(layout::FindingKind kind) const {
+  const layout::FindingText& shared = *finding(kind);
+  if (LoadRelaxed(shared.version) == 0) return {};
+  const std::size_t bytes_untrusted = LoadRelaxed(shared.bytes);
+  std::string text(std::min(bytes_untrusted, sizeof(shared.text)), '\0');
+  CopyShared(text.data(), shared.text, text.size());
+  return text;
+}
+
 SegmentView::Freeze SegmentView::freeze(std::uint32_t device) const {
   const auto& line = reinterpret_cast<const layout::FreezeLine*>(control_.data() +
                                                                  layout::kFreezeLineOffset)[device];

@@ -101,6 +101,8 @@ class SegmentView {
   };
   bool IsFirst(layout::FindingKind kind, const Found& found) const;
   void SetFinding(layout::FindingKind kind, const Found& found, std::string_view text);
+  // What the job was told; empty: nothing. Of a daemon that was killed it may be cut anywhere.
+  std::string FindingText(layout::FindingKind kind) const;
 
   // The last freeze of the rings in the memory of one device; serial 0: there was none.
   // Requires here and below: device < layout::kMaxFreezeDevices.

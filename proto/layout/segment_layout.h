@@ -123,8 +123,8 @@ static_assert(sizeof(ThawLine) == 64);
 // What the daemon found first in this job, in words: one for the first NaN, the first Inf and the
 // first failed comparison. Written by the daemon only. `version` is a seqlock: odd while the rest
 // is being written, 0 as long as nothing was found.
-enum class FindingKind : std::uint8_t { kNan = 0, kInf = 1, kMismatch = 2 };
-inline constexpr std::uint32_t kFindingKinds = 3;
+enum class FindingKind : std::uint8_t { kNan = 0, kInf = 1, kMismatch = 2, kReplica = 3 };
+inline constexpr std::uint32_t kFindingKinds = 4;
 struct alignas(kCacheLineBytes) FindingText {
   std::uint64_t version;
   std::uint64_t serial;  // of the replay: an earlier one replaces a later one

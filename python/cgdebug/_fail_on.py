@@ -12,7 +12,7 @@ from .errors import FoundError, NotCheckedError
 _PATIENCE_S = 1.0
 
 # As layout::FindingKind.
-_KINDS = {"nan": 0, "inf": 1, "compare": 2}
+_KINDS = {"nan": 0, "inf": 1, "compare": 2, "replica": 3}
 
 
 def kinds_of(text: str, what: str) -> list[str]:
@@ -20,7 +20,7 @@ def kinds_of(text: str, what: str) -> list[str]:
     kinds = [kind for kind in text.split(",") if kind]
     for kind in kinds:
         if kind not in _KINDS:
-            raise ValueError(f'{what} knows "nan", "inf" and "compare", not {kind!r}')
+            raise ValueError(f'{what} knows "nan", "inf", "compare" and "replica", not {kind!r}')
     return kinds
 
 
@@ -45,9 +45,13 @@ def raise_if_found(kinds: list[str], timeout: float = _PATIENCE_S) -> None:
 
 
 def check(on: str | None = None, timeout: float = 10.0) -> None:
-    """Raises `FoundError` if a probe of this process has shown what `on` names: "nan", "inf" or
-    "compare" (a failed `TensorCompare`); commas separate several. Without it, $CGDEBUG_FAIL_ON
-    counts, else "nan". Rows of op logs are looked at as well.
+    """Raises `FoundError` if a probe of this process has shown what `on` names: "nan", "inf",
+    "compare" (a failed `TensorCompare`) or "replica" (a tensor that must be the same on all ranks
+    is not what most ranks of this machine have); commas separate several. Without it,
+    $CGDEBUG_FAIL_ON counts, else "nan". Rows of op logs are looked at as well.
+
+    Ranks are compared as their snapshots come, so "replica" says nothing of ranks that are behind:
+    `cgdebug-cli run --fail-on replica` also says what was not compared.
 
     Waits for the GPU, and for cgdebug-daemon to read everything. A `NotCheckedError` if it does not
     within `timeout` seconds, if snapshots were lost, if `cgdebug-cli set` turned a probe off or a

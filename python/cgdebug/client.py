@@ -150,7 +150,8 @@ class Client:
         every session has ended.
 
         Yields TensorSnapshot (with `stats`; fetch the values with `get`) and Event, whose `kind` is
-        "print", "loss", "compare_failed" or, with only="all", "session".
+        "print", "loss", "compare_failed", "unequal" (a replica that differs between ranks) or, with
+        only="all", "session".
         only: "all", "nan" (NaN or Inf), "changed" or "fail".
         """
         if only not in _ONLY:

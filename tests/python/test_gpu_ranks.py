@@ -3,9 +3,12 @@ replicas are compared."""
 
 import json
 import os
+import time
 
 import pytest
 import torch
+
+from conftest import wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 
@@ -22,6 +25,8 @@ flipped_at, steps, way = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 with torch.cuda.stream(side):
     if way == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+    elif way == "own-order":
+        model = net
     else:
         from torch.distributed.tensor import parallel
         mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (2,), mesh_dim_names=("tp",))
@@ -30,10 +35,27 @@ with torch.cuda.stream(side):
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 w = cgdebug.watch(model, params=True, grads=True)
 x = torch.zeros(32, 64, device="cuda")
+if way == "own-order":
+    x += torch.arange(64, device="cuda").add(100 * rank).sin()
 def train():
     optimizer.zero_grad(set_to_none=True)
-    model(x).square().sum().backward()
+    if way == "own-order":
+        reduce_in_own_order()
+    else:
+        model(x).square().sum().backward()
     optimizer.step()
+def reduce_in_own_order():
+    # An all-reduce that is not reproducible: each rank adds the same four parts, its own first.
+    halves = [
+        torch.autograd.grad(model(half).square().mean(), list(model.parameters()))
+        for half in x.chunk(2)
+    ]
+    for parameter, *parts in zip(model.parameters(), *halves):
+        everybody = torch.empty(4, *parameter.shape, device="cuda")
+        dist.all_gather_into_tensor(everybody, torch.stack(parts))
+        parameter.grad = everybody.roll(-2 * rank, 0)[0]
+        for part in everybody.roll(-2 * rank, 0)[1:]:
+            parameter.grad = parameter.grad + part
 with torch.cuda.stream(side):
     for _ in range(11):
         train()
@@ -44,7 +66,7 @@ with torch.cuda.graph(graph):
 torch.cuda.synchronize()
 print("ready")
 sys.stdin.readline()
-torch.manual_seed(rank if way == "ddp" else 0)
+torch.manual_seed(0 if way == "tp" else rank)
 rows = torch.randn(64, 32, 64).cuda()
 for step in range(1, steps + 1):
     cgdebug.step(step)
@@ -52,8 +74,10 @@ for step in range(1, steps + 1):
     graph.replay()
     if step % 50 == 0 or steps < 1000:
         torch.cuda.synchronize()
+    if step < 100 and steps > 1000:  # until the rings know that a recording waits for them
+        time.sleep(0.005)
     if rank == 1 and step == flipped_at:
-        flipped = net[2].weight.data if way == "ddp" else net[2].bias.to_local().data
+        flipped = net[2].bias.to_local().data if way == "tp" else net[2].weight.data
         flipped.view(torch.int32).view(-1)[5] ^= 1
 torch.cuda.synchronize()
 print("done")
@@ -65,24 +89,34 @@ os._exit(0)  # NCCL may wait at exit for a graph that holds its communicator
 needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 
-def train(cli, job, tmp_path, flipped_at, steps=40, way="ddp"):
+def train(cli, job, tmp_path, flipped_at, steps=40, way="ddp", options=(), record=()):
     """What `ranks` says of the live run, and of its recording."""
     path, run = str(tmp_path / "run.cgrec"), f"nccl-{os.getpid()}-{flipped_at}-{way}-{steps}"
     arguments = [f"file://{tmp_path}/rendezvous", str(flipped_at), str(steps), way]
+    began = time.monotonic()
+
+    def tell(what):
+        print(f"{time.monotonic() - began:6.1f} s: {what}", flush=True)
+
     ranks = [
         job(TRAIN, arguments=arguments, RANK=str(rank), WORLD_SIZE="2", CGDEBUG_RUN_ID=run)
         for rank in range(2)
     ]
     for one in ranks:
         assert one.line() == "ready"
-    assert cli("record", "start", "-o", path, "-s", run).returncode == 0
+    tell("two ranks are captured")
+    assert cli("record", "start", "-o", path, "-s", run, *record).returncode == 0
     for one in ranks:
         one.go_on()
     for one in ranks:
         assert one.line() == "done"
-    live = cli("--json", "ranks", "-s", run)
+    tell(f"{steps} replays are done")
+    live = cli("--json", "ranks", "-s", run, *options)
+    tell("the live run is compared")
     cli("record", "stop", path)
-    offline = cli("--json", "ranks", path)
+    tell("the recording is closed")
+    offline = cli("--json", "ranks", path, *options)
+    tell("the recording is compared")
     for one in ranks:
         one.go_on()
         one.finish()
@@ -91,10 +125,22 @@ def train(cli, job, tmp_path, flipped_at, steps=40, way="ddp"):
 
 @needs_two
 def test_ten_thousand_healthy_replays_raise_no_alarm(cli, daemon, job, tmp_path):
-    _, offline = train(cli, job, tmp_path, 0, steps=10_000)
+    _, offline = train(cli, job, tmp_path, 0, steps=10_000, record=["--lossless"])
     report = json.loads(offline.stdout)
     assert report["first_difference"] is None and report["unequal"] == 0, offline.stdout
-    assert report["compared"] >= 8 * 9000, offline.stdout
+    assert report["compared"] == 8 * 10_000, offline.stdout
+
+
+@needs_two
+def test_ranks_that_add_in_different_orders_are_close_and_raise_no_alarm(
+    cli, daemon, job, tmp_path
+):
+    named = ["--replicated", "param/*", "--replicated", "param_grad/*"]
+    for said in train(cli, job, tmp_path, 0, steps=40, way="own-order", options=named):
+        report = json.loads(said.stdout)
+        assert said.returncode == 0 and report["first_difference"] is None, said.stdout
+        assert report["unequal"] > 0, said.stdout
+        assert {row["replicas"] for row in report["ranks"]} <= {"close", "same"}, said.stdout
 
 
 @needs_two
@@ -124,3 +170,87 @@ def test_a_bit_flipped_between_two_replays_is_found_live_and_offline(
         assert [value["ranks"] for value in found["values"]] == [[0], [1]]
         assert found["equal_before"] >= flipped_at - 1
         assert [row["replicas"] for row in report["ranks"]] == ["tie", "tie"]
+
+
+TWO_ON_ONE_GPU = """
+rank = int(os.environ["RANK"])
+p = CudaGraphTensorProbe("w", [TensorStats()], mode="capture")
+shard = f"R of [256] at ({rank}) of ddp=2, from [0], replicas 0,1"
+x = torch.zeros(256, device="cuda")
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    x.add_(0.5)
+    torch.ops.cgdebug.observe(x, p._site_key, shard)
+print("ready")
+sys.stdin.readline()
+for step in range(1, 10_001):
+    cgdebug.step(step)
+    graph.replay()
+    if step % 50 == 0:
+        torch.cuda.synchronize()
+    if step < 100:  # until the daemon has told the rings that a recording waits for them
+        time.sleep(0.005)
+print("done")
+sys.stdin.readline()
+x.view(torch.int32)[7] ^= rank
+cgdebug.step(10_001)
+graph.replay()
+torch.cuda.synchronize()
+print("flipped")
+sys.stdin.readline()
+"""
+
+
+def test_the_daemon_tells_within_a_second_what_differs_and_nothing_before(
+    cli, daemon, job, tmp_path
+):
+    run = f"one-gpu-{os.getpid()}"
+    ranks = [
+        job(
+            TWO_ON_ONE_GPU,
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE="2",
+            LOCAL_WORLD_SIZE="2",
+            CGDEBUG_RUN_ID=run,
+        )
+        for rank in range(2)
+    ]
+
+    def all_say(word):
+        for one in ranks:
+            assert one.line() == word
+
+    def go_on():
+        for one in ranks:
+            one.go_on()
+
+    all_say("ready")
+    path = str(tmp_path / "a.cgrec")
+    assert cli("record", "start", "-o", path, "-s", run, "--lossless").returncode == 0
+    go_on()
+    all_say("done")
+    with daemon.connect() as client:
+
+        def counts():
+            return [one.replicas for one in client.sessions() if one.run_id == run]
+
+        wait_until(
+            lambda: all(one.compared == 10_000 for one in counts()),
+            lambda: f"the daemon compares every replay: {counts()}",
+        )
+        assert not any(one.different + one.close + one.incomplete for one in counts())
+        go_on()
+        all_say("flipped")
+        began = time.monotonic()
+        wait_until(lambda: all(one.different == 1 for one in counts()), "the daemon tells")
+        assert time.monotonic() - began < 1
+    told = cli("tail", "-n", "5", "--only", "fail", "-s", run).stdout
+    assert "step 10001: f32[256] is not the same on ranks 0,1" in told
+    cli("record", "stop", path)
+    go_on()
+    for one in ranks:
+        one.finish()
+    found = json.loads(cli("--json", "ranks", path).stdout)["first_difference"]
+    assert (found["step"], found["equal_before"]) == (10_001, 10_000)

@@ -2,11 +2,16 @@
 
 import json
 import os
+import pathlib
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
 
 import cgdebug
+from conftest import FOLDER, find_program, wait_until
 
 TRAIN = """
 import torch.distributed as dist
@@ -67,6 +72,29 @@ def test_a_flipped_bit_is_named_live_and_offline_with_step_probe_and_rank(
     for one in ranks:
         assert one.line() == "done"
     live = cli("--json", "ranks", "-s", run)
+    with daemon.connect() as client:
+
+        def counts():
+            of_run = [one for one in client.sessions() if one.run_id == run]
+            return [one.replicas for one in sorted(of_run, key=lambda one: one.rank)]
+
+        wait_until(
+            lambda: all(one.compared == 64 for one in counts()),
+            lambda: f"the daemon compares every replica: {counts()}",
+        )
+        assert [one.different > 0 for one in counts()] == [False, True, False]
+        assert not any(one.incomplete for one in counts())
+    tail = cli("--json", "tail", "-n", "10", "--only", "fail", "-s", run)
+    events = [json.loads(line) for line in tail.stdout.splitlines()]
+    (told,) = [event for event in events if not event["event"].startswith("session")]
+    assert (told["event"], told["rank"], told["step"]) == ("unequal", 1, 6)
+    assert told["probe"] == "param/2.weight"
+    assert (
+        f"of rank 1 is not what 2 of 3 ranks have. Type: cgdebug-cli ranks -s '{run}'"
+        in (told["text"])
+    )
+    status = cli("status", "-s", run).stdout
+    assert "first replica that differs: param/2.weight @6 on rank 1, step 6" in status
     cli("record", "stop", path)
     for one in ranks:
         one.go_on()
@@ -86,6 +114,60 @@ def test_a_flipped_bit_is_named_live_and_offline_with_step_probe_and_rank(
     text = cli("ranks", path).stdout
     assert "first bad: rank 1: param/2.weight at step 6: differs from the other ranks" in text
     assert "rank 1 does not have what 2 of 3 ranks have" in text
+
+
+# "w" is a replica of three ranks; that of rank 1 differs from step 100 on.
+LAUNCHER = """
+import os, subprocess, sys
+CODE = '''
+import os, sys, time
+import torch, cgdebug
+rank = int(os.environ["RANK"])
+p = cgdebug.CudaGraphTensorProbe("w", [cgdebug.TensorStats()], mode="always")
+shard = f"R of [4] at ({rank}) of ddp=3, from [0], replicas 0..2"
+open(f"{sys.argv[1]}/{rank}", "w").close()
+while len(os.listdir(sys.argv[1])) < 3:  # as a collective would wait
+    time.sleep(0.01)
+for step in range(1, 251):
+    try:
+        cgdebug.step(step)
+    except cgdebug.errors.FoundError as error:
+        print(f"told in step {step}: {error}", file=sys.stderr)
+        break
+    differs = rank == 1 and step >= 100
+    w = torch.full((4,), float(step) + differs)
+    torch.ops.cgdebug.observe(w, p._site_key, shard)
+    time.sleep(0.005)
+'''
+ranks = [
+    subprocess.Popen(
+        [sys.executable, "-c", CODE, *sys.argv[1:]],
+        env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        | {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"},
+    )
+    for rank in range(3)
+]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+
+def test_a_job_is_stopped_by_the_first_replica_that_differs(cli, daemon, tmp_path):
+    path = str(tmp_path / "a.cgrec")
+    (tmp_path / "ready").mkdir()
+    command = ["run", "--fail-on", "replica", "-o", path, "--", sys.executable, "-c", LAUNCHER]
+    found = cli(*command, str(tmp_path / "ready"), CGDEBUG_RUN_ID=f"stopped-{os.getpid()}")
+    assert found.returncode == 1, found.stderr
+    assert "-- replicas DIFFER: w: step 100: f32[4] of rank 1 is not what 2 of 3 ranks have" in (
+        found.stderr
+    )
+    told = re.findall(
+        r"told in step (\d+): first replica that differs: w @100 on rank 1", found.stderr
+    )
+    assert len(told) == 1 and 100 < int(told[0]) < 250, found.stderr
+    assert cli("ranks", path).returncode == 1
+    # The daemon's finding is in the recording as well, whatever else of it is looked at.
+    early = cli("ranks", path, "--replays", "1..99")
+    assert early.returncode == 0, early.stdout
 
 
 def test_watch_says_which_parameters_are_replicas_only_under_ddp(tmp_path):
@@ -112,3 +194,93 @@ def test_watch_says_which_parameters_are_replicas_only_under_ddp(tmp_path):
             assert weight.shard is None  # one rank has no replica
     finally:
         torch.distributed.destroy_process_group()
+
+
+NODE = """
+rank = int(os.environ["RANK"])
+p = CudaGraphTensorProbe("w", [TensorStats()], mode="always")
+shard = f"R of [4] at ({rank}) of ddp=2, from [0], replicas 0,1"
+print("ready")
+for step in range(1, 21):
+    if step in (1, 11):
+        sys.stdin.readline()
+    cgdebug.step(step)
+    w = torch.full((4,), float(step) + (rank == 1 and step > 10))
+    torch.ops.cgdebug.observe(w, p._site_key, shard)
+    if step in (10, 20):
+        print(step)
+sys.stdin.readline()
+"""
+
+
+class Node:
+    """A machine: a daemon with a runtime directory of its own, and one rank of the job."""
+
+    def __init__(self, job, rank, run, folder):
+        home = pathlib.Path(FOLDER) / f"{run}-{rank}"
+        home.mkdir(mode=0o700)
+        self.socket = str(home / "d.sock")
+        where = {"XDG_RUNTIME_DIR": str(home), "CGDEBUG_SOCKET": self.socket}
+        self.environment = {**os.environ, **where}
+        self.daemon = subprocess.Popen(
+            [find_program("cgdebug-daemon"), "--foreground", "--socket", self.socket],
+            stderr=subprocess.DEVNULL,
+            env=self.environment,
+        )
+        wait_until(lambda: pathlib.Path(self.socket).exists(), "the daemon listens")
+        self.path = str(folder / f"node{rank}.cgrec")
+        self.cli("record", "start", "-o", self.path)
+        distributed = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+        distributed |= {"LOCAL_WORLD_SIZE": "1", "CGDEBUG_RUN_ID": run}
+        self.job = job(NODE, **where, **distributed)
+        assert self.job.line() == "ready"
+
+    def cli(self, *arguments):
+        command = [find_program("cgdebug-cli"), "--socket", self.socket, "--no-spawn", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=self.environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def test_a_shared_folder_is_followed_into_which_the_daemons_of_two_nodes_record(
+    daemon_allowed, job, tmp_path
+):
+    run = f"nodes-{os.getpid()}"
+    nodes = []
+    try:
+        for rank in range(2):
+            nodes.append(Node(job, rank, run, tmp_path))
+        follow = subprocess.Popen(
+            [find_program("cgdebug-cli"), "--json", "--no-spawn", "ranks", str(tmp_path)]
+            + ["--follow", "--interval", "0.1"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+        def follow_until(is_wanted):
+            while line := follow.stdout.readline():
+                if is_wanted(report := json.loads(line)):
+                    return report
+            raise AssertionError(f"it ended with {follow.wait()}")
+
+        for at in (10, 20):
+            for node in nodes:
+                node.job.go_on()
+            for node in nodes:
+                assert node.job.line() == str(at)
+            report = follow_until(lambda report, at=at: report["compared"] == at)
+            assert report["growing"] and len(report["ranks"]) == 2
+            found = report["first_difference"]
+            assert found is None if at == 10 else (found["step"], found["probe"]) == (11, "w")
+        # One daemon has one rank, so it compares nothing and says nothing.
+        assert "replicas" not in nodes[1].cli("status")
+        for node in nodes:
+            node.job.go_on()
+            node.job.finish()
+            node.cli("record", "stop", node.path)
+        assert not follow_until(lambda report: not report["growing"])["growing"]
+        assert follow.wait(10) == 1
+    finally:
+        for node in nodes:
+            node.daemon.terminate()
+            node.daemon.wait(10)

@@ -482,6 +482,35 @@ TEST(Ranks, ARunThatWasRestartedTwiceIsThreeTimesComparedApart) {
   EXPECT_EQ(report.rows[report.first->values[1].processes[0]].process.restart, 2);
 }
 
+// A recording may lack what the daemon compared while it ran.
+TEST(Ranks, WhatTheDaemonSawOfReplicasIsFoundWhereItsSnapshotsAreMissing) {
+  Ranked run(3);
+  run.sources[1]->findings.push_back({.slot = 0,
+                                      .kind = source::Finding::Kind::kReplica,
+                                      .replay = 4,
+                                      .step = 104,
+                                      .text = "f32[4] of rank 1 is not what 2 of 3 ranks have"});
+  const RanksReport report = run.Report();
+  EXPECT_TRUE(report.found());
+  EXPECT_FALSE(report.first.has_value());
+  EXPECT_THAT(RanksText(report, {}),
+              HasSubstr("as the daemon saw while it ran: rank 1: w at step 104: f32[4] of rank 1 "
+                        "is not what 2 of 3 ranks have"));
+  for (std::uint64_t step = 4; step <= 10; ++step) run.sources[1]->Change(0, step, {9, 9, 9, 9});
+  EXPECT_TRUE(run.Report().told.empty()) << "it is here";
+}
+
+TEST(Ranks, AToleranceHoldsForWhatTheDaemonSawAsWell) {
+  Ranked run(3);
+  run.sources[1]->Change(0, 4, {4, 8, 3, 4.0001f});
+  run.sources[1]->findings.push_back(
+      {.slot = 0, .kind = source::Finding::Kind::kReplica, .replay = 4, .step = 104, .text = "no"});
+  EXPECT_TRUE(run.Report().first.has_value());
+  const RanksReport lenient = run.Report({.tolerance = 1e-4});
+  EXPECT_FALSE(lenient.found()) << RanksText(lenient, {});
+  EXPECT_TRUE(lenient.first_close.has_value());
+}
+
 TEST(Ranks, TwoRanksInOneRecordingAreTwoRanks) {
   Ranked run(4);
   MemorySource both;

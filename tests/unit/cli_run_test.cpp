@@ -69,6 +69,25 @@ TEST(RunExitCode, NothingFoundOverAGapIsInconclusive) {
               HasSubstr("but snapshots were left out: a probe was turned off"));
 }
 
+TEST(RunExitCode, ReplicasThatDifferAreAFindingAndThoseThatWereNotComparedNoPass) {
+  RunSummary summary = HealthyRun();
+  EXPECT_EQ(ExitCodeOf(summary, {.replica = true}), kExitInconclusive) << "nothing was compared";
+  EXPECT_THAT(SummaryText(summary, {.replica = true}, Style()),
+              HasSubstr("of replicas were not compared: no two ranks of this machine have one"));
+  summary.sessions[0].replicas = {.compared = 10};
+  EXPECT_EQ(ExitCodeOf(summary, {.replica = true}), kExitOk);
+  summary.sessions[1].replicas = {.compared = 9, .incomplete = 1};
+  EXPECT_EQ(ExitCodeOf(summary, {.replica = true}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitOk);
+  summary.sessions[1].replicas.different = 2;
+  EXPECT_EQ(ExitCodeOf(summary, {.replica = true}), kExitFound);
+  EXPECT_THAT(SummaryText(summary, {.replica = true}, Style()),
+              HasSubstr("2 snapshots of replicas differed from those of other ranks"));
+  summary.sessions[1].replicas = {.compared = 9};
+  summary.sessions[1].found_replica = "first replica that differs: w @3";
+  EXPECT_EQ(ExitCodeOf(summary, {.replica = true}), kExitFound) << "an earlier daemon counted it";
+}
+
 TEST(RunExitCode, ASnapshotThatWasNotComparedIsNotAPass) {
   RunSummary summary = HealthyRun();
   summary.not_compared_probes = 1;

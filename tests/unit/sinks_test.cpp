@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "daemon/sinks/compare_sink.h"
 #include "daemon/sinks/model_sink.h"
 #include "daemon/sinks/print_sink.h"
+#include "daemon/sinks/replica_sink.h"
 #include "tests/support/model_fixture.h"
 
 namespace cgdebug::sinks {
@@ -432,6 +434,322 @@ TEST_F(Shown, ARowThatSaysWhatALogDoesNotShowIsNoEvent) {
   shown_.Lose({.slot = gap, .count = 1});
   shown_.Flush();
   EXPECT_EQ(EventCount(), 1u) << "the session's";
+}
+
+// A machine with the ranks of one run; "w" and "b" are replicas of all of them.
+class ReplicaSinkTest : public testing::Test {
+ protected:
+  static constexpr const char* kNames[] = {"w", "b"};
+
+  ReplicaSinkTest() {
+    for (int rank = 0; rank < 3; ++rank) Start(rank, 3);
+  }
+
+  void Start(int rank, int ranks) {
+    pipeline::SessionIdentity identity = test::MakeIdentity(std::to_string(rank + 1));
+    identity.rank = rank;
+    identity.world_size = identity.local_world_size = 3;
+    identity.local_rank = rank;
+    const pipeline::SessionPtr session = registry_.AddSession(identity);
+    sessions_.push_back(session);
+    sink_.OpenSession(session);
+    slots_.emplace_back();
+    for (const char* name : kNames) Open(rank, name, ranks);
+  }
+  pipeline::SlotPtr Open(int rank, const std::string& name, int ranks = 3) {
+    const auto order = static_cast<std::uint64_t>(slots_[rank].size()) + 1;
+    pipeline::SlotIdentity identity = test::MakeSlotIdentity(sessions_[rank], name, order);
+    identity.shard = "R of [2] at (" + std::to_string(rank) + ") of ddp=" + std::to_string(ranks) +
+                     ", from [0], replicas 0.." + std::to_string(ranks - 1);
+    const auto slot = std::make_shared<const pipeline::SlotIdentity>(identity);
+    registry_.SetSlot(slot, {}, 0, false);
+    sink_.OpenSlot(slot, feedback_);
+    slots_[rank].push_back(slot);
+    return slot;
+  }
+  void Give(const pipeline::SlotPtr& slot, std::uint64_t step, float value,
+            std::uint64_t ordinal = 0) {
+    pipeline::Delivery delivery = MakeDelivery(slot, step, {value, 1});
+    pipeline::Snapshot snapshot = *delivery.snapshot;
+    snapshot.step = static_cast<std::int64_t>(step);
+    if (ordinal != 0) snapshot.ordinal = ordinal;
+    delivery.snapshot = std::make_shared<const pipeline::Snapshot>(snapshot);
+    sink_.Consume(delivery, feedback_);
+  }
+  void Give(int rank, std::size_t slot, std::uint64_t step, float value) {
+    Give(slots_[rank][slot], step, value);
+  }
+  // All slots of a rank at one step.
+  void Step(int rank, std::uint64_t step) {
+    for (std::size_t slot = 0; slot < slots_[rank].size(); ++slot) {
+      Give(rank, slot, step, static_cast<float>(step));
+    }
+  }
+  pipeline::ReplicaCounts Counts(int rank) {
+    sink_.Flush();
+    for (const pipeline::SessionRecord& record : registry_.Sessions()) {
+      if (record.session == sessions_[rank]) return record.replicas;
+    }
+    return {};
+  }
+  // What was told, as "rank@step text".
+  std::vector<std::string> Told() {
+    std::vector<std::string> told;
+    pipeline::EventLog::Missed missed;
+    for (const pipeline::EventPtr& event : events_.Read(&cursor_, 1000, &missed)) {
+      const auto& unequal = std::get<pipeline::Unequal>(event->what);
+      told.push_back(std::to_string(event->session->rank) + "@" +
+                     std::to_string(unequal.snapshot->step) + " " + unequal.snapshot->slot->probe +
+                     " " + unequal.text);
+    }
+    return told;
+  }
+
+  // Notes who is told of what is found.
+  struct Findings final : pipeline::Sink {
+    void Consume(const pipeline::Delivery&, pipeline::SlotFeedback&) override {}
+    void Found(const pipeline::Finding& finding) override { all.push_back(finding); }
+    std::vector<pipeline::Finding> all;
+  };
+
+  pipeline::Registry registry_;
+  pipeline::EventLog events_;
+  pipeline::EventLog::Cursor cursor_;
+  pipeline::ControlQueue controls_;
+  Findings findings_;
+  ReplicaSink::Clock::time_point now_ = {};
+  ReplicaSink sink_{&registry_, &events_, &controls_, &findings_, [this] { return now_; }};
+  FakeFeedback feedback_;
+  std::vector<pipeline::SessionPtr> sessions_;
+  std::vector<std::vector<pipeline::SlotPtr>> slots_;  // by rank
+};
+
+TEST_F(ReplicaSinkTest, HealthyReplicasAreComparedAndNothingIsTold) {
+  for (std::uint64_t step = 1; step <= 100; ++step) {
+    for (const int rank : {2, 0, 1}) Step(rank, step);
+  }
+  EXPECT_THAT(Told(), testing::IsEmpty());
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(Counts(rank).compared, 200u);
+    EXPECT_EQ(Counts(rank).different + Counts(rank).close + Counts(rank).incomplete, 0u);
+  }
+}
+
+TEST_F(ReplicaSinkTest, ARankThatDiffersIsToldOnceAsSoonAsTheLastRankHasTheSnapshot) {
+  for (std::uint64_t step = 1; step <= 5; ++step) {
+    for (const int rank : {0, 1, 2}) Step(rank, step);
+  }
+  Give(0, 0, 6, 6);
+  Give(1, 0, 6, 7);
+  EXPECT_THAT(Told(), testing::IsEmpty());
+  Give(2, 0, 6, 6);
+  EXPECT_THAT(Told(), testing::ElementsAre(
+                          "1@6 w step 6: f32[2] of rank 1 is not what 2 of 3 ranks have. Type: "
+                          "cgdebug-cli ranks -s 'run'"));
+  ASSERT_EQ(findings_.all.size(), 1u);
+  EXPECT_EQ(findings_.all[0].kind, pipeline::Finding::Kind::kReplica);
+  EXPECT_EQ(findings_.all[0].slot, slots_[1][0]);
+  EXPECT_EQ(findings_.all[0].step, 6);
+  const std::vector<pipeline::JobNotice> notices = controls_.TakeNotices();
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_EQ(notices[0].finding.slot, slots_[1][0]);
+  EXPECT_EQ(notices[0].text,
+            "first replica that differs: w @6 on rank 1, step 6: f32[2] of rank 1 is not what 2 of "
+            "3 ranks have. Type: cgdebug-cli ranks -s 'run'");
+  for (const int rank : {0, 1, 2}) Give(rank, 1, 6, rank == 1 ? 9 : 6);
+  EXPECT_THAT(Told(), testing::IsEmpty());
+  EXPECT_EQ(Counts(1).different, 2u);
+  EXPECT_EQ(Counts(0).different, 0u);
+  Give(0, 0, 7, 7);
+  Give(1, 0, 7, 8);
+  Give(2, 0, 7, 5);
+  EXPECT_THAT(Told(), testing::ElementsAre(HasSubstr("is not the same on ranks 0,1,2")));
+}
+
+TEST_F(ReplicaSinkTest, ARankThatIsBehindIsWaitedForAndNothingIsSaidAboutItMeanwhile) {
+  for (std::uint64_t step = 1; step <= 50; ++step) {
+    Step(0, step);
+    Step(1, step);
+  }
+  EXPECT_EQ(Counts(0).compared, 0u);
+  for (std::uint64_t step = 1; step <= 50; ++step) Step(2, step);
+  EXPECT_EQ(Counts(0).compared, 100u);
+  EXPECT_EQ(Counts(0).incomplete, 0u);
+}
+
+TEST_F(ReplicaSinkTest, ARankThatDoesNotComeIsWaitedForOnceAndCountedAsMissing) {
+  for (const int rank : {0, 1}) Step(rank, 1);
+  now_ += ReplicaSink::kPatience;
+  sink_.Tick();
+  EXPECT_EQ(Counts(0).compared, 2u);
+  EXPECT_EQ(Counts(0).incomplete, 2u);
+  EXPECT_EQ(Counts(2).incomplete, 2u);
+  Step(0, 2);
+  Give(1, 0, 2, 3);
+  EXPECT_THAT(Told(), testing::ElementsAre(HasSubstr("is not the same on ranks 0,1")));
+  // It is back, so it is waited for again.
+  Give(slots_[2][1], 3, 3, /*ordinal=*/1);
+  Give(0, 1, 3, 3);
+  EXPECT_EQ(Counts(2).compared, 0u);
+  Give(1, 1, 3, 3);
+  EXPECT_EQ(Counts(2).compared, 1u);
+}
+
+TEST_F(ReplicaSinkTest, ARankThatEndedIsNotWaitedForAndNotCalledTheSame) {
+  for (const int rank : {0, 1}) Step(rank, 1);
+  sink_.EndSession(sessions_[2], /*died=*/true);
+  EXPECT_EQ(Counts(0).compared, 2u);
+  EXPECT_EQ(Counts(0).incomplete, 2u);
+}
+
+TEST_F(ReplicaSinkTest, WhatALossTookIsComparedOnlyBetweenTheOthers) {
+  for (const int rank : {0, 1, 2}) Give(rank, 0, 1, 1);
+  for (const int rank : {0, 1}) Give(rank, 0, 2, 2);
+  for (const int rank : {0, 1, 2}) Give(rank, 0, 3, 3);
+  EXPECT_EQ(Counts(0).compared, 3u);
+  EXPECT_EQ(Counts(0).incomplete, 1u);
+  EXPECT_EQ(Counts(2).compared, 2u);
+  EXPECT_EQ(Counts(2).incomplete, 1u);
+  EXPECT_THAT(Told(), testing::IsEmpty());
+}
+
+TEST_F(ReplicaSinkTest, NoMoreThanALimitWaits) {
+  for (std::uint64_t step = 1; step <= ReplicaSink::kMostWaiting; ++step) {
+    Give(0, 0, step, static_cast<float>(step));
+  }
+  EXPECT_EQ(Counts(0).incomplete, 0u);
+  Give(0, 0, ReplicaSink::kMostWaiting + 1, 1);
+  EXPECT_GT(Counts(0).incomplete, 0u);
+}
+
+TEST_F(ReplicaSinkTest, RanksThatAddInDifferentOrdersAreCloseAndNotDifferent) {
+  for (std::uint64_t step = 1; step <= 20; ++step) {
+    const auto value = static_cast<float>(step);
+    Give(0, 0, step, value);
+    Give(1, 0, step, std::nextafter(value, 100.0f));
+    Give(2, 0, step, value);
+  }
+  EXPECT_THAT(Told(), testing::IsEmpty());
+  EXPECT_EQ(Counts(1).close, 20u);
+  EXPECT_EQ(Counts(1).different, 0u);
+}
+
+TEST_F(ReplicaSinkTest, CapturesThatOneRankHasMoreOftenAreNotPaired) {
+  for (const int rank : {0, 1, 2}) Open(rank, "again");
+  const pipeline::SlotPtr second = Open(0, "again");
+  for (const int rank : {0, 1, 2}) Give(rank, 2, 1, static_cast<float>(rank));
+  Give(second, 1, 1);
+  now_ += ReplicaSink::kPatience;
+  sink_.Tick();
+  EXPECT_THAT(Told(), testing::IsEmpty());
+  EXPECT_EQ(Counts(0).compared, 0u);
+  EXPECT_GT(Counts(0).incomplete, 0u);
+}
+
+TEST_F(ReplicaSinkTest, AReplicaWhoseRanksWereCutOffIsIncomplete) {
+  pipeline::SlotIdentity identity = test::MakeSlotIdentity(sessions_[1], "long", 9);
+  identity.shard = "R of [2], replicas " + std::string(layout::kMaxShardBytes, '1');
+  identity.shard.resize(layout::kMaxShardBytes);
+  const auto slot = std::make_shared<const pipeline::SlotIdentity>(identity);
+  sink_.OpenSlot(slot, feedback_);
+  Give(slot, 1, 1);
+  sink_.CloseSlot(slot, 1, feedback_);
+  EXPECT_EQ(Counts(1).incomplete, 1u);
+}
+
+TEST_F(ReplicaSinkTest, TwoJobsWithTheSameRunAreNotComparedWithEachOther) {
+  for (int rank = 0; rank < 3; ++rank) {  // places 3 to 5
+    pipeline::SessionIdentity identity = test::MakeIdentity("b" + std::to_string(rank));
+    identity.rank = identity.local_rank = rank;
+    identity.world_size = identity.local_world_size = 3;
+    sessions_.push_back(registry_.AddSession(identity));
+    sink_.OpenSession(sessions_.back());
+    slots_.emplace_back();
+    Open(3 + rank, "w");
+  }
+  for (const int place : {0, 4, 2, 3, 1, 5}) {
+    Give(place, 0, 1, place < 3 ? 1.0f : 2.0f);
+  }
+  now_ += ReplicaSink::kPatience;
+  sink_.Tick();
+  EXPECT_THAT(Told(), testing::IsEmpty());
+  EXPECT_EQ(Counts(0).compared, 0u);
+  EXPECT_GT(Counts(0).incomplete, 0u);
+  for (const int place : {3, 4, 5}) sink_.EndSession(sessions_[place], /*died=*/false);
+  for (const int rank : {0, 1, 2}) Give(rank, 0, 2, 2);
+  EXPECT_EQ(Counts(0).compared, 1u);
+}
+
+TEST_F(ReplicaSinkTest, CapturesOfProcessesThatEndedConfuseNobody) {
+  for (const int rank : {0, 1, 2}) Open(rank, "w");  // captured twice
+  for (const pipeline::SessionPtr& session : sessions_) sink_.EndSession(session, false);
+  for (int rank = 0; rank < 3; ++rank) {  // started again with the same run
+    pipeline::SessionIdentity identity = test::MakeIdentity("b" + std::to_string(rank));
+    identity.rank = identity.local_rank = rank;
+    identity.world_size = identity.local_world_size = 3;
+    sessions_[rank] = registry_.AddSession(identity);
+    sink_.OpenSession(sessions_[rank]);
+    slots_[rank].clear();
+    Open(rank, "w");
+  }
+  for (const int rank : {0, 1, 2}) Give(rank, 0, 1, 1);
+  EXPECT_EQ(Counts(0).compared, 1u);
+}
+
+TEST_F(ReplicaSinkTest, WhatAJobSaysOfItsRanksIsNotBelieved) {
+  pipeline::SessionIdentity identity = test::MakeIdentity("f");
+  identity.rank = identity.world_size = identity.local_world_size = INT32_MAX;
+  sink_.OpenSession(registry_.AddSession(identity));
+  identity.uuid[0] = 'e';
+  identity.local_rank = 0;
+  sink_.OpenSession(registry_.AddSession(identity));
+  for (const int rank : {0, 1, 2}) Step(rank, 1);
+  EXPECT_EQ(Counts(0).compared, 2u);
+}
+
+TEST(PositionCounter, TakesAnyStepThatAJobSays) {
+  replicas::PositionCounter positions;
+  positions.Next(1, 1, 0, /*step=*/-1, /*may_begin_inside=*/true);
+  const replicas::Position last = {true, INT64_MAX, 0};
+  EXPECT_EQ(positions.Next(2, 2, 0, INT64_MAX, true), last);
+  EXPECT_TRUE(positions.is_certain());
+}
+
+TEST_F(ReplicaSinkTest, AProcessOfTheRunWithoutARankIsComparedWithNothing) {
+  pipeline::SessionIdentity identity = test::MakeIdentity("f");
+  identity.rank = -1;
+  identity.world_size = 1;
+  sessions_.push_back(registry_.AddSession(identity));
+  sink_.OpenSession(sessions_.back());
+  slots_.emplace_back();
+  Open(3, "w");  // its shard names replicas all the same
+  Give(3, 0, 1, 5);
+  for (const int rank : {0, 1, 2}) Step(rank, 1);
+  EXPECT_THAT(Told(), testing::IsEmpty());
+  EXPECT_EQ(Counts(0).compared, 2u);
+  EXPECT_EQ(Counts(3).compared, 0u);
+}
+
+TEST_F(ReplicaSinkTest, ARestartIsComparedApart) {
+  for (const int rank : {0, 1, 2}) Step(rank, 1);
+  const std::vector<pipeline::SessionPtr> first = sessions_;
+  for (const pipeline::SessionPtr& session : first) sink_.EndSession(session, true);
+  for (int rank = 0; rank < 3; ++rank) {
+    pipeline::SessionIdentity identity = test::MakeIdentity("a" + std::to_string(rank));
+    identity.rank = identity.local_rank = rank;
+    identity.world_size = identity.local_world_size = 3;
+    identity.restart_count = 1;
+    sessions_[rank] = registry_.AddSession(identity);
+    sink_.OpenSession(sessions_[rank]);
+    slots_[rank].clear();
+    Open(rank, "w");
+  }
+  for (const int rank : {0, 1, 2}) Give(rank, 0, 1, 100);
+  EXPECT_THAT(Told(), testing::IsEmpty());
+  EXPECT_EQ(Counts(0).compared, 1u);
+  for (const pipeline::SessionPtr& session : first) sink_.ForgetSession(session);
+  for (const int rank : {0, 1, 2}) Give(rank, 0, 2, rank == 2 ? 1 : 101);
+  EXPECT_THAT(Told(), testing::ElementsAre(HasSubstr("rank 2 is not what 2 of 3 ranks have")));
 }
 
 }  // namespace

@@ -275,6 +275,10 @@ TEST_F(SlotRing, AFindingThatADaemonDiedWritingIsWrittenByTheNext) {
   view->SetFinding(layout::FindingKind::kNan, {10, 5}, "whole");
   EXPECT_EQ(std::string(shared.text, shared.bytes), "whole");
   EXPECT_EQ(shared.version % 2, 0u);
+  EXPECT_EQ(view->FindingText(layout::FindingKind::kNan), "whole") << "the next daemon reads it";
+  EXPECT_EQ(view->FindingText(layout::FindingKind::kReplica), "");
+  shared.bytes = UINT32_MAX;
+  EXPECT_EQ(view->FindingText(layout::FindingKind::kNan).size(), sizeof(shared.text));
 }
 
 TEST_F(SlotRing, EmptyTensorsAreSnapshotsToo) {

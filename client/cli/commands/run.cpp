@@ -79,9 +79,12 @@ Result<FailOn> ParseFailOn(std::string_view list) {
       fail_on.inf = true;
     } else if (kind == "compare") {
       fail_on.compare = true;
+    } else if (kind == "replica") {
+      fail_on.replica = true;
     } else {
       return Error{fmt::format(
-          "--fail-on knows nan, inf and compare, not '{}'. Type for example: --fail-on nan,inf",
+          "--fail-on knows nan, inf, compare and replica, not '{}'. Type for example: --fail-on "
+          "nan,inf",
           kind)};
     }
   }
@@ -356,7 +359,7 @@ RunFunction AddRun(CLI::App& app) {
   app.add_option("--fail-on", options->fail_on,
                  "exit 1 if one of these happened; commas separate several. The next "
                  "cgdebug.step() or check() of the job raises")
-      ->type_name("{nan,inf,compare}");
+      ->type_name("{nan,inf,compare,replica}");
   app.add_option(
          "--watch", options->watch,
          "put a probe on the output of every torch module whose name matches: globs; '*': "

@@ -165,6 +165,30 @@ void AppendFirst(const char* what, const live::Session& session,
       first->kept == live::FirstNonfinite::Kept::kStatistics ? "  (its statistics)" : "");
 }
 
+// "replicas: 640 compared, the same on 2 ranks".
+std::string ReplicasText(const live::JobRanks& job, const Style& style) {
+  live::ReplicaCounts sum;
+  for (const live::Session* session : job.sessions) {
+    sum.compared += session->replicas.compared;
+    sum.different += session->replicas.different;
+    sum.close += session->replicas.close;
+    sum.incomplete += session->replicas.incomplete;
+  }
+  if (sum.compared + sum.incomplete == 0) return "";
+  std::string text = fmt::format("{} compared", FormatGrouped(sum.compared));
+  if (sum.different > 0) {
+    text += "  " + style.Red(fmt::format("{} differ", FormatGrouped(sum.different)));
+  }
+  if (sum.close > 0) text += fmt::format("  {} close, not equal", FormatGrouped(sum.close));
+  if (sum.incomplete > 0) {
+    text += "  " + style.Yellow(fmt::format("{} without a rank that lacked them or came too late",
+                                            FormatGrouped(sum.incomplete)));
+  } else if (sum.different + sum.close == 0) {
+    text += "  the same on all ranks of this machine";
+  }
+  return fmt::format("{} {}\n", style.Bold("replicas"), text);
+}
+
 std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const Style& style) {
   const layout::Counters sum = job.Counted();
   std::uint64_t probes = 0, nonfinite = 0, failed = 0;
@@ -186,9 +210,12 @@ std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const 
   if (const std::string lanes = LanesText(job); !lanes.empty()) {
     out += fmt::format("{}    {}\n", style.Bold("lanes"), lanes);
   }
+  out += ReplicasText(job, style);
   for (const live::Session* session : job.sessions) {
     AppendFirst("NaN", *session, session->first_nan, style, &out);
     AppendFirst("Inf", *session, session->first_inf, style, &out);
+    if (session->found_replica.empty()) continue;
+    out += fmt::format("         {}\n", style.Red(Printable(session->found_replica)));
   }
   return out;
 }

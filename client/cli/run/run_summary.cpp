@@ -67,11 +67,20 @@ std::vector<std::string> Sentences(const RunSummary& summary, const FailOn& fail
   for (const live::Session& session : summary.sessions) {
     for (const auto& [wanted, sentence] :
          {std::pair(fail_on.nan, session.found_nan), std::pair(fail_on.inf, session.found_inf),
-          std::pair(fail_on.compare, session.found_mismatch)}) {
+          std::pair(fail_on.compare, session.found_mismatch),
+          std::pair(fail_on.replica, session.found_replica)}) {
       if (wanted && !sentence.empty()) sentences.push_back(sentence);
     }
   }
   return sentences;
+}
+
+// An earlier daemon that found one took its counts along.
+bool HasUnequalReplica(const RunSummary& summary) {
+  return summary.Replicas().different > 0 ||
+         std::ranges::any_of(summary.sessions, [](const live::Session& session) {
+           return !session.found_replica.empty();
+         });
 }
 
 bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
@@ -82,7 +91,14 @@ bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
   };
   return (fail_on.nan && any(&live::Session::first_nan)) ||
          (fail_on.inf && any(&live::Session::first_inf)) ||
-         (fail_on.compare && summary.FailedProbes() > 0);
+         (fail_on.compare && summary.FailedProbes() > 0) ||
+         (fail_on.replica && HasUnequalReplica(summary));
+}
+
+// Whether replicas were asked for, and some of them may differ unseen.
+bool LacksReplicas(const RunSummary& summary, const FailOn& fail_on) {
+  const live::ReplicaCounts replicas = summary.Replicas();
+  return fail_on.replica && (replicas.incomplete > 0 || replicas.compared == 0);
 }
 
 template <typename Get>
@@ -115,6 +131,17 @@ std::uint64_t RunSummary::FailedProbes() const {
   return Sum(*this, [](const live::Session& session) { return session.failed_probes; });
 }
 
+live::ReplicaCounts RunSummary::Replicas() const {
+  live::ReplicaCounts sum;
+  for (const live::Session& session : sessions) {
+    sum.compared += session.replicas.compared;
+    sum.different += session.replicas.different;
+    sum.close += session.replicas.close;
+    sum.incomplete += session.replicas.incomplete;
+  }
+  return sum;
+}
+
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (summary.job_exit_code != 0) return summary.job_exit_code;
   if (!fail_on.any()) return kExitOk;
@@ -124,6 +151,7 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
     return kExitInconclusive;
   }
   if (fail_on.compare && summary.not_compared_probes > 0) return kExitInconclusive;
+  if (LacksReplicas(summary, fail_on)) return kExitInconclusive;
   return kExitOk;
 }
 
@@ -153,6 +181,10 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   if (summary.FailedProbes() > 0) {
     text += kIndent + style.Red(Plural(summary.FailedProbes(), "probe") + " failed a comparison.");
   }
+  if (const std::uint64_t different = summary.Replicas().different; different > 0) {
+    text += kIndent + style.Red(Plural(different, "snapshot") +
+                                " of replicas differed from those of other ranks.");
+  }
   if (summary.not_compared_probes > 0) {
     text += kIndent + style.Yellow(Plural(summary.not_compared_probes, "probe") +
                                    " had snapshots that were not compared.");
@@ -170,7 +202,10 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
         summary.LostSnapshots() > 0 || !summary.complete ? "are missing"
         : summary.LeftOut() > 0 ? "were left out: a probe was turned off (cgdebug-cli set), or "
                                   "a trigger had stopped its ring"
-                                : "were not compared";
+        : fail_on.replica && summary.Replicas().compared == 0
+            ? "of replicas were not compared: no two ranks of this machine have one. Record on "
+              "each machine and type: cgdebug-cli ranks FOLDER"
+            : "were not compared";
     text += fmt::format("{}Nothing of --fail-on was found, but snapshots {}: exit {}.", kIndent,
                         why, code);
   }
@@ -194,6 +229,9 @@ std::vector<std::string> NextCommands(const RunSummary& summary) {
     commands.push_back("cgdebug-cli tail --only fail -s " +
                        ShellWord(summary.sessions.front().run_id));
   }
+  if (HasUnequalReplica(summary)) {
+    commands.push_back("cgdebug-cli ranks -s " + ShellWord(summary.sessions.front().run_id));
+  }
   if (summary.sessions.empty()) {
     commands.push_back("cgdebug-cli doctor");
   } else if (commands.empty()) {
@@ -212,6 +250,7 @@ Json SummaryJson(const RunSummary& summary) {
           {"lost", summary.LostSnapshots()},
           {"nonfinite_probes", summary.NonfiniteProbes()},
           {"failed_probes", summary.FailedProbes()},
+          {"replicas", FieldsJson(summary.Replicas())},
           {"not_compared_probes", summary.not_compared_probes},
           {"sessions", FieldJson(summary.sessions)}};
 }

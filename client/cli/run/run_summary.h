@@ -14,7 +14,8 @@ struct FailOn {
   bool nan = false;
   bool inf = false;
   bool compare = false;
-  bool any() const { return nan || inf || compare; }
+  bool replica = false;
+  bool any() const { return nan || inf || compare || replica; }
 };
 
 struct RunSummary {
@@ -31,11 +32,13 @@ struct RunSummary {
   std::uint64_t LeftOut() const;  // of probes that were turned off, or whose rings stood still
   std::uint64_t NonfiniteProbes() const;
   std::uint64_t FailedProbes() const;
+  live::ReplicaCounts Replicas() const;
 };
 
 // The job's exit code when it is not 0. Else 1 when something of `fail_on` was found, 4 when the
 // run had no probe to look at, 3 when nothing was found but snapshots are missing, may be missing,
-// were left out or, where comparisons are asked for, were not compared, 0.
+// were left out or, where comparisons are asked for, were not compared, 0. Replicas must have been
+// compared on all ranks of this machine.
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);
 
 // Several lines for people, without the newline at the end.

@@ -217,6 +217,9 @@ std::string EventPrinter::Human(const live::Event& event) {
     case live::EventKind::kCompareFailed:
       return Where(event.tensor) + options_.style.Red("-- comparison FAILED: ") +
              WithQualifier(slot) + ": " + Indented(event.text);
+    case live::EventKind::kUnequal:
+      return Where(event.tensor) + options_.style.Red("-- replicas DIFFER: ") +
+             WithQualifier(slot) + ": " + Indented(event.text);
     case live::EventKind::kFrozen:
       return Where(event.tensor) + options_.style.Yellow("-- " + Indented(event.text));
     case live::EventKind::kPage:

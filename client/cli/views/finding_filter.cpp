@@ -34,6 +34,7 @@ bool FindingFilter::Wants(const live::Event& event) {
     case live::EventKind::kSessionEnded:
       return event.session.state == live::SessionState::kDied;
     case live::EventKind::kPrint:
+    case live::EventKind::kUnequal:
     case live::EventKind::kFrozen:
       return true;
     case live::EventKind::kPage:  // it asks for rows

@@ -21,9 +21,9 @@ Json ToJson(const live::Event& event) {
   if (event.kind == live::EventKind::kSnapshot) json.update(ToJson(tensor));
   if (event.has_session()) json.update(FieldsJson(event.session));
   const bool is_loss = event.kind == live::EventKind::kLoss;
-  const bool is_said = event.kind == live::EventKind::kPrint ||
-                       event.kind == live::EventKind::kCompareFailed ||
-                       event.kind == live::EventKind::kFrozen;
+  const bool is_said =
+      event.kind == live::EventKind::kPrint || event.kind == live::EventKind::kCompareFailed ||
+      event.kind == live::EventKind::kUnequal || event.kind == live::EventKind::kFrozen;
   if (!is_loss && !is_said) return json;
   json["session"] = tensor.session_key;
   json["rank"] = tensor.slot.rank;

@@ -32,8 +32,14 @@ const live::FirstNonfinite* FirstOf(const live::Session& session, const char** w
 std::string FirstText(const live::Session& session, const Style& style) {
   const char* what = nullptr;
   const live::FirstNonfinite* first = FirstOf(session, &what);
-  if (first == nullptr) return "-";
-  return style.Red(Printable(fmt::format("{} {} @{}", what, SlotText(first->slot), first->replay)));
+  std::string text;
+  if (first != nullptr) {
+    text = Printable(fmt::format("{} {} @{}", what, SlotText(first->slot), first->replay));
+  }
+  if (const std::uint64_t different = session.replicas.different; different > 0) {
+    text += fmt::format("{}{} replicas differ", text.empty() ? "" : ", ", FormatGrouped(different));
+  }
+  return text.empty() ? "-" : style.Red(text);
 }
 
 std::string StateText(const live::Session& session, const Style& style) {
@@ -52,7 +58,7 @@ std::string RateText(double rate) {
 bool IsInTrouble(const TopSession& one) {
   const live::Session& session = one.session;
   return session.state != live::SessionState::kAlive || session.first_nan || session.first_inf ||
-         session.counters.lost() > 0 || session.failed_probes > 0;
+         session.counters.lost() > 0 || session.failed_probes > 0 || session.replicas.different > 0;
 }
 
 // The line that stands for all sessions without a line of their own.
@@ -66,7 +72,8 @@ std::string OthersText(const std::vector<const TopSession*>& others, const Style
   std::string text = fmt::format("and {} more: ", others.size());
   text += bad == 0
               ? "all alive, finite, nothing lost"
-              : style.Red(fmt::format("{} with NaN, Inf, losses or mismatches, or ended", bad));
+              : style.Red(fmt::format(
+                    "{} with NaN, Inf, losses, mismatches or unequal replicas, or ended", bad));
   if (slowest) text += fmt::format("; the slowest {} replays/s", RateText(*slowest));
   return text;
 }

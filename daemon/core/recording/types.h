@@ -194,6 +194,7 @@ enum class MarkKind : std::uint32_t {
   kFirstNan = 7,
   kFirstInf = 8,
   kFirstMismatch = 9,  // a comparison that failed; the text says how
+  kFirstUnequal = 10,  // not the same as on the other ranks of its node; likewise
 };
 
 struct Mark {
@@ -231,7 +232,7 @@ struct Mark {
 // Whether a mark reports the first snapshot of its slot with something wrong.
 constexpr bool IsFinding(MarkKind kind) {
   return kind == MarkKind::kFirstNan || kind == MarkKind::kFirstInf ||
-         kind == MarkKind::kFirstMismatch;
+         kind == MarkKind::kFirstMismatch || kind == MarkKind::kFirstUnequal;
 }
 
 enum class StopReason : std::uint32_t {

@@ -1,4 +1,5 @@
-// judge.h: when replicas that are not the same on all ranks are a finding.
+// judge.h: when replicas that are not the same on all ranks are a finding. The daemon asks while
+// the job runs, `cgdebug-cli ranks` for recordings.
 #pragma once
 
 #include <compare>

@@ -1,0 +1,458 @@
+#include "daemon/sinks/replica_sink.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "daemon/core/numerics/format.h"
+#include "daemon/core/replicas/shard_text.h"
+
+namespace cgdebug::sinks {
+namespace {
+
+using pipeline::SessionPtr;
+using pipeline::SlotPtr;
+using pipeline::SnapshotPtr;
+using replicas::Position;
+
+constexpr int kMostRanks = 1 << 20;
+constexpr int kMostLocalRanks = 1024;
+
+replicas::Attempt AttemptOf(const pipeline::SessionIdentity& session) {
+  return {session.run_id, session.restart_count};
+}
+
+// "rank 1", "ranks 0,2".
+std::string RanksText(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += (i == 0 ? "" : ",") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+// The ranks of one run between two restarts that are on this machine.
+class ReplicaSink::Run {
+ public:
+  Run(ReplicaSink* sink, replicas::Attempt attempt)
+      : sink_(sink), attempt_(std::move(attempt)), judge_({}, [this](std::size_t process) {
+          return static_cast<std::size_t>(processes_[process].session->rank) << 32 | process;
+        }) {}
+
+  void Join(const SessionPtr& session) {
+    if (Find(session) != nullptr) return;
+    processes_.push_back({.session = session});
+    by_uuid_[session->uuid] = processes_.size() - 1;
+    by_rank_[session->rank].push_back(processes_.size() - 1);
+    // What the job says of its ranks may be anything.
+    const int first = session->rank - std::max(session->local_rank, 0);
+    const bool is_known =
+        session->local_rank >= 0 && first >= 0 && session->local_rank < session->local_world_size &&
+        session->local_world_size <= kMostLocalRanks && session->rank <= kMostRanks;
+    if (!is_known) return;
+    for (int rank = first; rank < first + session->local_world_size; ++rank) by_rank_[rank];
+  }
+
+  // A session of the same run need not have a rank, and is then compared with nothing.
+  bool Knows(const SessionPtr& session) const { return by_uuid_.contains(session->uuid); }
+
+  // Whether there is nothing to compare with on this machine.
+  bool IsAlone() const { return by_rank_.size() < 2; }
+
+  // The number of the replica, and of the process.
+  std::pair<std::size_t, std::size_t> Open(const SlotPtr& slot, replicas::ReplicaKey key,
+                                           std::vector<int> ranks) {
+    const std::size_t process = by_uuid_.at(slot->session->uuid);
+    std::vector<std::uint64_t>& opened = opened_[key];
+    opened.resize(processes_.size());
+    key.nth = opened[process]++;
+    const auto [number, is_new] = numbers_.try_emplace(key, next_number_);
+    if (is_new) {
+      ++next_number_;
+      const auto of_text = ranks_.try_emplace(key.ranks, std::move(ranks)).first;
+      replicas_[number->second] = {.key = key,
+                                   .order = slot->registration.order,
+                                   .ranks = &of_text->second,
+                                   .opened = &opened};
+    }
+    ++replicas_[number->second].members[process].open;
+    return {number->second, process};
+  }
+
+  void Take(std::size_t number, std::size_t process, const Position& position,
+            const SnapshotPtr& snapshot) {
+    Replica& replica = replicas_.at(number);
+    replica.members[process].newest = position;
+    replica.absent.erase(snapshot->slot->session->rank);
+    Cell& cell = cells_[{position, replica.order, number}];
+    if (cell.votes.empty()) {
+      cell.since = sink_->now_();
+      ++replica.waiting;
+    }
+    cell.votes.emplace_back(process, snapshot);
+    ++waiting_;
+    Settle();
+  }
+
+  // What comes at `position` of the process is compared with nothing.
+  void Skip(std::size_t number, std::size_t process, const std::optional<Position>& position) {
+    Replica& replica = replicas_.at(number);
+    if (position) replica.members[process].newest = *position;
+    Count(process).incomplete += 1;
+  }
+
+  // Which ranks have what comes of the session is not known.
+  void SkipUnknown(const SessionPtr& session) { Count(by_uuid_.at(session->uuid)).incomplete += 1; }
+
+  void Close(std::size_t number, std::size_t process) {
+    --replicas_.at(number).members.at(process).open;
+    Settle();
+    Drop(number);
+  }
+
+  void End(const SessionPtr& session) {
+    if (Process* process = Find(session)) process->has_ended = true;
+    Settle();
+  }
+
+  // Whether none of its sessions is known any more.
+  bool Forget(const SessionPtr& session) {
+    if (Process* process = Find(session)) process->has_ended = process->is_forgotten = true;
+    return std::ranges::all_of(processes_, &Process::is_forgotten);
+  }
+
+  // Judges what is complete, in the order of positions.
+  void Settle() {
+    while (!cells_.empty()) {
+      const auto front = cells_.begin();
+      const bool is_over =
+          waiting_ > kMostWaiting || sink_->now_() - front->second.since >= kPatience;
+      if (!IsComplete(front->first, front->second) && !is_over) return;
+      const auto next = cells_.extract(front);
+      waiting_ -= next.mapped().votes.size();
+      --replicas_.at(next.key().number).waiting;
+      Judge(next.key(), next.mapped());
+      Drop(next.key().number);
+    }
+  }
+
+  void Show() {
+    for (Process& process : processes_) {
+      if (!std::exchange(process.is_changed, false)) continue;
+      sink_->registry_->SetReplicas(process.session, process.counts);
+    }
+  }
+
+ private:
+  struct Process {
+    SessionPtr session;
+    pipeline::ReplicaCounts counts = {};
+    bool is_changed = false;  // since Show()
+    bool is_told = false;     // that it differs
+    bool has_ended = false;
+    bool is_forgotten = false;
+  };
+  struct Part {                      // what one process has of a replica
+    std::size_t open = 0;            // slots
+    std::optional<Position> newest;  // that came
+  };
+  struct Replica {
+    replicas::ReplicaKey key;
+    std::uint64_t order = 0;
+    const std::vector<int>* ranks = nullptr;             // in ranks_
+    const std::vector<std::uint64_t>* opened = nullptr;  // in opened_
+    std::map<std::size_t, Part> members = {};            // by process
+    std::set<int> absent = {};                           // ranks that did not come in time
+    std::size_t waiting = 0;                             // positions
+  };
+  struct Place {
+    Position position;
+    std::uint64_t order = 0;
+    std::size_t number = 0;
+
+    auto operator<=>(const Place&) const = default;
+  };
+  struct Cell {
+    std::vector<std::pair<std::size_t, SnapshotPtr>> votes;  // by process
+    Clock::time_point since;
+  };
+
+  Process* Find(const SessionPtr& session) {
+    const auto found = by_uuid_.find(session->uuid);
+    return found == by_uuid_.end() ? nullptr : &processes_[found->second];
+  }
+
+  pipeline::ReplicaCounts& Count(std::size_t process) {
+    processes_[process].is_changed = true;
+    return processes_[process].counts;
+  }
+
+  static bool Has(const Cell& cell, std::size_t process) {
+    return std::ranges::any_of(cell.votes, [&](const auto& v) { return v.first == process; });
+  }
+
+  // Whether the process may still bring a snapshot of that position.
+  bool MayCome(const Replica& replica, std::size_t process, const Position& position) const {
+    if (processes_[process].has_ended) return false;
+    const auto part = replica.members.find(process);
+    if (part == replica.members.end()) return true;
+    const bool is_beyond = part->second.newest && *part->second.newest >= position;
+    return part->second.open > 0 && !is_beyond;
+  }
+
+  // Calls `visit` with each rank of this machine that lacks a snapshot, until it returns false.
+  template <typename Visitor>
+  void EachMissing(const Place& place, const Cell& cell, const Visitor& visit) const {
+    const Replica& replica = replicas_.at(place.number);
+    for (const auto& [rank, processes] : by_rank_) {
+      if (!std::ranges::binary_search(*replica.ranks, rank)) continue;
+      const bool is_here =
+          std::ranges::any_of(processes, [&](std::size_t one) { return Has(cell, one); });
+      if (!is_here && !visit(replica, rank, processes)) return;
+    }
+  }
+
+  bool IsComplete(const Place& place, const Cell& cell) const {
+    bool is_complete = true;
+    EachMissing(place, cell, [&](const Replica& replica, int rank, const auto& processes) {
+      if (replica.absent.contains(rank)) return true;
+      is_complete = !processes.empty() && std::ranges::none_of(processes, [&](std::size_t one) {
+        return MayCome(replica, one, place.position);
+      });
+      return is_complete;
+    });
+    return is_complete && (cell.votes.size() < 2 || !IsUnclear(replicas_.at(place.number), cell));
+  }
+
+  // Captures without a label that are alike are told apart by their order alone. If a rank has
+  // fewer of them than another, which is which is not known. Nor is it if a rank has two processes:
+  // most likely two jobs were given the same run id.
+  bool IsUnclear(const Replica& replica, const Cell& cell) const {
+    const std::vector<std::uint64_t>& opened = *replica.opened;
+    const auto takes_part = [&](std::size_t one) {
+      const bool is_over = processes_[one].has_ended && !Has(cell, one);
+      return !is_over && one < opened.size() && opened[one] != 0;
+    };
+    std::uint64_t count = 0;
+    for (const auto& [rank, processes] : by_rank_) {
+      std::size_t of_rank = 0;
+      for (const std::size_t one : processes) {
+        if (!takes_part(one)) continue;
+        if (++of_rank > 1 || (count != 0 && opened[one] != count)) return true;
+        count = opened[one];
+      }
+    }
+    return false;
+  }
+
+  void Judge(const Place& place, const Cell& cell) {
+    Replica& replica = replicas_.at(place.number);
+    bool is_whole = true;
+    std::vector<int> late;
+    EachMissing(place, cell, [&](const Replica&, int rank, const auto& processes) {
+      is_whole = false;
+      for (const std::size_t one : processes) ++Count(one).incomplete;
+      const bool may_come = processes.empty() || std::ranges::any_of(processes, [&](auto one) {
+                              return MayCome(replica, one, place.position);
+                            });
+      if (may_come) late.push_back(rank);
+      return true;
+    });
+    replica.absent.insert(late.begin(), late.end());
+    const bool is_unclear = IsUnclear(replica, cell);
+    for (const auto& [process, snapshot] : cell.votes) {
+      if (!is_whole || is_unclear) ++Count(process).incomplete;
+    }
+    if (cell.votes.size() < 2 || is_unclear) return;
+    replicas::Vote vote;
+    for (const auto& [process, snapshot] : cell.votes) {
+      vote.Add(process, snapshot->stats, std::nullopt);
+      ++Count(process).compared;
+    }
+    const std::optional<replicas::Difference> difference =
+        judge_.Take(place.number, place.position, vote);
+    if (difference) Tell(place, replica, cell, *difference);
+  }
+
+  void Tell(const Place& place, const Replica& replica, const Cell& cell,
+            const replicas::Difference& difference) {
+    std::set<std::size_t> odd;
+    for (const std::size_t one : difference.Minority()) odd.insert(one & UINT32_MAX);
+    std::vector<int> ranks;
+    std::vector<SnapshotPtr> news;
+    for (const auto& [process, snapshot] : cell.votes) {
+      if (difference.has_majority && !odd.contains(process)) continue;
+      if (!difference.is_finding) {
+        ++Count(process).close;
+        continue;
+      }
+      ++Count(process).different;
+      ranks.push_back(snapshot->slot->session->rank);
+      if (!std::exchange(processes_[process].is_told, true)) news.push_back(snapshot);
+    }
+    if (news.empty()) return;
+    std::ranges::sort(ranks);
+    const std::string what =
+        fmt::format("{} {}", replica.key.type,
+                    difference.has_majority
+                        ? fmt::format("of {} is not what {} of {} ranks have", RanksText(ranks),
+                                      difference.ranks - ranks.size(), difference.ranks)
+                        : fmt::format("is not the same on {}, and no majority says which is right",
+                                      RanksText(ranks)));
+    const std::string at = PositionText(place.position);
+    for (const SnapshotPtr& snapshot : news) {
+      const pipeline::Finding finding{.slot = snapshot->slot,
+                                      .kind = pipeline::Finding::Kind::kReplica,
+                                      .replay = snapshot->replay,
+                                      .serial = snapshot->serial,
+                                      .step = snapshot->step,
+                                      .timestamp_ns = snapshot->timestamp_ns,
+                                      .text = what};
+      const pipeline::SlotPlace where = sink_->registry_->PlaceOf(*snapshot->slot);
+      const std::string text = SentenceOf(finding, where.graph, where.qualifier);
+      sink_->registry_->SetFinding(snapshot->slot->session, layout::FindingKind::kReplica, text);
+      sink_->controls_->Tell({finding, text});
+      sink_->findings_->Found(finding);
+    }
+    const auto first = std::ranges::min_element(
+        news, {}, [](const SnapshotPtr& one) { return one->slot->session->rank; });
+    sink_->events_->Add((*first)->slot->session,
+                        pipeline::Unequal{*first, fmt::format("{}: {}. Type: cgdebug-cli ranks -s "
+                                                              "'{}'",
+                                                              at, what, attempt_.first)});
+  }
+
+  // Forgets a replica of which nothing more comes, so that a job that captures again and again
+  // takes no more memory.
+  void Drop(std::size_t number) {
+    const auto found = replicas_.find(number);
+    if (found == replicas_.end()) return;
+    const Replica& replica = found->second;
+    const bool is_open =
+        std::ranges::any_of(replica.members, [](const auto& part) { return part.second.open > 0; });
+    if (is_open || replica.waiting > 0) return;
+    numbers_.erase(replica.key);
+    judge_.Forget(number);
+    replicas_.erase(found);
+  }
+
+  ReplicaSink* sink_;
+  replicas::Attempt attempt_;
+  std::vector<Process> processes_;
+  std::map<std::string, std::size_t> by_uuid_;
+  std::map<int, std::vector<std::size_t>> by_rank_;  // of this machine, also those to come
+  std::map<replicas::ReplicaKey, std::size_t> numbers_;
+  std::map<std::size_t, Replica> replicas_;  // by number
+  std::size_t next_number_ = 0;
+  std::map<std::string, std::vector<int>> ranks_;  // by text, which many replicas share
+  // How many slots each process had, by key without `nth`.
+  std::map<replicas::ReplicaKey, std::vector<std::uint64_t>> opened_;
+  std::map<Place, Cell> cells_;
+  std::size_t waiting_ = 0;  // snapshots in them
+  replicas::AttemptJudge judge_;
+};
+
+ReplicaSink::ReplicaSink(pipeline::Registry* registry, pipeline::EventLog* events,
+                         pipeline::ControlQueue* controls, pipeline::Sink* findings,
+                         std::function<Clock::time_point()> now)
+    : registry_(registry),
+      events_(events),
+      controls_(controls),
+      findings_(findings),
+      now_(std::move(now)) {}
+ReplicaSink::~ReplicaSink() = default;
+
+std::shared_ptr<ReplicaSink::Run> ReplicaSink::RunOf(const SessionPtr& session) const {
+  const auto found = runs_.find(AttemptOf(*session));
+  return found == runs_.end() ? nullptr : found->second;
+}
+
+void ReplicaSink::OpenSession(const SessionPtr& session) {
+  if (session->rank < 0 || session->world_size < 2 || session->run_id.empty()) return;
+  std::shared_ptr<Run>& run = runs_[AttemptOf(*session)];
+  if (run == nullptr) run = std::make_shared<Run>(this, AttemptOf(*session));
+  run->Join(session);
+}
+
+void ReplicaSink::OpenSlot(const SlotPtr& slot, pipeline::SlotFeedback& /*feedback*/) {
+  if (slot->shard.empty()) return;
+  const replicas::Replicas replicas = replicas::ReplicasOf(slot->shard);
+  if (replicas.kind == replicas::Replication::kNone) return;
+  std::shared_ptr<Run> run = RunOf(slot->session);
+  if (run == nullptr || !run->Knows(slot->session)) return;
+  if (replicas.kind == replicas::Replication::kUnknown) {
+    members_[slot] = {.run = std::move(run), .is_known = false};
+    return;
+  }
+  replicas::ReplicaKey key{.attempt = AttemptOf(*slot->session),
+                           .probe = slot->probe,
+                           .invocation = slot->registration.invocation,
+                           .type = numerics::FormatTensorType(slot->dtype, slot->shape, slot->part),
+                           .is_eager = slot->registration.graph_id == 0,
+                           .graph = slot->graph_label,
+                           .ranks = std::string(replicas.text)};
+  const auto [replica, process] = run->Open(slot, std::move(key), replicas.ranks);
+  members_[slot] = {.run = std::move(run), .replica = replica, .process = process};
+}
+
+void ReplicaSink::Consume(const pipeline::Delivery& delivery,
+                          pipeline::SlotFeedback& /*feedback*/) {
+  const SnapshotPtr& snapshot = delivery.snapshot;
+  if (delivery.seen_before || snapshot->slot->shard.empty()) return;
+  const auto found = members_.find(snapshot->slot);
+  if (found == members_.end()) return;
+  Member& member = found->second;
+  if (member.run->IsAlone()) return;
+  if (!member.is_known) return member.run->SkipUnknown(snapshot->slot->session);
+  const Position position =
+      member.positions.Next(snapshot->ordinal, snapshot->replay, snapshot->iteration,
+                            snapshot->step, /*may_begin_inside=*/true);
+  // Of steps that come again nobody can tell which time is meant.
+  const bool is_repeated = position.is_step && member.newest && position <= *member.newest;
+  if (is_repeated || !member.positions.is_certain()) {
+    return member.run->Skip(member.replica, member.process,
+                            is_repeated ? std::nullopt : std::optional(position));
+  }
+  member.newest = position;
+  member.run->Take(member.replica, member.process, position, snapshot);
+}
+
+void ReplicaSink::CloseSlot(const SlotPtr& slot, std::uint64_t /*last_replay*/,
+                            pipeline::SlotFeedback& /*feedback*/) {
+  const auto found = members_.find(slot);
+  if (found == members_.end()) return;
+  const Member member = found->second;
+  members_.erase(found);
+  if (member.is_known) member.run->Close(member.replica, member.process);
+}
+
+void ReplicaSink::EndSession(const SessionPtr& session, bool /*died*/) {
+  // If its memory was cut off, slots were not closed.
+  std::erase_if(members_, [&](const auto& one) { return one.first->session == session; });
+  const std::shared_ptr<Run> run = RunOf(session);
+  if (run == nullptr) return;
+  run->End(session);
+  run->Show();
+}
+
+void ReplicaSink::ForgetSession(const SessionPtr& session) {
+  std::erase_if(members_, [&](const auto& one) { return one.first->session == session; });
+  const std::shared_ptr<Run> run = RunOf(session);
+  if (run != nullptr && run->Forget(session)) runs_.erase(AttemptOf(*session));
+}
+
+void ReplicaSink::Flush() {
+  for (const auto& [attempt, run] : runs_) run->Show();
+}
+
+void ReplicaSink::Tick() {
+  for (const auto& [attempt, run] : runs_) {
+    run->Settle();
+    run->Show();
+  }
+}
+
+}  // namespace cgdebug::sinks
