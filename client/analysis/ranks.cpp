@@ -106,6 +106,7 @@ class RankFold::State {
       const Slot& info = source.slots()[slot];
       const std::size_t process = process_of[slot] = Enlist(Describe(info, path));
       RankProcess& of = kept_.processes[process];
+      if (info.op.empty()) NoteProbe(info.probe, process);
       if (seen.insert(process).second) {
         of.is_growing = about.is_growing;
         of.is_cut_off = about.is_cut_off;
@@ -157,6 +158,9 @@ class RankFold::State {
         ours.processes.Set(places[process]);
       }
       for (const auto& [position, vote] : theirs.votes) ours.votes[position].Merge(vote, places);
+    }
+    for (const auto& [probe, theirs] : other.kept_.probes) {
+      for (const std::size_t process : theirs.Members()) NoteProbe(probe, places[process]);
     }
     kept_.masks.insert(other.kept_.masks.begin(), other.kept_.masks.end());
     for (const auto& [probe, count] : other.kept_.unknown) kept_.unknown[probe] += count;
@@ -219,6 +223,12 @@ class RankFold::State {
       const bool is_here = first && first->probe == place.probe && first->replay == place.replay;
       if (!is_here) TakeEarlier(place, &first);
     }
+  }
+
+  void NoteProbe(const std::string& probe, std::size_t process) {
+    const auto known = kept_.probes.find(probe);
+    if (known != kept_.probes.end()) return known->second.Set(process);
+    if (kept_.probes.size() < RankState::kMostProbes) kept_.probes[probe].Set(process);
   }
 
   static RankPlace PlaceOf(const Source& source, const source::Finding& told) {

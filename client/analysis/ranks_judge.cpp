@@ -431,7 +431,40 @@ class Judge {
             "rank {} has {} processes: each is compared with the other ranks", rank, rows.size()));
       }
     }
+    TellProbes();
     TellClocks();
+  }
+
+  // Ranks whose graphs differ, as those of a pipeline and of experts, have probes of their own.
+  void TellProbes() {
+    std::set<std::uint64_t> all;
+    for (const RankRow& row : report_.rows) {
+      if (row.process.rank >= 0) all.insert(static_cast<std::uint64_t>(row.process.rank));
+    }
+    std::map<std::vector<std::uint64_t>, std::vector<std::string>> of_ranks;
+    for (const auto& [probe, processes] : state_.probes) {
+      std::set<std::uint64_t> ranks;
+      for (const std::size_t row : RowsOf(processes)) {
+        const int rank = report_.rows[row].process.rank;
+        if (rank >= 0) ranks.insert(static_cast<std::uint64_t>(rank));
+      }
+      if (ranks.empty() || ranks == all) continue;
+      of_ranks[{ranks.begin(), ranks.end()}].push_back(probe);
+    }
+    std::size_t told = 0;
+    for (const auto& [ranks, probes] : of_ranks) {
+      if (told++ >= kMostSentences) {
+        report_.notes.push_back(fmt::format("and {} more groups of ranks with probes of their own",
+                                            of_ranks.size() - kMostSentences));
+        break;
+      }
+      report_.notes.push_back(
+          fmt::format("on rank{} {} only: {}{}", ranks.size() == 1 ? "" : "s", RangesText(ranks),
+                      probes.front(),
+                      probes.size() == 1 ? ""
+                                         : fmt::format(" and {} more probe{}", probes.size() - 1,
+                                                       probes.size() == 2 ? "" : "s")));
+    }
   }
 
   void TellBehind() {

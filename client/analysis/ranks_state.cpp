@@ -186,8 +186,12 @@ class IsShallow : public nlohmann::json_sax<Json> {
 std::string RankState::Encode() const {
   Json json = {{"version", kEncodingVersion}, {"processes", Json::array()},
                {"replicas", Json::array()},   {"unknown", unknown},
-               {"unreadable", unreadable},    {"masks", masks}};
+               {"unreadable", unreadable},    {"masks", masks},
+               {"probes", Json::array()}};
   for (const RankProcess& process : processes) json["processes"].push_back(ToJson(process));
+  for (const auto& [probe, of] : probes) {
+    json["probes"].push_back(Json::array({probe, ToJson(of)}));
+  }
   for (const auto& [key, replica] : replicas) {
     Json votes = Json::array();
     for (const auto& [position, vote] : replica.votes) {
@@ -214,6 +218,11 @@ Result<RankState> RankState::Decode(const std::string& bytes) {
     json.at("unknown").get_to(state.unknown);
     json.at("unreadable").get_to(state.unreadable);
     json.at("masks").get_to(state.masks);
+    for (const Json& one : json.at("probes")) {
+      const std::optional<Bits> of = BitsOf(one.at(1), state.processes.size());
+      if (!of || state.probes.size() >= kMostProbes) return failed;
+      state.probes[one.at(0).get<std::string>()] = *of;
+    }
     for (const Json& one : json.at("replicas")) {
       ReplicaKey key;
       one.at(0).get_to(key.attempt.first);

@@ -29,6 +29,9 @@ struct Replica {
 struct RankState {
   std::vector<RankProcess> processes;
   std::map<ReplicaKey, Replica> replicas;
+  // Which processes have a probe; no more than kMostProbes of all are kept.
+  static constexpr std::size_t kMostProbes = 4096;
+  std::map<std::string, Bits> probes;
   std::map<std::string, std::uint64_t> unknown;  // probes whose replicas are not known: slots
   std::set<std::string> unreadable;              // why a recording was not read
   // Rows of op logs with -Inf that may be masks (masks.h), by the path of the recording.

@@ -1,9 +1,10 @@
-"""Probes on the parameters of a model that several ranks train: DDP, FSDP2, TP and PP.
+"""Probes on the parameters of a model that several ranks train: DDP, FSDP2, TP, PP and EP.
 
 A rank's snapshot of a DTensor knows its place in the whole tensor, so that the ranks' parts can be
 put together; under DDP every rank must have the same bits. With a GPU for each rank, a step under
 DDP with its NCCL collectives is one CUDA graph, and with --capture every step is; else steps run
-eagerly, without GPUs with gloo.
+eagerly, without GPUs with gloo. Under EP each rank has an expert of its own, of another depth, so
+that their graphs differ; only the router is the same on all ranks.
 
     python parallel_training.py                              two ranks, each way in turn
     torchrun --nproc-per-node 4 parallel_training.py tp ddp --capture
@@ -29,13 +30,56 @@ from torch.distributed.tensor.parallel import (
 import cgdebug
 from cgdebug import CudaGraphTensorProbe, TensorRecord
 
-WAYS = ("ddp", "fsdp2", "tp", "pp")
+WAYS = ("ddp", "fsdp2", "tp", "pp", "ep")
 STEPS, WARM_UP, WIDTH, BATCH = 3, 11, 64, 16
 
 
 def make_layers() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH))
+
+
+class Exchange(torch.autograd.Function):
+    """Row i goes to rank i, and comes from there; so do the gradients."""
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(rows)
+        dist.all_to_all_single(out, rows.contiguous())
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+        return Exchange.apply(grad)
+
+
+class Experts(nn.Module):
+    """Each rank has one expert. Each expert takes the same number of a rank's rows, those that the
+    router scores highest for it, so that shapes do not depend on values and a graph can hold it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.router = nn.Linear(WIDTH, dist.get_world_size())
+        torch.manual_seed(1000 + dist.get_rank())
+        layers: list[nn.Module] = [nn.Linear(WIDTH, WIDTH)]
+        for _ in range(dist.get_rank()):
+            layers += [nn.Tanh(), nn.Linear(WIDTH, WIDTH)]
+        self.experts = nn.ModuleDict({f"expert{dist.get_rank()}": nn.Sequential(*layers)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.router(x).softmax(-1)
+        gates, rows = scores.t().topk(BATCH // dist.get_world_size())
+        arrived = Exchange.apply(x[rows])
+        (expert,) = self.experts.values()
+        done = Exchange.apply(expert(arrived))
+        return torch.zeros_like(x).index_add(
+            0, rows.flatten(), (done * gates.unsqueeze(-1)).flatten(0, 1)
+        )
+
+    def reduce_gradients(self) -> None:
+        for parameter in self.router.parameters():
+            dist.all_reduce(parameter.grad)
 
 
 class Training:
@@ -46,7 +90,7 @@ class Training:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=(way,))
         self.model: nn.Module = make_layers().to(device)
         # Every rank of a pipeline and of a tensor-parallel group trains on the same rows.
-        torch.manual_seed(dist.get_rank() if way in ("ddp", "fsdp2") else 0)
+        torch.manual_seed(dist.get_rank() if way in ("ddp", "fsdp2", "ep") else 0)
         self.x = torch.randn(BATCH, WIDTH, device=device)
         self.y = torch.zeros(BATCH, WIDTH, device=device)
         self.schedule = None
@@ -59,6 +103,8 @@ class Training:
         elif way == "tp":
             plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
             parallelize_module(self.model, mesh, plan)
+        elif way == "ep":
+            self.model = Experts().to(device)
         else:
             # Every rank has one stage, with weights of its own.
             torch.manual_seed(1000 + dist.get_rank())
@@ -68,12 +114,12 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         mode = "capture" if captures else "always"
         layer = f"stage{dist.get_rank()}." if way == "pp" else ""
-        self.probes = {
-            name: CudaGraphTensorProbe(
-                f"{way}/{layer}{name.removeprefix('module.')}", [TensorRecord(STEPS)], mode=mode
+        self.probes = {}
+        for name, _ in self.model.named_parameters():
+            short = name.removeprefix("module.").removeprefix("experts.")
+            self.probes[name] = CudaGraphTensorProbe(
+                f"{way}/{layer}{short}", [TensorRecord(STEPS)], mode=mode
             )
-            for name, _ in self.model.named_parameters()
-        }
 
     def step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -85,6 +131,8 @@ class Training:
             self.schedule.step(target=self.y, losses=[])
         else:
             self.schedule.step()
+        if isinstance(self.model, Experts):
+            self.model.reduce_gradients()
         self.optimizer.step()
         for name, parameter in self.model.named_parameters():
             self.probes[name](parameter)
@@ -122,6 +170,8 @@ class Training:
                 text = f"parts {sizes} make {list(whole.shape)}"
             elif self.way == "pp":
                 text = f"{sizes}, of one stage alone"
+            elif len(parts) == 1:
+                text = f"{sizes}, of one expert alone"
             else:
                 same = len({part.numpy().tobytes() for part in parts}) == 1
                 text = f"{sizes}, {'the same bits on all ranks' if same else 'RANKS DIFFER'}"
@@ -147,7 +197,10 @@ def main(ways: list[str], captures_all: bool) -> None:
             for line in lines:
                 print("  " + line)
     if rank == 0:
-        print("next: cgdebug-cli run -o parallel.cgrec -- torchrun ..., then cgdebug-cli ranks")
+        print(
+            "next: cgdebug-cli run -o parallel.cgrec -- torchrun ..., then cgdebug-cli ranks "
+            "parallel.cgrec --replicated 'ddp/*' --replicated 'ep/router*'"
+        )
     sys.stdout.flush()
     dist.barrier()
     os._exit(0)  # NCCL may wait at exit for a graph that holds its communicator

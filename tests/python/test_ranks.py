@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import cgdebug
-from conftest import FOLDER, find_program, wait_until
+from conftest import FOLDER, ROOT, find_program, wait_until
 
 TRAIN = """
 import torch.distributed as dist
@@ -168,6 +168,21 @@ def test_a_job_is_stopped_by_the_first_replica_that_differs(cli, daemon, tmp_pat
     # The daemon's finding is in the recording as well, whatever else of it is looked at.
     early = cli("ranks", path, "--replays", "1..99")
     assert early.returncode == 0, early.stdout
+
+
+def test_ranks_with_different_graphs_raise_no_alarm_and_their_own_probes_are_named(
+    cli, daemon, tmp_path
+):
+    path = str(tmp_path / "ep.cgrec")
+    example = str(ROOT / "python" / "examples" / "parallel_training.py")
+    environment = {"CUDA_VISIBLE_DEVICES": "", "CGDEBUG_RUN_ID": "ep"}
+    done = cli("run", "-o", path, "--", sys.executable, example, "ep", **environment)
+    assert done.returncode == 0, done.stderr
+    same = cli("ranks", path, "--replicated", "ep/router*")
+    assert same.returncode == 0, same.stdout
+    assert "same: 2 replicas on 2 ranks, 6 comparisons" in same.stdout
+    assert "note: on rank 0 only: ep/expert0.0.bias and 1 more probe" in same.stdout
+    assert "note: on rank 1 only: ep/expert1.0.bias and 3 more probes" in same.stdout
 
 
 def test_watch_says_which_parameters_are_replicas_only_under_ddp(tmp_path):

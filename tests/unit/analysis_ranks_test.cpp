@@ -482,6 +482,35 @@ TEST(Ranks, ARunThatWasRestartedTwiceIsThreeTimesComparedApart) {
   EXPECT_EQ(report.rows[report.first->values[1].processes[0]].process.restart, 2);
 }
 
+// Expert-parallel ranks: each has the probes of its own experts, and no two the same graph.
+TEST(Ranks, ProbesOfSomeRanksOnlyAreNamedAndRaiseNoAlarm) {
+  Ranked run(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    MemorySource& source = *run.sources[rank];
+    for (int layer = 0; layer <= rank; ++layer) {
+      const std::string name = "expert" + std::to_string(rank) + "." + std::to_string(layer);
+      const std::size_t slot = source.AddSlot(name, {4});
+      const std::uint64_t order = source.slots()[slot].order;
+      source.Slots()[slot] = source.slots()[2];
+      source.Slots()[slot].probe = name;
+      source.Slots()[slot].order = order;
+      source.Add(slot, 1, {1, 2, 3, static_cast<float>(rank)}, 101);
+    }
+  }
+  const RanksReport report = run.Report();
+  EXPECT_TRUE(report.complete() && !report.found()) << RanksText(report, {});
+  EXPECT_THAT(report.notes,
+              ElementsAre("on rank 0 only: expert0.0", "on rank 1 only: expert1.0 and 1 more probe",
+                          "on rank 2 only: expert2.0 and 2 more probes"));
+  RankFold parts({});
+  for (std::size_t at = 0; at < 3; ++at) {
+    RankFold one({});
+    run.AddTo(&one, at);
+    parts.Merge(*RankFold::Decode(one.Encode(), {}));
+  }
+  EXPECT_EQ(parts.Finish().notes, report.notes);
+}
+
 // A recording may lack what the daemon compared while it ran.
 TEST(Ranks, WhatTheDaemonSawOfReplicasIsFoundWhereItsSnapshotsAreMissing) {
   Ranked run(3);
