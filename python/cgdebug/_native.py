@@ -10,6 +10,7 @@ import pathlib
 import sys
 import threading
 import time
+import types
 import warnings
 from multiprocessing import util
 
@@ -236,6 +237,7 @@ def _load_op() -> None:
     _op_library = ctypes.CDLL(str(OP_LIBRARY))
     _leave_out_of_autograd()
     _register_effect()
+    _leave_out_of_branches()
     _op_loaded = True
 
 
@@ -294,6 +296,42 @@ def _register_effect() -> None:
             RuntimeWarning,
             stacklevel=4,
         )
+
+
+def _leave_out_of_branches() -> None:
+    """When AOTAutograd traces a body of torch.cond or of a loop, torch loses the op's effect: it
+    drops the op without a word, or fails to compile. So the op is left out there, with a warning.
+    What runs eagerly keeps it."""
+    import torch
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    torch.library.register_torch_dispatch(
+        "cgdebug::observe", FunctionalTensorMode, _observe_functional
+    )
+
+
+# By the module that traces the bodies.
+_BRANCHES = {
+    f"torch._higher_order_ops.{name}": f"torch.{name}"
+    for name in ("cond", "while_loop", "map", "scan", "associative_scan")
+}
+
+
+def _observe_functional(mode, op, classes, args=(), kwargs=None):
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        branch = _BRANCHES.get(frame.f_globals.get("__name__", ""))
+        if branch is not None:
+            warnings.warn(
+                f"cgdebug: probe {args[1].partition(':')[2]!r} sees nothing in compiled code: it "
+                f"lies in a body of {branch}, where torch keeps no probes. Call it on what goes "
+                "into the body or comes out of it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return None
+        frame = frame.f_back
+    return mode.__torch_dispatch__(op, classes, args, kwargs or {})
 
 
 def _observe_dtensor(_, op, types, args, kwargs) -> None:

@@ -133,6 +133,56 @@ def test_compiled_code_calls_each_probe_once_and_in_order(probe, backend):
     assert values(first) == [1, 2] and values(second) == [2, 3, 3, 4]
 
 
+def choose(inside, after):
+    return lambda x: after(torch.cond(x.sum() > 0, lambda y: inside(y * 2), lambda y: y - 1, (x,)))
+
+
+def test_a_probe_in_a_branch_of_cond_sees_what_runs_eagerly(probe):
+    inside, after = probe("inside"), probe("after")
+    for x in (torch.ones(3), -torch.ones(3)):
+        choose(inside, after)(x)
+    assert values(inside) == [2] and values(after) == [2, -2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_compiled_code_says_which_probe_in_a_branch_of_cond_sees_nothing(probe, backend):
+    if backend == "inductor" and TORCH < (2, 10):
+        pytest.skip("inductor drops probes; a warning says so")
+    inside, after = probe("inside"), probe("after")
+    compiled = torch.compile(choose(inside, after), fullgraph=True, backend=backend)
+    with pytest.warns(RuntimeWarning, match=r"'inside' sees nothing .* a body of torch\.cond"):
+        assert compiled(torch.ones(3)).tolist() == [2, 2, 2]
+    assert compiled(-torch.ones(3)).tolist() == [-2, -2, -2]
+    assert values(inside) == [] and values(after) == [2, -2]
+
+
+@pytest.mark.skipif(TORCH < (2, 12), reason="torch before 2.12 captures no torch.cond")
+def test_both_branches_that_torch_captures_call_their_probes(probe, monkeypatch):
+    """A capture needs a GPU, so torch's own code gets a graph that only notes what is asked of it."""
+    from torch._higher_order_ops import cudagraph_conditional_nodes
+
+    class OnGpu(torch.Tensor):
+        is_cuda = property(lambda self: True)
+
+    class Graph:
+        def begin_capture_to_if_node(self, condition):
+            bodies.append(values(p))
+
+        def end_capture_to_conditional_node(self):
+            bodies.append(values(p))
+
+    p, x, bodies = probe(), torch.ones(3), []
+    graph_class = torch.cuda.CUDAGraph
+    for name in ("begin_capture_to_if_node", "end_capture_to_conditional_node"):
+        assert callable(getattr(graph_class, name))
+    monkeypatch.setattr(graph_class, "get_currently_capturing_graph", Graph, raising=True)
+    with cudagraph_conditional_nodes.CUDAGraphCaptureControlFlowOpDispatchMode():
+        torch.ops.higher_order.cond(
+            torch.tensor(True).as_subclass(OnGpu), lambda y: p(y * 2), lambda y: p(y - 1), (x,)
+        )
+    assert bodies == [[], [2], [2], [2, 0]]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_compiled_backward_keeps_probes(probe, backend):
     p = probe()

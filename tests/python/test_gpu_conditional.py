@@ -1,7 +1,8 @@
-"""Probes in the bodies of conditional nodes of torch's captures, made by hand with the CUDA driver:
-torch 2.11 has no way of its own."""
+"""Probes in the bodies of conditional nodes of torch's captures, made by hand with the CUDA driver, and
+from torch 2.12 on by torch itself."""
 
 import contextlib
+import importlib.util
 import json
 
 import pytest
@@ -192,3 +193,36 @@ def test_the_callback_lane_says_that_the_direct_lane_can(graph_probe, captured):
     probe = graph_probe(TensorRecord(4), lane="callback")
     with pytest.raises(ValueError, match="direct lane works there"):
         captured(probe)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch._higher_order_ops.cudagraph_conditional_nodes") is None,
+    reason="torch before 2.12 captures no torch.cond",
+)
+def test_probes_in_the_branches_of_a_cond_that_torch_captures(graph_probe):
+    from torch._higher_order_ops import cudagraph_conditional_nodes
+
+    yes, no, after = (
+        graph_probe(TensorRecord(16), name=name, lane="direct") for name in ("yes", "no", "after")
+    )
+    x, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
+    with (
+        torch.cuda.graph(graph, capture_error_mode="relaxed"),
+        cudagraph_conditional_nodes.CUDAGraphCaptureControlFlowOpDispatchMode(),
+    ):
+        (y,) = torch.ops.higher_order.cond(
+            x.sum() > 0, lambda x: (yes(x * 2),), lambda x: (no(x - 1),), (x,)
+        )
+        after(y)
+    for value in (1, -1, -2, 3):
+        x.fill_(value)
+        graph.replay()
+    torch.cuda.synchronize()
+
+    def seen(probe):
+        return [(one.replay, one.iteration, one.tensor[0].item()) for one in probe.records()]
+
+    assert seen(yes) == [(1, 0, 2), (4, 0, 6)]
+    assert seen(no) == [(2, 0, -2), (3, 0, -3)]
+    assert [value for _, _, value in seen(after)] == [2, -2, -3, 6]
+    assert "taken in 2 of 4 replays" in str(yes.status().slots[0])
