@@ -75,9 +75,6 @@ std::vector<NamedNode> Name(const std::vector<capture::OwnNode>& nodes) {
 }  // namespace
 
 std::vector<NamedNode> NamedNodesOf(void* graph) { return Name(capture::OwnNodesOf(graph)); }
-std::vector<NamedNode> NamedNodesOfCapture(void* stream) {
-  return Name(capture::OwnNodesOfCapture(stream));
-}
 
 void NoteRootCapture(void* stream) noexcept { capture::NoteRootCapture(stream); }
 

@@ -54,7 +54,6 @@ std::string NameOfNode(void*) { Refuse(); }
 std::vector<void*> CaptureNodes::Take(void*) { return {}; }
 std::vector<void*> CaptureNodes::TakeRest(void*) { return {}; }
 std::vector<OwnNode> OwnNodesOf(void*) { Refuse(); }
-std::vector<OwnNode> OwnNodesOfCapture(void*) { Refuse(); }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 CapturePlace PlaceOf(void*, std::uint64_t capture_id, int) { return {.graph_id = capture_id}; }

@@ -67,10 +67,4 @@ std::vector<OwnNode> OwnNodesOf(void* handle) {
   return found;
 }
 
-std::vector<OwnNode> OwnNodesOfCapture(void* stream) {
-  const CaptureInfo info = GetCaptureInfo(static_cast<cudaStream_t>(stream));
-  if (info.status != cudaStreamCaptureStatusActive) return {};
-  return OwnNodesOf(info.graph);
-}
-
 }  // namespace cgdebug::capture

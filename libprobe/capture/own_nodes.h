@@ -21,7 +21,5 @@ struct OwnNode {
 // Those of `graph` (cudaGraph_t), without those of graphs inside it. Takes time in proportion to
 // the size of the graph. Fails: throws ProbeError.
 std::vector<OwnNode> OwnNodesOf(void* graph);
-// The same for the graph that `stream` captures; none if it does not capture.
-std::vector<OwnNode> OwnNodesOfCapture(void* stream);
 
 }  // namespace cgdebug::capture

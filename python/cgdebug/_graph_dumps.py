@@ -4,6 +4,9 @@ CUDAGraph.debug_dump(), and export_dot() of torch 2.14 and later: nodes have a l
 probe blk3.attn (Leaf)". CUDAGraph.get_graph_data() of torch 2.13 and later: nodes have a key more,
 "cgdebug", which is None for the job's own nodes.
 
+Only graphs that torch keeps can be looked at: those of CUDAGraph(keep_graph=True), in torch 2.14
+and later also those of enable_debug_mode(). Of the others torch before 2.14 writes no dump.
+
 Costs nothing before somebody asks. Nothing that goes wrong in it reaches the job.
 """
 
@@ -18,7 +21,6 @@ _NODE = re.compile(r'label="\{(.*?)\}"\s*\]', re.DOTALL)
 _HANDLE = re.compile(r"0x0*([0-9a-fA-F]+)")
 _SPECIAL = re.compile(r'([{}|<>"\\])')
 _native: typing.Any = None
-_keeps_graphs = False  # whether torch's debug mode is on, which is one for all graphs
 
 
 def watch(native, torch) -> None:
@@ -28,21 +30,12 @@ def watch(native, torch) -> None:
     graph_class = torch.cuda.CUDAGraph
     module: typing.Any = getattr(torch.cuda, "graphs", None)
     with contextlib.suppress(AttributeError, TypeError):  # a torch that is built differently
-        _wrap_debug_mode(graph_class)
         if hasattr(module, "_dump_graph_dot"):  # of debug_dump() and of export_dot()
             module._dump_graph_dot = _named_dump(module._dump_graph_dot)
         else:
             graph_class.debug_dump = _named_dump(graph_class.debug_dump)
         if hasattr(graph_class, "get_graph_data"):
             graph_class.get_graph_data = _named_data(graph_class.get_graph_data)
-
-
-def capture_ends(graph, stream: int) -> None:
-    """Must be called before each end of a capture. Until then the graph can be looked at, which
-    torch before 2.14 does not allow later, unless the graph is to be kept."""
-    if _keeps_graphs:
-        with contextlib.suppress(Exception):
-            graph._cgdebug_nodes = _native.named_nodes(stream=stream)
 
 
 def annotate_dot(text: str, names: dict[int, str]) -> str:
@@ -61,25 +54,18 @@ def annotate_dot(text: str, names: dict[int, str]) -> str:
     return _NODE.sub(with_name, text) if names else text
 
 
-def _wrap_debug_mode(graph_class) -> None:
-    enable = graph_class.enable_debug_mode
-
-    @functools.wraps(enable)
-    def enable_debug_mode(self, *args, **kwargs):
-        global _keeps_graphs
-        _keeps_graphs = True
-        return enable(self, *args, **kwargs)
-
-    graph_class.enable_debug_mode = enable_debug_mode
+def annotate_data(data: dict, names: dict[int, str]) -> None:
+    """Adds the names to the nodes of a graph. names: by place."""
+    for node in data["nodes"]:
+        node["cgdebug"] = names.get(node["index"])
 
 
 def _named_dump(dump):
     @functools.wraps(dump)
     def named_dump(graph, path, *args, **kwargs):
-        nodes = _nodes_of(graph)  # torch may drop the graph when it has written it
         result = dump(graph, path, *args, **kwargs)
         with contextlib.suppress(Exception):
-            names = {handle: name for handle, _, name in nodes}
+            names = {handle: name for handle, _, name in _nodes_of(graph)}
             if names:
                 with open(path, encoding="utf-8", errors="surrogateescape") as file:
                     text = file.read()
@@ -95,18 +81,14 @@ def _named_data(get):
     def get_graph_data(self, *args, **kwargs):
         data = get(self, *args, **kwargs)
         with contextlib.suppress(Exception):
-            names = {place: name for _, place, name in _nodes_of(self)}
-            for node in data["nodes"]:
-                node["cgdebug"] = names.get(node["index"])
+            annotate_data(data, {place: name for _, place, name in _nodes_of(self)})
         return data
 
     return get_graph_data
 
 
 def _nodes_of(graph) -> list[tuple[int, int, str]]:
-    """(handle, place, name) of the kernels that are ours."""
-    with contextlib.suppress(Exception):
-        method = type(graph).raw_cuda_graph
-        raw = getattr(method, "__wrapped__", method)(graph)  # ours notes that others may launch it
-        return _native.named_nodes(graph=raw)
-    return getattr(graph, "_cgdebug_nodes", [])
+    """(handle, place, name) of the kernels that are ours. Fails if torch keeps no graph."""
+    method = type(graph).raw_cuda_graph
+    raw = getattr(method, "__wrapped__", method)(graph)  # ours notes that others may launch it
+    return _native.named_nodes(graph=raw)

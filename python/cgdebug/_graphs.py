@@ -140,8 +140,6 @@ def _wrap_end(graph_class, told: bool) -> None:
     @functools.wraps(end)
     def capture_end(self):
         nodes = None if told else _count_nodes()
-        with contextlib.suppress(Exception):
-            _graph_dumps.capture_ends(self, _current_stream())
         try:
             end(self)
         except BaseException:

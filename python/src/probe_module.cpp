@@ -475,17 +475,15 @@ PYBIND11_MODULE(_probe, module) {
   module.attr("count_unlisted") = MakeCounter(nullptr);
   module.def(
       "named_nodes",
-      [](std::uintptr_t stream, std::uintptr_t graph) {
+      [](std::uintptr_t graph) {
         std::vector<std::tuple<std::uintptr_t, std::size_t, std::string>> nodes;
         const WithoutGil unlocked;
-        for (const NamedNode& one : graph != 0
-                                        ? NamedNodesOf(reinterpret_cast<void*>(graph))
-                                        : NamedNodesOfCapture(reinterpret_cast<void*>(stream))) {
+        for (const NamedNode& one : NamedNodesOf(reinterpret_cast<void*>(graph))) {
           nodes.emplace_back(reinterpret_cast<std::uintptr_t>(one.node), one.place, one.name);
         }
         return nodes;
       },
-      py::arg("stream") = 0, py::arg("graph") = 0);
+      py::arg("graph"));
   module.def(
       "graph_nodes",
       [](std::uintptr_t stream, std::uintptr_t graph) {

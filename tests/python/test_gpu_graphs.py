@@ -157,14 +157,12 @@ def test_a_graph_captured_again_after_reset_is_a_new_one(daemon, fresh):
 
 DUMP = """
     import json, re
-    how, path = sys.argv[1:]
+    path = sys.argv[1]
     stats = CudaGraphTensorProbe("dump.stats", [TensorStats()])
     values = CudaGraphTensorProbe("dump.values", [TensorRecord(2)])
     x = torch.ones(1000, device="cuda")
     (x * 2).exp()
-    graph = torch.cuda.CUDAGraph(keep_graph=how == "keep_graph")
-    if how == "enable_debug_mode":
-        graph.enable_debug_mode()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
     with (dm := cgdebug.debug_mode()), torch.cuda.graph(graph):
         y = x * 2
         stats(y), values(y)
@@ -174,17 +172,16 @@ DUMP = """
     found = re.findall(r"\\| \\{cgdebug \\| (.*?) \\((\\w+)\\)\\}", text)
     nodes = len(re.findall(r'label="\\{', text))
     data = None
-    if how == "keep_graph" and hasattr(graph, "get_graph_data"):
+    if hasattr(graph, "get_graph_data"):
         graph.instantiate()
         data = [node["cgdebug"] for node in graph.get_graph_data()["nodes"]]
     print(json.dumps({"found": found, "nodes": nodes, "data": data}))
 """
 
 
-@pytest.mark.parametrize("how", ["keep_graph"])
 @pytest.mark.own_lane
-def test_dumps_name_the_kernels_of_probes_and_of_rows(daemon, job, tmp_path, how):
-    told = json.loads(job(DUMP, arguments=[how, str(tmp_path / "graph.dot")]).line())
+def test_dumps_name_the_kernels_of_probes_and_of_rows(daemon, job, tmp_path):
+    told = json.loads(job(DUMP, arguments=[str(tmp_path / "graph.dot")]).line())
     print(told)
     found = [tuple(one) for one in told["found"]]
     assert {("probe dump.stats", "Stats"), ("probe dump.stats", "StatsLeaf")} <= set(found), told

@@ -424,9 +424,8 @@ struct NamedNode {
   std::size_t place = 0;
   std::string name;
 };
-// Those of a cudaGraph_t, or of the graph that `stream` captures. Fails: throws ProbeError.
+// Those of a cudaGraph_t. Fails: throws ProbeError.
 std::vector<NamedNode> NamedNodesOf(void* graph);
-std::vector<NamedNode> NamedNodesOfCapture(void* stream);
 // `failed`: the capture ended with an error, and there is no graph.
 void EndGraph(CountedGraph& graph, std::optional<std::uint64_t> nodes, bool failed) noexcept;
 void SetGraphPool(CountedGraph& graph, std::uint64_t first, std::uint64_t second) noexcept;
