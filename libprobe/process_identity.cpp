@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "libprobe/ring/process_origin.h"
+#include "proto/layout/url_password.h"
 
 namespace cgdebug {
 namespace {
@@ -57,7 +58,7 @@ std::string CommandLine() {
   for (char& c : text) {
     if (c == '\0') c = ' ';
   }
-  return text;
+  return layout::HideUrlPasswords(text);  // recordings keep it
 }
 
 // $CGDEBUG_DIR, else "runs", as an absolute path; empty if the working directory is gone.

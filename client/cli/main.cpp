@@ -2,8 +2,11 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "client/cli/command_line.h"
+#include "client/cli/passwords.h"
 #include "client/cli/remote_helper.h"
 #include "daemon/core/base/terminate.h"
 
@@ -23,7 +26,11 @@ int main(int argc, char** argv) noexcept {
   cgdebug::recording::SetRemoteFiles(std::make_unique<RemoteHelper>());
   Context context;
   CommandLine command_line(context);
-  const int code = command_line.Run(argc, argv);
+  std::vector<std::string> words = HidePasswords(argc, argv);
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  const int code = command_line.Run(argc, pointers.data());
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     context.Say("cannot write to standard output");
     return kExitTrouble;

@@ -13,6 +13,8 @@
 
 #include "client/analysis/json_number.h"
 #include "client/cli/package.h"
+#include "client/cli/passwords.h"
+#include "proto/layout/url_password.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -78,7 +80,9 @@ bool RemoteHelper::Receive(std::span<std::byte> buffer) {
 Result<Json> RemoteHelper::Ask(const Json& request, std::span<std::byte> buffer) {
   const std::scoped_lock lock(mutex_);
   if (auto started = Start(request.at("url")); !started.ok()) return started.error();
-  const std::string line = request.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
+  Json sent_request = request;
+  sent_request["url"] = WithPassword(request.at("url"));
+  const std::string line = sent_request.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t sent = send(socket_.get(), line.data() + done, line.size() - done, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
@@ -91,7 +95,7 @@ Result<Json> RemoteHelper::Ask(const Json& request, std::span<std::byte> buffer)
   if (bytes > kMaxAnswerBytes || !Receive(std::as_writable_bytes(std::span(text)))) return Ended();
   Json answer = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!answer.is_object()) return Ended();
-  if (answer.contains("error")) return Error{answer.value("error", "")};
+  if (answer.contains("error")) return Error{layout::HideUrlPasswords(answer.value("error", ""))};
   if (!buffer.empty() && !Receive(buffer)) return Ended();
   return answer;
 }

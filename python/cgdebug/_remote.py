@@ -17,7 +17,12 @@ _PAUSES_S = (0.2, 1.0)  # before the second and the third attempt
 # Another attempt would fail in the same way.
 _FINAL = (FileNotFoundError, PermissionError, ImportError, ValueError, NotImplementedError)
 
+_PASSWORD = re.compile(r"([A-Za-z0-9+.-]{2,}://[^\s/?#@:'\"]*):[^\s/?#'\"]*(@[^\s/?#@'\"]*)")
+
 _lock = threading.Lock()
+# Up to the end of the host of a URL: what is shown -> what was typed. Another host may have the
+# same user, and must not get this password.
+_typed: dict[str, str] = {}
 _sizes: dict[str, int] = {}  # by URL, as their folders were listed last
 _fetched: dict[str, list[int]] = {}  # by recording: requests, bytes
 
@@ -31,6 +36,28 @@ class Fetched(typing.NamedTuple):
 
 def is_url(path: str) -> bool:
     return _URL.match(path) is not None
+
+
+def hidden(text: str) -> str:
+    """`text` with "***" instead of the passwords of its URLs, which filesystem() still knows."""
+
+    def hide(match: re.Match) -> str:
+        shown = f"{match[1]}:***{match[2]}"
+        if shown != match[0]:
+            with _lock:
+                _typed[shown] = match[0]
+        return shown
+
+    return _PASSWORD.sub(hide, text)
+
+
+def with_password(url: str) -> str:
+    """What became `url` in hidden()."""
+    with _lock:
+        for shown, typed in _typed.items():
+            if url.startswith(shown) and (url == shown or url[len(shown)] in "/?#"):
+                return typed + url[len(shown) :]
+    return url
 
 
 def fetched(path: str) -> Fetched:
@@ -50,8 +77,10 @@ def filesystem(url: str) -> tuple[typing.Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise ImportError(f"reading {url} needs fsspec. Type: pip install fsspec") from error
-    return fsspec.core.url_to_fs(url)
+        raise ImportError(
+            f"reading {hidden(url)} needs fsspec. Type: pip install fsspec"
+        ) from error
+    return fsspec.core.url_to_fs(with_password(url))
 
 
 def entries(url: str) -> list[tuple[str, int, bool]] | None:
@@ -138,7 +167,8 @@ def _try(ask: typing.Callable[[], typing.Any], what: str):
             raise
         except Exception as error:
             if pause is None or isinstance(error, (*_FINAL, NotADirectoryError)):
-                raise OSError(f"{what}: {type(error).__name__}: {error}") from error
+                text = hidden(f"{what}: {type(error).__name__}: {error}")
+                raise OSError(text) from error
         time.sleep(pause)
 
 

@@ -309,6 +309,7 @@ class Uploader:
 
 
 def say(text: str) -> None:
+    text = _remote.hidden(text)
     # If nobody reads it, or the disk is full, the copy goes on.
     with contextlib.suppress(OSError, RuntimeError):
         print(f"cgdebug-cli upload: {text}", file=sys.stderr, flush=True)

@@ -199,8 +199,12 @@ def analyze(
                 of_reference.setdefault(known[path], []).append(path)
         options = dataclasses.replace(
             options,
-            reference={path: of_reference.get(ranks, []) for path, ranks in ranks_of},
-            unread=[f"{path}: {unknown[path]}" for path in references if path in unknown],
+            reference={
+                _remote.hidden(path): of_reference.get(ranks, []) for path, ranks in ranks_of
+            },
+            unread=[
+                f"{_remote.hidden(path)}: {unknown[path]}" for path in references if path in unknown
+            ],
         )
     fold = options.fold()
 
@@ -214,12 +218,14 @@ def analyze(
     tables: dict[str, Rows] = {name: [] for name in names}
     fetched: dict[str, _remote.Fetched] = {}
     for path, result in sorted(results, key=lambda item: item[0]):
+        path = _remote.hidden(path)
         if _remote.is_url(path):
             fetched[path] = _remote.Fetched(*result["fetched"])
         for name, rows in result["rows"].items():
             tables[name].extend({"path": path, **row} for row in rows)
         if result["failed"]:
             failed[path] = result["failed"]
+    failed = {_remote.hidden(path): why for path, why in failed.items()}
     for path, why in failed.items():
         fold.add_unreadable(f"{path}: {why}")
     ranks = None
@@ -228,7 +234,7 @@ def analyze(
         tables["replicas"] = [
             {key: _cell(value) for key, value in row.items()} for row in ranks.ranks
         ]
-    return Analysis(paths, tables, failed, ranks, fetched)
+    return Analysis([_remote.hidden(path) for path in paths], tables, failed, ranks, fetched)
 
 
 # --- in a worker ----------------------------------------------------------------------------------
@@ -245,6 +251,7 @@ def _work(paths: list[str], *, options: _Options) -> list[tuple[str, dict]]:
 
 
 def _work_on(path: str, fold, options: _Options) -> dict:
+    path = _remote.hidden(path)
     result: dict = {"rows": {}, "fold": b"", "failed": ""}
     before = _remote.fetched(path)
     try:
@@ -317,7 +324,7 @@ def _stats(source: recording.Recording, path: str, options: _Options) -> Rows:
 
 
 def _diff(source: recording.Recording, path: str, options: _Options) -> Rows:
-    references = options.reference.get(path, [])
+    references = [_remote.hidden(one) for one in options.reference.get(path, [])]
     if len(references) != 1:
         text = "the reference has no recording of this rank"
         if references:
@@ -461,7 +468,9 @@ def _paths_of(sources) -> list[str]:
     paths: dict[str, None] = {}
     for one in [os.fspath(path) for path in given]:
         if _remote.is_url(one):
-            paths |= dict.fromkeys(recording_module().recordings_behind(one.rstrip("/")))
+            behind = recording_module().recordings_behind(_remote.hidden(one.rstrip("/")))
+            # A worker may be another process, which has to be told the password.
+            paths |= dict.fromkeys(map(_remote.with_password, behind))
             continue
         inside = sorted(map(str, pathlib.Path(one).glob("*.cgrec"))) if os.path.isdir(one) else []
         for path in inside or [one]:

@@ -59,7 +59,7 @@ class Recording:
     """The recorded tensors of one or more jobs. Reading is lazy; several threads may read."""
 
     def __init__(self, path: str, *, rank: int | None = None):
-        self._path, self._rank = path, rank
+        self._path, self._rank = _remote.hidden(path) if _remote.is_url(path) else path, rank
         self._slots: list[Series] = []  # for the repr if it cannot be opened
         self.refresh()
 

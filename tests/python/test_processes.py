@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cgdebug import TensorRecord, _native
-from conftest import remove_segments_of, segments
+from conftest import remove_segments_of, segments, wait_until
 
 RECORD = """
 p = CudaGraphTensorProbe("p", [TensorRecord()], mode="always")
@@ -91,6 +91,19 @@ def test_probes_work_in_data_loader_workers(probe):
     assert list(rows) == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
     remove_segments_of(*pids)
     assert [r.tensor.item() for r in p.records()] == [77]
+
+
+def test_a_password_on_the_command_line_of_a_job_is_not_kept(daemon, job):
+    one = job(
+        RECORD + "print(os.getpid()); sys.stdin.readline()",
+        arguments=["--store", "http://me:secret@host/runs"],
+    )
+    pid = one.line()
+    with daemon.connect(session=pid) as connected:
+        (session,) = wait_until(
+            lambda: [s for s in connected.sessions() if str(s.pid) == pid], "it is known"
+        )
+    assert session.command.endswith("--store http://me:***@host/runs")
 
 
 def test_clean_exit_without_a_daemon_leaves_nothing(without_daemon, job):

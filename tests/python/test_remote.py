@@ -260,14 +260,54 @@ def test_the_helper_ends_with_its_command_also_when_a_store_does_not_answer(tmp_
         helper.kill()
 
 
-def ask_cli(*arguments):
+def ask_cli(*arguments, **options):
     program = [find_program("cgdebug-cli"), "--no-spawn", *arguments]
-    return subprocess.run(program, capture_output=True, text=True, timeout=60)
+    return subprocess.run(program, capture_output=True, text=True, timeout=60, **options)
 
 
 def test_the_command_line_says_how_to_read_what_only_one_process_has():
     said = ask_cli("info", "memory://runs/a.cgrec")
     assert said.returncode == 2 and 'cgdebug.open("memory://runs/a.cgrec")' in said.stderr
+
+
+def test_a_password_goes_to_its_own_host_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "here.cgrec")
+    urls = [
+        f"file://me:{word}@{host}/a.cgrec" for word, host in (("one", "host"), ("two", "host2"))
+    ]
+    for url in urls:
+        assert ask_cli("upload", "here.cgrec", url).returncode == 0
+    for pair in (urls, urls[::-1]):
+        said = ask_cli("diff", "--equal-nan", *pair)
+        assert said.returncode == 0, said
+        opened = [cgdebug.open(url) for url in map(_remote.hidden, pair)]
+        assert [one["w"][-1].numpy().tolist() for one in opened] == [[4, 8]] * 2
+
+
+def test_the_password_of_a_url_is_used_but_neither_shown_nor_stored(tmp_path, memory, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "here.cgrec")
+    # To this store the name and the password are a folder: without them, nothing is there.
+    url, shown = "file://me:secret@host/there.cgrec", "file://me:***@host/there.cgrec"
+    said = ask_cli("upload", "here.cgrec", url)
+    assert said.returncode == 0 and shown in said.stderr, said
+    assert (tmp_path / "me:secret@host/there.cgrec/segment-000001.cgd").exists()
+    answers = [said, ask_cli("check", url), ask_cli("--json", "info", url)]
+    answers.append(ask_cli("info", url.replace("there", "none")))
+    assert [one.returncode for one in answers] == [0, 1, 0, 2], answers
+    assert shown in answers[2].stdout and "me:***@host/none" in answers[3].stderr, answers
+    assert not any("secret" in one.stdout + one.stderr for one in answers), answers
+    assert ask_cli("extract", url, "-o", "copy.cgrec").returncode == 0
+    r = cgdebug.open(url)
+    assert r.path == shown and r["w"][-1].numpy().tolist() == [4, 8]
+    with pytest.raises(RecordingError, match=r"there is no file://me:\*\*\*@host/none"):
+        cgdebug.open("file://me:secret@host/none")
+    a = cgdebug.analyze([url], ["check", "diff"], reference=url)
+    assert a.paths == [shown] == list(a.fetched) and not a.failed, a.failed
+    assert "secret" not in str([a.table("check"), a.table("diff")])
+    files = [*tmp_path.glob("copy.cgrec/*"), *tmp_path.rglob("upload.json")]
+    assert not any(b"secret" in file.read_bytes() for file in files if file.is_file())
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@
 #include "proto/layout/recording_layout.h"
 #include "proto/layout/segment_layout.h"
 #include "proto/layout/slot_control.h"
+#include "proto/layout/url_password.h"
 
 namespace cgdebug::layout {
 namespace {
@@ -213,6 +214,14 @@ TEST(Layout, ValuesThatStayInDeviceMemoryHaveStatisticsOnlyIfSomebodyAsksForThem
   r.trigger = 0;
   r.stats_every = 1;
   EXPECT_TRUE(MakesStatistics(r));
+}
+
+TEST(Layout, PasswordsOfUrlsAreHiddenWhereverTheyStand) {
+  EXPECT_EQ(HideUrlPasswords("get ftp://me:a@b@host/x:y@3 http://you:c@h"),
+            "get ftp://me:***@host/x:y@3 http://you:***@h");
+  for (const char* same : {"s3://bucket/a:b@3", "ftp://me@host:21/x", "://", "a://b:c", "x:y@z"}) {
+    EXPECT_EQ(HideUrlPasswords(same), same);
+  }
 }
 
 TEST(Layout, ControlHoldsForItsReplaysOnly) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/cli/command.h"
+#include "client/cli/passwords.h"
 #include "client/cli/sources.h"
 
 namespace cgdebug::cli {
@@ -57,8 +58,9 @@ int RunExport(Context& context, const ExportOptions& options) {
   }
   const char* chosen = std::getenv("CGDEBUG_PYTHON");
   const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3";
-  std::vector<std::string> words = {python, "-c",           kPythonProgram, options.source,
-                                    "--to", options.format, "-o",           options.output};
+  std::vector<std::string> words = {
+      python, "-c",           kPythonProgram, WithPassword(options.source),
+      "--to", options.format, "-o",           options.output};
   for (const std::string& probe : options.probes) words.insert(words.end(), {"--probes", probe});
   if (!options.replays.empty()) words.insert(words.end(), {"--replays", options.replays});
   if (const Result<WhichSlots> which = options.which.Parse(); !which.ok()) {

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "client/cli/passwords.h"
+
 namespace cgdebug::cli {
 namespace {
 
@@ -50,7 +52,8 @@ JobSignals::~JobSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
 Result<void> Job::Start(const std::vector<std::string>& command,
                         const std::vector<std::pair<std::string, std::string>>& environment,
                         const JobSignals& signals) {
-  std::vector<std::string> arguments = command;
+  std::vector<std::string> arguments;
+  for (const std::string& word : command) arguments.push_back(WithPassword(word));
   std::vector<std::string> variables = Merge(environment);
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);

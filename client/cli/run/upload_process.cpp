@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "client/cli/package.h"
+#include "client/cli/passwords.h"
 #include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::cli {
@@ -25,7 +26,7 @@ Result<std::vector<std::string>> UploadCommand(const std::string& folder, const 
   }
   std::vector<std::string> command = {PythonProgram(), module.string()};
   if (follow) command.emplace_back("--follow");
-  command.insert(command.end(), {"--", folder, url});
+  command.insert(command.end(), {"--", folder, WithPassword(url)});
   return command;
 }
 
