@@ -70,12 +70,21 @@ std::string RecordingsDirectory() {
   return working / (chosen.empty() ? "runs" : chosen);
 }
 
+// One allocation may have several steps (srun), at once or one after the other, and each of them is
+// a job of its own.
+std::string SlurmRun() {
+  const std::string job = FirstOf({"SLURM_JOB_ID"});
+  const std::string step = FirstOf({"SLURM_STEP_ID"});
+  return job.empty() || step.empty() ? job : job + "." + step;
+}
+
 }  // namespace
 
 ring::Identity CurrentIdentity() {
   ring::Identity identity;
   identity.version = CGDEBUG_VERSION;
-  identity.run_id = FirstOf({"CGDEBUG_RUN_ID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"});
+  identity.run_id = FirstOf({"CGDEBUG_RUN_ID", "TORCHELASTIC_RUN_ID"});
+  if (identity.run_id.empty()) identity.run_id = SlurmRun();
   if (identity.run_id == "none") identity.run_id.clear();  // torchrun without --rdzv-id
   identity.rank = Number(FirstOf({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}), -1);
   identity.world_size = Number(FirstOf({"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"}), 1);

@@ -288,16 +288,27 @@ def launch(job_file):
         launcher.communicate("\n")
 
 
+def ranked_runs(cli):
+    found = {}
+    for session in json.loads(cli("ps", "--json").stdout)["sessions"]:
+        if session["command"].endswith("ranked.py"):
+            found.setdefault(session["run_id"], []).append(session["rank"])
+    return {run: sorted(ranks) for run, ranks in found.items()}
+
+
+def test_each_step_of_a_slurm_allocation_is_a_run_of_its_own(cli, launch):
+    for step in ("3", "4"):
+        launch(TORCHELASTIC_RUN_ID="", SLURM_JOB_ID="77", SLURM_STEP_ID=step)
+    wanted = {"77.3": [0, 1], "77.4": [0, 1]}
+    wait_until(lambda: ranked_runs(cli) == wanted, "two runs")
+
+
 def test_ranks_of_one_launch_are_one_run_and_those_of_another_are_not(cli, launch):
     def runs():
-        found = {}
-        for session in json.loads(cli("ps", "--json").stdout)["sessions"]:
-            if session["command"].endswith("ranked.py"):
-                found.setdefault(session["run_id"], []).append(session["rank"])
-        return found
+        return ranked_runs(cli)
 
     launch()
-    wait_until(lambda: [sorted(ranks) for ranks in runs().values()] == [[0, 1]], "one run")
+    wait_until(lambda: list(runs().values()) == [[0, 1]], "one run")
     (run,) = runs()
     assert run.startswith("ranked-")
     assert f"session  {run}  ranks 0..1 of 2 alive  " in cli("status").stdout
