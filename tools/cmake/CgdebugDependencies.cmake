@@ -153,7 +153,18 @@ if(CGDEBUG_WITH_TORCH)
   add_library(cgdebug_libtorch INTERFACE)
   target_include_directories(cgdebug_libtorch SYSTEM INTERFACE
     ${CGDEBUG_TORCH_DIR}/include ${CGDEBUG_TORCH_DIR}/include/torch/csrc/api/include)
-  target_link_libraries(cgdebug_libtorch INTERFACE ${CGDEBUG_TORCH_DIR}/lib/libtorch_cpu.so)
+  if(CMAKE_CROSSCOMPILING)
+    # Its headers suit every processor, its library does not: the op needs only that library's name.
+    if(NOT CGDEBUG_OP_USES_STABLE_ABI)
+      message(FATAL_ERROR "cgdebug: only an op on torch's stable ABI can be built for another processor. "
+                          "Use a Python that has torch 2.10 or later.")
+    endif()
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/torch_cpu.cpp CONTENT "")
+    add_library(torch_cpu SHARED ${CMAKE_BINARY_DIR}/torch_cpu.cpp)
+    target_link_libraries(cgdebug_libtorch INTERFACE -Wl,--no-as-needed torch_cpu)
+  else()
+    target_link_libraries(cgdebug_libtorch INTERFACE ${CGDEBUG_TORCH_DIR}/lib/libtorch_cpu.so)
+  endif()
   # Only what torch 2.10 has, with CUDA's declarations whether or not this torch has CUDA.
   add_library(cgdebug_libtorch_stable INTERFACE)
   target_link_libraries(cgdebug_libtorch_stable INTERFACE cgdebug_libtorch)
