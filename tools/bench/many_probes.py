@@ -29,7 +29,7 @@ def columns(samples, variant, index):
     return [[sample[index] for sample in samples[one]] for one in (variant, "plain")]
 
 
-def measure(rows, width, options):
+def measure(rows, width, options, variants=VARIANTS):
     torch.manual_seed(0)
     x = torch.randn(rows, width, device="cuda", dtype=torch.bfloat16)
     w = torch.randn(width, width, device="cuda", dtype=torch.bfloat16) / width**0.5
@@ -46,7 +46,7 @@ def measure(rows, width, options):
 
     body("plain")
     torch.cuda.synchronize()
-    graphs = {v: bench.TimedGraph(lambda v=v: body(v)) for v in ("plain", *VARIANTS)}
+    graphs = {v: bench.TimedGraph(lambda v=v: body(v)) for v in ("plain", *variants)}
     samples = bench.interleaved(graphs, options.rounds, options.replays)
     plain = bench.medians(samples["plain"])
     figures = {}

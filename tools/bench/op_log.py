@@ -4,7 +4,11 @@
 A Llama of Hugging Face with random weights, its backward pass and AdamW:
   plain    nothing is watched
   again    the same: whether the step itself gives the same bits twice
-  modules  cgdebug.watch(model): the output of each module
+  modules  cgdebug.watch(model): statistics of the output of each module
+  grads    the same with the gradients of these outputs
+  copies   no probes: a copy of each output on the device
+  device   cgdebug.watch(model): the outputs themselves, in device memory
+  armed    the same with a trigger on NaN, which never holds
   ops      cgdebug.debug_mode(model): every tensor that an op writes, gradients and optimizer too
   ops:64   the same with CGDEBUG_OP_LOG_MIB=64
 The variants take turns within one run. After `--steps` replays each, loss and parameters must be
@@ -35,7 +39,13 @@ ATTENTION = [
     torch.nn.attention.SDPBackend.FLASH_ATTENTION,
     torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION,
 ]
-OWN_KERNELS = {"OpLogParts": "rows: parts", "OpLogRows": "rows: sums", "Leaf": "leaves"}
+WATCHED = {
+    "modules": {},
+    "grads": {"grads": True},
+    "device": {"values": cgdebug.TensorRecord(capacity=2, where="device")},
+    "armed": {"values": cgdebug.TensorRecord(capacity=2, where="device", on="nan")},
+}
+OWN_KERNELS = {"OpLogParts": "rows", "Leaf": "leaves"}
 
 
 class Step:
@@ -65,6 +75,25 @@ class Step:
         return loss.detach()
 
 
+def copies_of_outputs(model):
+    """Copies what each module returns; the copies by module."""
+    copies = {}
+
+    def copy(module, _, output):
+        if isinstance(output, (tuple, list)):
+            output = output[0]
+        elif isinstance(output, dict):
+            output = output["logits"] if "logits" in output else output["last_hidden_state"]
+        kept = copies.get(module)
+        if kept is None or kept.shape != output.shape:
+            kept = copies[module] = torch.empty_like(output)
+        kept.copy_(output.detach())
+
+    for module in model.modules():
+        module.register_forward_hook(copy)
+    return copies
+
+
 class Variant:
     """A captured step, with what its capture took."""
 
@@ -80,7 +109,9 @@ class Variant:
             for _ in range(2):
                 self.step()
         torch.cuda.current_stream().wait_stream(side)
-        self.watch = cgdebug.watch(self.step.model) if kind == "modules" else None
+        self.copies = copies_of_outputs(self.step.model) if kind == "copies" else {}
+        watched = WATCHED.get(kind)
+        self.watch = None if watched is None else cgdebug.watch(self.step.model, **watched)
         self.mode = cgdebug.debug_mode(self.step.model) if kind == "ops" else None
         gc.collect()
         torch.cuda.synchronize()
@@ -143,16 +174,20 @@ class Variant:
         return all(map(torch.equal, mine, [other.loss, *other.step.model.parameters()]))
 
 
-def main():
-    parser = bench.parser(__doc__, rounds=6, replays=5)
+def parser():
+    result = bench.parser(__doc__, rounds=6, replays=5)
     for name, default in (
         ("layers", 12), ("hidden", 1024), ("batch", 8), ("tokens", 512), ("vocabulary", 32000)
     ):  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--variants", default=VARIANTS)
-    parser.add_argument("--profile", default="", help="variants")
-    options = parser.parse_args()
+        result.add_argument(f"--{name}", type=int, default=default)
+    result.add_argument("--steps", type=int, default=50)
+    result.add_argument("--variants", default=VARIANTS)
+    result.add_argument("--profile", default="", help="variants")
+    return result
+
+
+def main():
+    options = parser().parse_args()
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     with torch.nn.attention.sdpa_kernel(ATTENTION):

@@ -4,9 +4,9 @@
 A chain of 32 bf16 matmuls, a probe after each. Microseconds added per replay and probe:
   one        a replay with a pause behind it, as in a step that does other work too
   sustained  back-to-back replays
-The peer's RecordAction keeps the last replay only; cgdebug keeps the last eight. cgdebug compares
-in its daemon, which this script starts; in the sustained case the job waits for the daemon (policy
-wait).
+The peer's RecordAction keeps the last replay only; cgdebug keeps the last eight. With an expected
+tensor on the CPU cgdebug compares in its daemon, which this script starts; in the sustained case the
+job waits for the daemon (policy wait).
 
 Needs a GPU, torch and: pip install --no-build-isolation torch-cudagraph-debug==0.2.0
 """
@@ -21,7 +21,6 @@ os.environ["CGDEBUG"] = "auto"
 
 import graph_bench as bench
 import torch
-from torch_cudagraph_debug import tensor_debug as peer
 
 import cgdebug
 
@@ -30,24 +29,30 @@ ROWS = {256 << 10: 128, 4 << 20: 2048}  # of 1024 bf16
 WIDTH = 1024
 
 
-def add_probe(variant, name, tensor, expected, keep):
-    if variant == "cgdebug record":
-        keep.append(cgdebug.CudaGraphTensorProbe(name, [cgdebug.TensorRecord(capacity=8)]))
-    elif variant == "cgdebug record, link":
-        keep.append(
-            cgdebug.CudaGraphTensorProbe(name, [cgdebug.TensorRecord(capacity=8)], prefer="link")
-        )
-    elif variant == "cgdebug compare":
-        keep.append(cgdebug.CudaGraphTensorProbe(name, [cgdebug.TensorCompare(expected)]))
-    elif variant == "peer record":
-        keep.append(peer.TensorProbe(name, [peer.RecordAction()]))
-    elif variant == "peer check":
-        keep.append(peer.TensorProbe(name, [peer.CheckAction(expected)]))
-    if variant != "plain":
-        keep[-1](tensor)
+def own(name, action, **options):
+    return cgdebug.CudaGraphTensorProbe(name, [action], **options)
 
 
-def one_us(graph, replays=12, pause_s=0.25):
+def theirs(name, action):
+    from torch_cudagraph_debug import tensor_debug
+
+    return tensor_debug.TensorProbe(name, [getattr(tensor_debug, action[0])(*action[1:])])
+
+
+# variant: the probe of a tensor of which `expected` is a copy on the device
+VARIANTS = {
+    "peer record": lambda name, _: theirs(name, ("RecordAction",)),
+    "cgdebug record": lambda name, _: own(name, cgdebug.TensorRecord(capacity=8)),
+    "cgdebug record, link": lambda name, _: own(
+        name, cgdebug.TensorRecord(capacity=8), prefer="link"
+    ),
+    "peer check": lambda name, expected: theirs(name, ("CheckAction", expected.cpu())),
+    "cgdebug compare": lambda name, expected: own(name, cgdebug.TensorCompare(expected.cpu())),
+    "cgdebug compare, device": lambda name, expected: own(name, cgdebug.TensorCompare(expected)),
+}
+
+
+def one_us(graph, replays, pause_s=0.25):
     """The time of a replay that starts after everything before it is done."""
     times = []
     for _ in range(replays):
@@ -56,54 +61,56 @@ def one_us(graph, replays=12, pause_s=0.25):
         graph.graph.replay()
         torch.cuda.synchronize()
         times.append((time.perf_counter() - start) * 1e6)
-    return statistics.median(times)
+    return statistics.median(times) if times else float("nan")
 
 
-def measure(size, rounds, replays):
+def measure(row_count, rounds, replays, variants=VARIANTS, count=COUNT, one_replays=12):
+    """{variant: us added a probe}; with `one_replays` of 0 only of sustained replays."""
     torch.manual_seed(0)
-    x = torch.randn(ROWS[size], WIDTH, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(row_count, WIDTH, device="cuda", dtype=torch.bfloat16)
     w = torch.randn(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16) / WIDTH**0.5
     expected, y = [], x
-    for _ in range(COUNT):
+    for _ in range(count):
         y = y @ w
-        expected.append(y.cpu())
-    keep = []
+        expected.append(y)
+    made = {
+        v: [VARIANTS[v](f"{v} {i} {row_count}", expected[i]) for i in range(count)]
+        for v in variants
+    }
+    keep = [probe for probes in made.values() for probe in probes]
 
     def body(variant):
         z = x
-        for i in range(COUNT):
+        for i in range(count):
             z = z @ w
-            add_probe(variant, f"{variant} {i} {size}", z, expected[i], keep)
+            if variant != "plain":
+                made[variant][i](z)
 
-    variants = (
-        "plain",
-        "peer record",
-        "cgdebug record",
-        "cgdebug record, link",
-        "peer check",
-        "cgdebug compare",
-    )
-    graphs = {v: bench.TimedGraph(lambda v=v: body(v)) for v in variants}
-    one = {v: [] for v in variants}
-    sustained = {v: [] for v in variants}
-    for _ in range(rounds):
-        for variant, graph in graphs.items():
-            one[variant].append(one_us(graph))
-            sustained[variant].append(graph.replay_and_launch_us(replays)[0])
+    graphs = {v: bench.TimedGraph(lambda v=v: body(v)) for v in ("plain", *variants)}
+    one = {v: [] for v in graphs}
+    sustained = {v: [] for v in graphs}
+    for order in bench.shuffled(graphs, rounds):
+        for variant in order:
+            one[variant].append(one_us(graphs[variant], one_replays))
+            sustained[variant].append(graphs[variant].replay_and_launch_us(replays)[0])
     for probe in keep:
         if isinstance(probe, cgdebug.CudaGraphTensorProbe):
             probe.assert_ok(timeout=120)  # compared, and equal
             lost = sum(slot.lost for slot in probe.status().slots if slot.verdict != "none")
             assert lost == 0, f"{probe.name}: {lost} snapshots were not compared"
     result = {}
-    for variant in variants:
+    for variant in graphs:
         result[variant] = {
-            "one_us": (statistics.median(one[variant]) - statistics.median(one["plain"])) / COUNT,
+            "one_us": (statistics.median(one[variant]) - statistics.median(one["plain"])) / count,
             "sustained_us": (
                 statistics.median(sustained[variant]) - statistics.median(sustained["plain"])
             )
-            / COUNT,
+            / count,
         }
+    del graphs
+    for probe in keep:
+        if isinstance(probe, cgdebug.CudaGraphTensorProbe):
+            probe.close()
     return result
 
 
@@ -112,12 +119,13 @@ def main():
     figures = {"machine": bench.machine(), "sizes": {}}
     rows = []
     for size in ROWS:
-        figures["sizes"][size] = result = measure(size, options.rounds, options.replays)
+        figures["sizes"][size] = result = measure(ROWS[size], options.rounds, options.replays)
         name = f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
         for kind, theirs, ours in (
             ("record", "peer record", "cgdebug record"),
             ('record, prefer="link"', "peer record", "cgdebug record, link"),
             ("compare", "peer check", "cgdebug compare"),
+            ("compare on the device", "peer check", "cgdebug compare, device"),
         ):
             cells = []
             for when in ("one_us", "sustained_us"):

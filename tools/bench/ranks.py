@@ -13,9 +13,11 @@ recording.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
 import logging
 import math
+import multiprocessing
 import os
 import pathlib
 import shutil
@@ -27,15 +29,16 @@ import time
 PROBES, REPLAYS = 50, 20
 
 
-def measure(command: list[str]) -> tuple[float, int, int, str]:
-    """Seconds, KiB of memory at most, exit code and output."""
+def measure(command: list[str]) -> tuple[float, float, int, int, str]:
+    """Seconds, those of CPU time, KiB of memory at most, exit code and output."""
     with tempfile.TemporaryFile() as out:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=out)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
         out.seek(0)
-        return seconds, usage.ru_maxrss, os.waitstatus_to_exitcode(status), out.read().decode()
+        cpu = usage.ru_utime + usage.ru_stime
+        return seconds, cpu, usage.ru_maxrss, os.waitstatus_to_exitcode(status), out.read().decode()
 
 
 def faults_of(report: dict, ranks: int) -> dict[str, bool]:
@@ -58,7 +61,9 @@ def on_dask(folder: str, rounds: int = 3) -> dict[str, float]:
     import cgdebug
 
     clusters = {
-        count: distributed.LocalCluster(count, threads_per_worker=1, dashboard_address=None)
+        count: distributed.LocalCluster(
+            n_workers=count, threads_per_worker=1, dashboard_address=None
+        )
         for count in (1, 2)
     }
     best: dict[int, float] = {}
@@ -94,10 +99,11 @@ def on_s3(folder: str, ranks: int) -> dict[str, float]:
     )
     fsspec.config.set_conf_env(fsspec.config.conf)
     files = fsspec.filesystem("s3")
-    files.mkdir("bench")
-    files.put(folder.rstrip("/") + "/", "bench/runs/", recursive=True)
+    bucket = f"bench-{ranks}"  # moto keeps what an earlier server had
+    files.mkdir(bucket)
+    files.put(folder.rstrip("/") + "/", f"{bucket}/runs/", recursive=True)
     start = time.perf_counter()
-    a = cgdebug.analyze("s3://bench/runs", "replicas", progress=False)
+    a = cgdebug.analyze(f"s3://{bucket}/runs", "replicas", progress=False)
     seconds = time.perf_counter() - start
     server.stop()
     assert a.complete, a.failed
@@ -108,6 +114,13 @@ def on_s3(folder: str, ranks: int) -> dict[str, float]:
         "bytes": sum(one.bytes for one in a.fetched.values()) / ranks,
         "on disk": sum(path.stat().st_size for path in pathlib.Path(folder).rglob("*.cgd")) / ranks,
     }
+
+
+def in_child(function, *arguments) -> dict[str, float]:
+    """In a process of its own: what a parent has in memory counts for the children it starts."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+        return executor.submit(function, *arguments).result()
 
 
 def main() -> int:
@@ -127,28 +140,32 @@ def main() -> int:
         folder = tempfile.mkdtemp(prefix="ranks-", dir=arguments.directory)
         try:
             subprocess.run([generator, folder, str(ranks), str(PROBES), str(REPLAYS)], check=True)
-            seconds, kib, code, out = measure([cli, "--json", "--no-spawn", "ranks", folder])
+            seconds, cpu, kib, code, out = measure([cli, "--json", "--no-spawn", "ranks", folder])
             faults = faults_of(json.loads(out), ranks)
             more = {}
             if arguments.dask:
-                more["dask"] = on_dask(folder)
+                more["dask"] = in_child(on_dask, folder)
             if arguments.s3:
-                more["s3"] = on_s3(folder, ranks)
+                more["s3"] = in_child(on_s3, folder, ranks)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         rows.append(
-            {"ranks": ranks, "seconds": seconds, "mib": kib / 1024, "faults": faults} | more
+            {"ranks": ranks, "seconds": seconds, "cpu_seconds": cpu, "mib": kib / 1024}
+            | {"faults": faults}
+            | more
         )
         named = "all named" if code == 1 and all(faults.values()) else f"WRONG: {code} {faults}"
         print(
-            f"{ranks:5} ranks: {seconds:7.2f} s, {kib / 1024:6.1f} MiB; faults: {named}", flush=True
+            f"{ranks:5} ranks: {seconds:7.2f} s, {cpu:7.2f} s of CPU, {kib / 1024:6.1f} MiB; "
+            f"faults: {named}",
+            flush=True,
         )
         for name, figures in more.items():
             print("      ", name, {what: round(value, 2) for what, value in figures.items()})
     if len(rows) > 1:
         first, last = rows[0], rows[-1]
         times = math.log(last["ranks"] / first["ranks"])
-        for what in ("seconds", "mib"):
+        for what in ("seconds", "cpu_seconds", "mib"):
             slope = math.log(last[what] / first[what]) / times
             print(f"{what} grow as ranks ** {slope:.2f}")
     if arguments.out:
