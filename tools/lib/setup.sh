@@ -15,6 +15,8 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # Inductor's CPU code without vector instructions: its own, which no probe sees, takes g++ half a minute for each
 # fresh cache; the code around it stays the same.
 export TORCHINDUCTOR_VEC_ISA_OK=${TORCHINDUCTOR_VEC_ISA_OK:-0}
+# Where nothing keeps compiled modules, each of hundreds of processes compiles all of torch again.
+unset PYTHONDONTWRITEBYTECODE
 
 say() { printf 'cgdebug: %s\n' "$*"; }
 die() { printf 'cgdebug: %s\n' "$*" >&2; exit 1; }
