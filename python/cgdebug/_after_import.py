@@ -24,6 +24,13 @@ def call_after_import(name: str, action: typing.Callable[[typing.Any], object]) 
         action(module)
 
 
+def constant_in_traces(function):
+    """`torch.compiler.assume_constant_result`, which imports the compiler: it takes as long as the
+    rest of torch, and most jobs compile nothing."""
+    call_after_import("torch._dynamo", lambda dynamo: dynamo.assume_constant_result(function))
+    return function
+
+
 class _Initializing(importlib.machinery.ModuleSpec):
     """The spec of a module whose import is under way. Python sets `_initializing` to False when
     that import ends, well or not."""

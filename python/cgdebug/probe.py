@@ -11,6 +11,7 @@ import torch
 from . import _accepted, _compile_cache, _fail_on, _native, _site, _torch_logs
 from . import _verdict as verdict
 from . import actions as _actions
+from ._after_import import constant_in_traces
 from .errors import TensorNotComparedError
 from .sharding import TensorShard
 from .snapshot import TensorSnapshot, part_of
@@ -360,7 +361,7 @@ _live: weakref.WeakValueDictionary[str, CudaGraphTensorProbe] = weakref.WeakValu
 _told_notes: set[str] = set()  # why triggers do nothing
 
 
-@torch.compiler.assume_constant_result
+@constant_in_traces
 def _prepare_tracing() -> None:
     """Dynamo calls this once while it traces, and leaves it out of the graph."""
     _native.know_dtensor()

@@ -63,6 +63,19 @@ def test_client_errors_and_actions_load_without_torch():
     assert loaded.strip() == "False"
 
 
+def test_a_job_that_compiles_nothing_does_not_import_the_compiler():
+    loaded = run_python(
+        "import sys, torch, cgdebug\n"
+        "probe = cgdebug.CudaGraphTensorProbe('p', [cgdebug.TensorRecord()], mode='always')\n"
+        "probe(torch.ones(1))\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "with cgdebug.watch(model):\n"
+        "    model(torch.ones(2))\n"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    assert loaded.strip() == "False"
+
+
 @pytest.mark.parametrize("name", FIXED_NAMES)
 def test_fixed_names_are_reachable_in_both_places(name):
     tensor_debug = importlib.import_module("cgdebug.tensor_debug")

@@ -9,6 +9,7 @@ import weakref
 import torch
 
 from .. import _accepted, _native
+from .._after_import import constant_in_traces
 from . import places
 from .places import Place
 
@@ -171,42 +172,42 @@ def _observe(token: int, key: str, tensor: torch.Tensor, shard: str = "") -> Non
 # Dynamo calls these once while it traces, and leaves them out of the graph.
 
 
-@torch.compiler.assume_constant_result
+@constant_in_traces
 def _know_dtensor() -> None:
     _native.know_dtensor()
 
 
-@torch.compiler.assume_constant_result
+@constant_in_traces
 def _key_of(token: int, path: str) -> str:
     place = places.of_token(token)
     return "" if place is None else place.key_of(path)
 
 
-@torch.compiler.assume_constant_result
+@constant_in_traces
 def _part_key_of(token: int, path: str) -> str:
     place = places.of_token(token)
     return "" if place is None else place.part_key_of(path)
 
 
-@torch.compiler.assume_constant_result
+@constant_in_traces
 def _shard_of(token: int) -> str:
     place = places.of_token(token)
     return "" if place is None else place.shard
 
 
-@torch.compiler.assume_constant_result
+@constant_in_traces
 def _note(token: int, problem: str) -> None:
     place = places.of_token(token)
     if place is not None:
         place.note(problem)
 
 
-@torch.compiler.assume_constant_result
+@constant_in_traces
 def _note_refused(token: int, dtype: str) -> None:
     _note(token, f"a tensor like this ({dtype}) cannot be probed")
 
 
-@torch.compiler.assume_constant_result
+@constant_in_traces
 def _note_no_tensor(token: int) -> None:
     place = places.of_token(token)
     if place is not None and not place.probes and not place.problem:
