@@ -108,8 +108,9 @@ class RankFold::State {
       RankProcess& of = kept_.processes[process];
       if (info.op.empty()) NoteProbe(info.probe, process);
       if (seen.insert(process).second) {
-        of.is_growing = about.is_growing;
-        of.is_cut_off = about.is_cut_off;
+        // A process may have several recordings.
+        of.is_growing = about.is_growing || (of.is_growing && !options_.follows);
+        of.is_cut_off = about.is_cut_off || (of.is_cut_off && !options_.follows);
         of.lost[path] = 0;
       }
       const Result<recording::Account> account = source.AccountOf(slot);
@@ -120,7 +121,6 @@ class RankFold::State {
         replica = &kept_.replicas[*key];
         replica->order = std::min(replica->order, info.order);
         replica->processes.Set(process);
-        if (!key->ranks.empty()) replica->ranks = replicas::ReplicasOf(info.shard).ranks;
       }
       LogRow* row = nullptr;
       if (!info.op.empty()) {
@@ -153,7 +153,6 @@ class RankFold::State {
     for (const auto& [key, theirs] : other.kept_.replicas) {
       Replica& ours = kept_.replicas[key];
       ours.order = std::min(ours.order, theirs.order);
-      if (ours.ranks.empty()) ours.ranks = theirs.ranks;
       for (const std::size_t process : theirs.processes.Members()) {
         ours.processes.Set(places[process]);
       }
@@ -163,7 +162,9 @@ class RankFold::State {
       for (const std::size_t process : theirs.Members()) NoteProbe(probe, places[process]);
     }
     kept_.masks.insert(other.kept_.masks.begin(), other.kept_.masks.end());
-    for (const auto& [probe, count] : other.kept_.unknown) kept_.unknown[probe] += count;
+    for (const auto& [probe, theirs] : other.kept_.unknown) {
+      for (const std::size_t process : theirs.Members()) kept_.unknown[probe].Set(places[process]);
+    }
     kept_.unreadable.insert(other.kept_.unreadable.begin(), other.kept_.unreadable.end());
   }
 
@@ -253,8 +254,7 @@ class RankFold::State {
     const replicas::Replicas replicas = replicas::ReplicasOf(slot.shard);
     const bool is_named = options_.has_replicated && options_.replicated.Matches(slot.probe);
     if (replicas.kind == replicas::Replication::kUnknown && !is_named) {
-      // A growing recording shows a slot again and again.
-      if (told_unknown_.insert({process, slot.probe}).second) ++kept_.unknown[slot.probe];
+      kept_.unknown[slot.probe].Set(process);
       return std::nullopt;
     }
     if (replicas.kind == replicas::Replication::kNone && !is_named) return std::nullopt;
@@ -323,7 +323,6 @@ class RankFold::State {
   std::map<std::string, std::size_t> place_of_;                   // by uuid
   std::map<std::string, std::map<std::size_t, Cursor>> cursors_;  // by path and slot
   std::map<std::string, LogRows> rows_;                           // by path; when following
-  std::set<std::pair<std::size_t, std::string>> told_unknown_;
 };
 
 RankFold::RankFold(RanksOptions options) : state_(std::make_unique<State>(std::move(options))) {}

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "client/analysis/ranks_state.h"
+#include "daemon/core/replicas/shard_text.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -200,10 +201,10 @@ class Judge {
       if (of_rank == of_attempt.end()) return;
       rows.insert(rows.end(), of_rank->second.begin(), of_rank->second.end());
     };
-    if (cell.replica->ranks.empty()) {
+    if (const auto ranks = replicas::ParseRanks(cell.key->ranks)) {
+      for (const int rank : *ranks) add(rank);
+    } else {  // it is on all of the run
       for (const auto& [rank, of_rank] : of_attempt) add(rank);
-    } else {
-      for (const int rank : cell.replica->ranks) add(rank);
     }
     std::ranges::sort(rows);
     return expected_[cell.number] = rows;
@@ -294,7 +295,8 @@ class Judge {
       }
     }
     if (untold > 0) report_.missing.push_back(fmt::format("and {} more like these", untold));
-    for (const auto& [probe, count] : state_.unknown) {
+    for (const auto& [probe, processes] : state_.unknown) {
+      const std::size_t count = processes.Count();
       Miss(
           fmt::format("{} is a replica on {} rank{}, but on which others was cut off: name it with "
                       "--replicated",
@@ -310,9 +312,11 @@ class Judge {
           world_size = std::max(world_size, report_.rows[row].process.world_size);
         }
       }
+      std::set<std::string_view> seen;
       for (const auto& [key, replica] : state_.replicas) {
-        if (key.attempt != attempt || replica.ranks.empty()) continue;
-        world_size = std::max(world_size, std::min(replica.ranks.back(), kMostRanks) + 1);
+        if (key.attempt != attempt || !seen.insert(key.ranks).second) continue;
+        const auto named = replicas::ParseRanks(key.ranks);
+        if (named) world_size = std::max(world_size, named->back() + 1);
       }
       world_size = std::min(world_size, kMostRanks);
       std::vector<std::uint64_t> absent;

@@ -21,7 +21,6 @@ using replicas::Vote;
 
 struct Replica {
   std::uint64_t order = UINT64_MAX;  // the smallest of any rank
-  std::vector<int> ranks;            // that have it; empty: all of the run
   Bits processes;                    // that have a slot of it, with snapshots or without
   std::map<Position, Vote> votes;
 };
@@ -32,8 +31,8 @@ struct RankState {
   // Which processes have a probe; no more than kMostProbes of all are kept.
   static constexpr std::size_t kMostProbes = 4096;
   std::map<std::string, Bits> probes;
-  std::map<std::string, std::uint64_t> unknown;  // probes whose replicas are not known: slots
-  std::set<std::string> unreadable;              // why a recording was not read
+  std::map<std::string, Bits> unknown;  // probes whose replicas are not known: processes
+  std::set<std::string> unreadable;     // why a recording was not read
   // Rows of op logs with -Inf that may be masks (masks.h), by the path of the recording.
   std::map<std::string, std::uint64_t> masks;
 

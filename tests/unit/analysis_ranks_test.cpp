@@ -618,30 +618,65 @@ TEST(Ranks, FoldsOfPartsComeToTheSameAsOneFold) {
 }
 
 TEST(Ranks, AStateThatNoFoldEncodedIsRefused) {
-  Ranked run(3);
+  Ranked run(3, 1);
   RankFold fold(RanksOptions{});
   for (const std::size_t at : {0, 1, 2}) run.AddTo(&fold, at);
-  const Json state = Json::from_msgpack(fold.Encode());
-  const auto is_refused = [&](const char* place, const Json& value) {
-    Json other = state;
-    Json& at = other.at(Json::json_pointer(place));
-    EXPECT_NE(at, value);
-    at = value;
-    const std::vector<std::uint8_t> bytes = Json::to_msgpack(other);
-    return !RankFold::Decode({bytes.begin(), bytes.end()}, {}).ok();
+  const std::string good = fold.Encode();
+  const auto is_refused = [](const std::string& bytes) { return !RankState::Decode(bytes).ok(); };
+  ASSERT_FALSE(is_refused(good));
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    ASSERT_TRUE(is_refused(good.substr(0, size))) << size;
+  }
+  EXPECT_TRUE(is_refused(good + '\0'));
+
+  const auto changed = [&](auto change) {
+    RankState state = *RankState::Decode(good);
+    change(&state, &state.replicas.begin()->second);
+    return state.Encode();
   };
-  const Json huge = Json::binary({0, 0, 0, 0, 0, 0, 0, 0, 0x10}), none = Json::binary({});
-  // Of the first replica: its processes; of its first vote: the processes, those of a value.
-  EXPECT_TRUE(is_refused("/replicas/0/12", huge));
-  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/1", huge));
-  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/1", none));
-  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/0/0/2", huge));
-  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/0/0/2", none));
-  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/0", Json::array()));
-  EXPECT_TRUE(is_refused("/replicas/0/12", Json::array({1})));
-  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/2", true));
-  EXPECT_TRUE(is_refused("/processes", Json::array()));
-  EXPECT_FALSE(RankFold::Decode(std::string(1 << 20, '\x91'), {}).ok()) << "arrays in arrays";
+  EXPECT_TRUE(is_refused(changed([](RankState*, Replica* w) { w->processes.Set(3); })));
+  EXPECT_TRUE(is_refused(changed([](RankState* of, Replica*) { of->probes["w"].Set(3); })));
+  EXPECT_TRUE(is_refused(changed([](RankState* of, Replica*) { of->unknown["w"].Set(3); })));
+  EXPECT_TRUE(is_refused(
+      changed([](RankState*, Replica* w) { w->votes.begin()->second.Add(3, {}, std::nullopt); })));
+  EXPECT_TRUE(is_refused(changed([](RankState* of, Replica*) { of->processes.pop_back(); })));
+}
+
+// Whatever became of the bytes.
+TEST(Ranks, ADamagedStateIsRefusedOrCanBeMerged) {
+  Ranked run(3, 1);
+  RankFold fold(RanksOptions{});
+  for (const std::size_t at : {0, 1, 2}) run.AddTo(&fold, at);
+  const std::string good = fold.Encode();
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(~bad[at]);
+    const Result<RankFold> decoded = RankFold::Decode(bad, {});
+    if (!decoded.ok()) continue;
+    RankFold other(RanksOptions{});
+    other.Merge(*decoded);
+  }
+}
+
+// A process that was recorded twice goes on if one of its recordings does.
+TEST(Ranks, AProcessGoesOnIfOneOfItsRecordingsDoes) {
+  for (const std::size_t growing : {0, 1}) {
+    Ranked run(2, 4), again(2, 4);
+    Ranked* runs[] = {&run, &again};
+    runs[growing]->sources[0]->description.is_growing = true;
+    RankFold whole({}), parts({});
+    for (const Ranked* one : runs) {
+      RankFold part({});
+      for (const std::size_t at : {0, 1}) {
+        const std::string path = std::to_string(one == &again) + "r" + std::to_string(at);
+        ASSERT_TRUE(whole.Add(*one->sources[at], path).ok());
+        ASSERT_TRUE(part.Add(*one->sources[at], path).ok());
+      }
+      parts.Merge(part);
+    }
+    EXPECT_TRUE(whole.Finish().goes_on);
+    EXPECT_EQ(Dump(RanksJson(whole.Finish(), {}), true), Dump(RanksJson(parts.Finish(), {}), true));
+  }
 }
 
 TEST(Ranks, AGrowingSourceIsTakenInOnce) {
