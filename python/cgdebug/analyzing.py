@@ -15,10 +15,10 @@ import functools
 import json
 import multiprocessing
 import os
-import pathlib
 import sqlite3
 import sys
 import typing
+import uuid
 
 from . import _remote, recording
 from ._columns import Columns
@@ -31,9 +31,9 @@ __all__ = ["Analysis", "analyze"]
 Rows = list[dict[str, typing.Any]]
 Function = typing.Callable[[recording.Recording], "Rows | dict[str, typing.Any] | None"]
 
-# What a task found out about ranks is merged here, in a time that depends little on how many
-# recordings it read. So few tasks, but enough that the last one keeps no worker waiting for long.
-_TASKS_PER_WORKER = 4
+# Few, because to merge what a task found about ranks takes the caller about as long as a worker
+# needs for a recording; but enough that the last one keeps no worker waiting for long.
+_TASKS_PER_WORKER = 8
 _MOST_PER_TASK = 256
 _BAR = 30
 
@@ -54,6 +54,16 @@ class _Options:
         return recording_module().RankFold(
             list(self.probes), list(self.replicated), self.tolerance, self.bitwise
         )
+
+
+@dataclasses.dataclass
+class _Found:
+    """What a task found out about its recordings, by their paths; this travels back."""
+
+    tables: dict[str, Rows]
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    fetched: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    fold: bytes = b""  # what the comparison of ranks keeps of all of them
 
 
 class Analysis:
@@ -160,12 +170,24 @@ def analyze(
     sources:   recordings, folders of recordings, URLs of either, or several of these
     functions: "check", "stats", "replicas" (the comparison of ranks), "diff" (against the same rank
                of `reference`), or functions of a Recording that return a row or several, as
-               dictionaries. A worker must be able to import such a function.
-    executor:  anything like concurrent.futures.Executor: Dask's client.get_executor(), MPI's
-               MPIPoolExecutor. None: processes of this machine, which are started afresh, so that
-               a script needs `if __name__ == "__main__":`.
+               dictionaries
+    executor:  anything like concurrent.futures.Executor:
+               None: processes of this machine, which are started afresh, so that a script needs
+               `if __name__ == "__main__":`. Dask: client.get_executor(). MPI:
+               mpi4py.futures.MPIPoolExecutor()
     probes, replicated, tolerance, bitwise: as for cgdebug-cli ranks
     progress:  True: a bar on stderr; None: if that is a terminal; or called with (done, all)
+
+    What is sent: to a worker, the paths of a few recordings (URLs with their passwords), the
+    arguments, and functions of yours. Back come rows, and for "replicas" what is kept of the
+    replicas: it grows with probes and steps, hardly with recordings. Never tensors. The caller
+    merges this while the workers go on, in the order of the paths: the answer is that of
+    cgdebug-cli ranks, whichever worker was the fastest.
+
+    What a worker needs: this version of cgdebug, and the recordings under the same paths, as on a
+    shared disk, or for URLs fsspec and the credentials. Neither torch nor a GPU nor a daemon. It
+    must be able to import a function of yours; Dask alone also sends those of a script or a
+    notebook.
 
     A worker that dies costs nothing but time: its recordings are tried once more, each by itself,
     and are in Analysis.failed only if that fails too.
@@ -186,13 +208,11 @@ def analyze(
         reference={},
         unread=[],
     )
-    options.fold()  # a bad glob is an error here, not in every worker
+    fold = options.fold()  # a bad glob is an error here, not in every worker
     if "diff" in names:
         references = _paths_of(reference)
-        ranks_of, unknown = _run(
-            list(dict.fromkeys([*paths, *references])), _ranks_of, executor, None
-        )
-        known = dict(ranks_of)
+        known: dict[str, tuple[int, ...]] = {}
+        unknown = _run([*paths, *references], _ranks_of, executor, None, known.update)
         of_reference: dict[tuple[int, ...], list[str]] = {}
         for path in references:
             if path in known:
@@ -200,33 +220,28 @@ def analyze(
         options = dataclasses.replace(
             options,
             reference={
-                _remote.hidden(path): of_reference.get(ranks, []) for path, ranks in ranks_of
+                _remote.hidden(path): of_reference.get(ranks, []) for path, ranks in known.items()
             },
             unread=[
                 f"{_remote.hidden(path)}: {unknown[path]}" for path in references if path in unknown
             ],
         )
-    fold = options.fold()
-
-    def merge(results: list[tuple[str, dict]]) -> None:
-        # While the workers go on; in which order they finish changes nothing.
-        for _, result in results:
-            if result["fold"]:
-                fold.merge(result["fold"])
-
-    results, failed = _run(paths, functools.partial(_work, options=options), executor, show, merge)
     tables: dict[str, Rows] = {name: [] for name in names}
+    failed: dict[str, str] = {}
     fetched: dict[str, _remote.Fetched] = {}
-    for path, result in sorted(results, key=lambda item: item[0]):
+
+    def take(found: _Found) -> None:
+        for name, rows in found.tables.items():
+            tables[name] += rows
+        failed.update(found.failed)
+        fetched.update({path: _remote.Fetched(*of) for path, of in found.fetched.items()})
+        if found.fold:
+            fold.merge(found.fold)
+
+    lost = _run(paths, functools.partial(_work, options=options), executor, show, take)
+    for path, why in lost.items():
         path = _remote.hidden(path)
-        if _remote.is_url(path):
-            fetched[path] = _remote.Fetched(*result["fetched"])
-        for name, rows in result["rows"].items():
-            tables[name].extend({"path": path, **row} for row in rows)
-        if result["failed"]:
-            failed[path] = result["failed"]
-    failed = {_remote.hidden(path): why for path, why in failed.items()}
-    for path, why in failed.items():
+        failed[path] = why
         fold.add_unreadable(f"{path}: {why}")
     ranks = None
     if "replicas" in names:
@@ -240,40 +255,47 @@ def analyze(
 # --- in a worker ----------------------------------------------------------------------------------
 
 
-def _work(paths: list[str], *, options: _Options) -> list[tuple[str, dict]]:
+def _work(paths: list[str], *, options: _Options) -> _Found:
     """Everything about some recordings. What fails is a sentence, so that one damaged recording
-    costs no other. The last result has what the comparison of ranks keeps of all of them."""
+    costs no other."""
+    names = [f if isinstance(f, str) else f.__name__ for f in options.functions]
+    found = _Found({name: [] for name in names})
     fold = options.fold()
-    results = [(path, _work_on(path, fold, options)) for path in paths]
+    for path in map(_remote.hidden, paths):
+        before = _remote.fetched(path)
+        try:
+            for name, rows in _rows_of(path, fold, options):
+                found.tables[name] += [{"path": path, **row} for row in rows]
+        except Exception as error:
+            found.failed[path] = f"{type(error).__name__}: {error}"
+        if _remote.is_url(path):
+            after = _remote.fetched(path)
+            found.fetched[path] = (after.requests - before.requests, after.bytes - before.bytes)
+    if "replicas" in names:
+        found.fold = fold.encode()
+    return found
+
+
+def _rows_of(path: str, fold, options: _Options) -> collections.abc.Iterator[tuple[str, Rows]]:
     if "replicas" in options.functions:
-        results[-1][1]["fold"] = fold.encode()
-    return results
+        # First: what another function makes of the recording is nothing that ranks lack.
+        try:
+            fold.add(path)
+        except Exception as error:
+            fold.add_unreadable(str(error))
+            raise
+    source = functools.cache(functools.partial(recording.open, path))
+    for function in options.functions:
+        if callable(function):
+            rows = function(source())
+            rows = [] if rows is None else [rows] if isinstance(rows, dict) else list(rows)
+            yield function.__name__, rows
+        elif function in _BUILT_IN:
+            yield function, _BUILT_IN[function](source(), path, options)
 
 
-def _work_on(path: str, fold, options: _Options) -> dict:
-    path = _remote.hidden(path)
-    result: dict = {"rows": {}, "fold": b"", "failed": ""}
-    before = _remote.fetched(path)
-    try:
-        source = functools.cache(functools.partial(recording.open, path))
-        for function in options.functions:
-            if function == "replicas":
-                fold.add(path)
-            elif isinstance(function, str):
-                result["rows"][function] = _BUILT_IN[function](source(), path, options)
-            else:
-                rows = function(source())
-                rows = [] if rows is None else [rows] if isinstance(rows, dict) else list(rows)
-                result["rows"][function.__name__] = rows
-    except Exception as error:
-        result["failed"] = f"{type(error).__name__}: {error}"
-    after = _remote.fetched(path)
-    result["fetched"] = (after.requests - before.requests, after.bytes - before.bytes)
-    return result
-
-
-def _ranks_of(paths: list[str]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(path, tuple(recording.open(path).ranks)) for path in paths]
+def _ranks_of(paths: list[str]) -> dict[str, tuple[int, ...]]:
+    return {path: tuple(recording.open(path).ranks) for path in paths}
 
 
 def _check(source: recording.Recording, path: str, options: _Options) -> Rows:
@@ -355,45 +377,60 @@ _BUILT_IN = {"check": _check, "stats": _stats, "diff": _diff}
 
 def _run(
     paths: list[str],
-    work: collections.abc.Callable[[list[str]], list],
+    work: collections.abc.Callable[[list[str]], typing.Any],
     executor: concurrent.futures.Executor | None,
     show: collections.abc.Callable[[int, int], None] | None,
-    merge: collections.abc.Callable[[list], None] = lambda results: None,
-) -> tuple[list[tuple[str, typing.Any]], dict[str, str]]:
-    """The results by path, and why there is none. Recordings whose worker died are tried again.
-    `merge` gets the results of each task when it has ended."""
-    done: list[tuple[str, typing.Any]] = []
+    take: collections.abc.Callable[[typing.Any], None],
+) -> dict[str, str]:
+    """Calls `take` with the results of `work`, while it goes on and in the order of the paths,
+    whichever worker was the fastest. Recordings whose worker died are tried again. Returns why
+    there is no result of a path."""
+    paths = sorted(set(paths))
+    place = {path: at for at, path in enumerate(paths)}
+    early: dict[int, tuple[int, typing.Any]] = {}  # those before them are not here yet
+    taken = done = 0
 
-    def take(results: list) -> None:
-        merge(results)
-        done.extend(results)
-
-    def tell() -> None:
+    def keep(task: list[str], result) -> None:
+        nonlocal taken, done
+        early[place[task[0]]] = (len(task), result)
+        while taken in early:
+            count, next_result = early.pop(taken)
+            taken += count
+            take(next_result)
+        done += len(task)
         if show:
-            show(len(done), len(paths))
+            show(done, len(paths))
 
     own = None
     if executor is None:
         executor = own = _pool(min(len(paths), os.cpu_count() or 1))
     try:
-        workers = getattr(executor, "_max_workers", None) or os.cpu_count() or 1
-        size = max(1, min(_MOST_PER_TASK, len(paths) // (workers * _TASKS_PER_WORKER)))
+        tasks = _TASKS_PER_WORKER * _workers_of(executor)
+        size = min(_MOST_PER_TASK, -(-len(paths) // tasks))
         tasks = [paths[at : at + size] for at in range(0, len(paths), size)]
-        lost = _submit_all(executor, [(task, work) for task in tasks], take, tell)
+        lost = _submit_all(executor, work, tasks, keep)
         if lost and own is None:
             # Of a cluster, the other workers live on.
-            alone = [([path], work) for task, _ in lost for path in task]
-            lost = _submit_all(executor, alone, take, tell)
+            lost = _submit_all(executor, work, [[path] for task, _ in lost for path in task], keep)
     finally:
         if own is not None:
             own.shutdown(cancel_futures=True)
-    again = [path for task, _ in lost for path in task]
     failed: dict[str, str] = {}
-    if again and own is None and not _is_broken(executor):
+    if lost and own is None and not _is_broken(executor):
         failed = {path: why for task, why in lost for path in task}
-    elif again:
-        failed = _retry_here(again, work, take, tell)
-    return done, failed
+    elif lost:
+        failed = _retry_here([path for task, _ in lost for path in task], work, keep)
+    for _, (_, result) in sorted(early.items()):
+        take(result)
+    return failed
+
+
+def _workers_of(executor: concurrent.futures.Executor) -> int:
+    """As many as it says that it has, which pools of this machine and Dask do."""
+    of_dask = getattr(getattr(executor, "_client", None), "nthreads", None)
+    if of_dask:
+        return sum(of_dask().values()) or 1
+    return getattr(executor, "_max_workers", None) or os.cpu_count() or 1
 
 
 def _is_broken(executor: concurrent.futures.Executor) -> bool:
@@ -405,27 +442,34 @@ def _is_broken(executor: concurrent.futures.Executor) -> bool:
     return False
 
 
-def _submit_all(executor, tasks, take, tell) -> list[tuple[list[str], str]]:
-    """Runs tasks; returns those without a result, each with the reason. After each, `tell` is
-    called; what it raises is the caller's: the task is not to be run again."""
+def _submit_all(executor, work, tasks, keep) -> list[tuple[list[str], str]]:
+    """Runs tasks and calls `keep` with each and its result; returns those without a result, each
+    with the reason. What `keep` raises is the caller's: the task is not to be run again."""
     lost: list[tuple[list[str], str]] = []
     futures = {}
-    for task, work in tasks:
+    for task in tasks:
         try:
-            futures[executor.submit(work, task)] = task
+            futures[executor.submit(_answer, work, task, uuid.uuid4().hex)] = task
         except Exception as error:  # the pool broke, or was shut down
             lost.append((task, _why(error)))
-    for future in concurrent.futures.as_completed(futures):
+    for future in concurrent.futures.as_completed(list(futures)):
+        task = futures.pop(future)
         try:
-            take(future.result())
+            result = future.result()
         except Exception as error:
-            lost.append((futures[future], _why(error)))
+            lost.append((task, _why(error)))
         else:
-            tell()
+            keep(task, result)
     return lost
 
 
-def _retry_here(paths: list[str], work, take, tell) -> dict[str, str]:
+def _answer(work, task: list[str], question: str):
+    """`question` is another one each time: Dask gives its last answer, or its last failure, to what
+    it was asked before, and a recording may have grown since."""
+    return work(task)
+
+
+def _retry_here(paths: list[str], work, keep) -> dict[str, str]:
     """Runs each recording once more in processes of this machine. One that kills its worker breaks
     the pool for the few that run beside it, so these then run alone."""
     width = min(len(paths), os.cpu_count() or 1)
@@ -435,7 +479,7 @@ def _retry_here(paths: list[str], work, take, tell) -> dict[str, str]:
     for at in range(0, len(paths), width):
         batch = paths[at : at + width]
         pool = pool or _pool(width)
-        lost = _submit_all(pool, [([path], work) for path in batch], take, tell)
+        lost = _submit_all(pool, work, [[path] for path in batch], keep)
         if lost:
             pool.shutdown()
             pool = None
@@ -444,7 +488,7 @@ def _retry_here(paths: list[str], work, take, tell) -> dict[str, str]:
         pool.shutdown()
     for path in alone:
         with _pool(1) as single:
-            for _, why in _submit_all(single, [([path], work)], take, tell):
+            for _, why in _submit_all(single, work, [[path]], keep):
                 failed[path] = why
     return failed
 
@@ -468,18 +512,15 @@ def _paths_of(sources) -> list[str]:
     paths: dict[str, None] = {}
     for one in [os.fspath(path) for path in given]:
         if _remote.is_url(one):
-            behind = recording_module().recordings_behind(_remote.hidden(one.rstrip("/")))
+            behind = recording_module().recordings_in(_remote.hidden(one.rstrip("/")))
             # A worker may be another process, which has to be told the password.
             paths |= dict.fromkeys(map(_remote.with_password, behind))
             continue
-        inside = sorted(map(str, pathlib.Path(one).glob("*.cgrec"))) if os.path.isdir(one) else []
-        for path in inside or [one]:
-            paths[path] = None
-    missing = [path for path in paths if not _remote.is_url(path) and not os.path.exists(path)]
-    if missing or not paths:
-        raise RecordingError(
-            f"analyze: {missing[0]} does not exist" if missing else "analyze: there is no recording"
-        )
+        if not os.path.exists(one):
+            raise RecordingError(f"analyze: {one} does not exist")
+        paths |= dict.fromkeys(recording_module().recordings_in(one) or [one])
+    if not paths:
+        raise RecordingError("analyze: there is no recording")
     return list(paths)
 
 

@@ -37,7 +37,13 @@ class Fold {
   void AddUnreadable(const std::string& why) { fold_.AddUnreadable(why); }
   py::bytes Encode() const { return fold_.Encode(); }
   void Merge(const std::string& encoded) {
-    fold_.Merge(Checked(analysis::RankFold::Decode(encoded, options_)));
+    Checked([&]() -> Result<void> {
+      const WithoutGil release;
+      const Result<analysis::RankFold> other = analysis::RankFold::Decode(encoded, options_);
+      if (!other.ok()) return other.error();
+      fold_.Merge(*other);
+      return {};
+    }());
   }
   // (json, text)
   std::pair<std::string, std::string> Finish() const {

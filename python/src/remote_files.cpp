@@ -87,16 +87,17 @@ void RegisterRemoteFiles(py::module_& module) {
             std::make_unique<PythonFiles>(std::move(entries), std::move(size), std::move(read)));
       },
       py::arg("entries"), py::arg("size"), py::arg("read"));
-  // The recordings in a folder behind a URL, or the URL itself.
+  // The recordings in a folder, as every command finds them. Those behind a URL, or the URL itself.
   module.def(
-      "recordings_behind",
-      [](const std::string& url) {
-        return Checked([&] {
+      "recordings_in",
+      [](const std::string& source) {
+        return Checked([&]() -> Result<std::vector<std::string>> {
           const WithoutGil release;
-          return source::RemoteRecordingsIn(url);
+          if (recording::IsUrl(source)) return source::RemoteRecordingsIn(source);
+          return source::RecordingsIn(source);
         }());
       },
-      py::arg("url"));
+      py::arg("source"));
 }
 
 }  // namespace cgdebug::python

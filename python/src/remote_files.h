@@ -5,7 +5,7 @@
 
 namespace cgdebug::python {
 
-// Adds read_urls_with(entries, size, read), to be called once, and recordings_behind(url).
+// Adds read_urls_with(entries, size, read), to be called once, and recordings_in(source).
 void RegisterRemoteFiles(pybind11::module_& module);
 
 }  // namespace cgdebug::python

@@ -4,7 +4,9 @@ import concurrent.futures
 import json
 import multiprocessing
 import os
+import pickle
 import signal
+import threading
 
 import numpy
 import pytest
@@ -46,6 +48,11 @@ def die_on_r2(recording):
     return {"pid": os.getpid()}
 
 
+def fail_on_r2(recording):
+    if recording.path.endswith("r2.cgrec"):
+        raise ZeroDivisionError("of the function")
+
+
 def die_once(recording):
     mark = os.path.join(os.path.dirname(recording.path), "died")
     if recording.path.endswith("r2.cgrec") and not os.path.exists(mark):
@@ -83,6 +90,96 @@ def test_replicas_are_those_of_the_command_line(tmp_path, pool, cli):
     said = json.loads(cli("--json", "ranks", folder, "--replicated", "w").stdout)
     a = cgdebug.analyze(folder, "replicas", pool, replicated=["w"])
     assert a.replicas.to_dict() == said
+
+
+def test_replicas_are_those_of_the_command_line_whichever_worker_is_the_first(tmp_path, cli):
+    folder = write_run(tmp_path, ranks=3)
+    # One process in two recordings that contradict each other: the first path counts.
+    os.rename(f"{folder}/r1.cgrec", f"{folder}/z.cgrec")
+    again = Writer(tmp_path / "a.cgrec", rank=1)
+    again.add("w", 1, numpy.array([7, 7], "float32"), step=1)
+    again.close()
+    said = json.loads(cli("--json", "ranks", folder, "--replicated", "w").stdout)
+    is_last_done = threading.Event()
+
+    def last_first(recording):
+        if recording.path.endswith("z.cgrec"):
+            is_last_done.set()
+        else:
+            assert is_last_done.wait(60)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        a = cgdebug.analyze(folder, ["replicas", last_first], threads, replicated=["w"])
+    assert a.complete and a.replicas.to_dict() == said
+    assert a.replicas.first["step"] == 1 and a.replicas.first["minority"] == [1]
+
+
+def test_a_folder_holds_what_the_command_line_finds_in_it(tmp_path, pool, cli):
+    folder = write_run(tmp_path)
+    os.rename(f"{folder}/r3.cgrec", f"{folder}/without-an-ending")
+    (tmp_path / "empty.cgrec").touch()  # no recording
+    for file in (tmp_path / "r0.cgrec").iterdir():
+        file.write_bytes(b"nothing")
+    said = json.loads(cli("--json", "ranks", folder, "--replicated", "w").stdout)
+    a = cgdebug.analyze(folder, "replicas", pool, replicated=["w"])
+    assert [os.path.basename(path) for path in a.paths] == [
+        "r0.cgrec",
+        "r1.cgrec",
+        "r2.cgrec",
+        "without-an-ending",
+    ]
+    assert list(a.failed) == [f"{folder}/r0.cgrec"]
+    assert a.replicas.to_dict() == said and any("r0.cgrec" in why for why in a.replicas.missing)
+
+
+def test_a_function_that_fails_makes_no_rank_missing(tmp_path, pool):
+    folder = write_run(tmp_path, bad=9)
+    alone = cgdebug.analyze(folder, "replicas", pool, replicated=["w"])
+    a = cgdebug.analyze(folder, [fail_on_r2, "replicas"], pool, replicated=["w"])
+    assert a.failed == {f"{folder}/r2.cgrec": "ZeroDivisionError: of the function"}
+    assert a.replicas.to_dict() == alone.replicas.to_dict() and not a.replicas.missing
+
+
+class Remembering(concurrent.futures.Executor):
+    """Gives the answer that it gave to the same call before, as Dask does."""
+
+    _max_workers = 1
+
+    def __init__(self):
+        self.answers = {}
+
+    def submit(self, function, *arguments):
+        call = pickle.dumps((function, arguments))
+        if call not in self.answers:
+            self.answers[call] = concurrent.futures.Future()
+            self.answers[call].set_result(function(*arguments))
+        return self.answers[call]
+
+
+def test_a_recording_that_grew_is_read_again(tmp_path):
+    executor = Remembering()
+    writer = Writer(tmp_path / "r0.cgrec", rank=0)
+    for n in (1, 2):
+        writer.add("w", n, numpy.array([n], "float32"))
+        writer.commit()
+        a = cgdebug.analyze(tmp_path, "stats", executor)
+        assert [row["snapshots"] for row in a.table("stats")] == [n]
+
+
+@pytest.fixture(scope="module")
+def dask():
+    distributed = pytest.importorskip("distributed")
+    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    with cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+def test_dask_gives_the_same_while_a_worker_is_killed(tmp_path, pool, dask):
+    folder = write_run(tmp_path, ranks=6)
+    alone = cgdebug.analyze(folder, "replicas", pool, replicated=["w"])
+    a = cgdebug.analyze(folder, [die_once, "replicas"], dask.get_executor(), replicated=["w"])
+    assert a.complete and [row["rank"] for row in a.table("die_once")] == list(range(6))
+    assert a.replicas.to_dict() == alone.replicas.to_dict()
 
 
 def test_a_table_goes_to_pandas_and_parquet(tmp_path, pool):
