@@ -300,7 +300,7 @@ def test_the_command_line_records_a_job_and_names_its_nan(tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
 
     recording = tmp_path / "a.cgrec"
@@ -383,7 +383,7 @@ def test_the_debug_server_of_torch_has_a_page_that_says_what_check_says(tmp_path
         )
     finally:
         for rank in ranks:
-            rank.communicate(b"\n", timeout=60)
+            rank.communicate(b"\n", timeout=300)
         subprocess.run(["cgdebug-cli", "daemon", "stop", "--force"], env=environment)
     assert [rank.returncode for rank in ranks] == [0, 0]
 

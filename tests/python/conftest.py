@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # noq
 import cgdebug  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0  # only a hang reaches it
 
 
 def pytest_collection_modifyitems(items):
@@ -222,7 +222,7 @@ class Daemon:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            self.process.wait(10)
+            self.process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -304,7 +304,7 @@ def cli(daemon):
             [find_program("cgdebug-cli"), *socket_option(), "--no-spawn", *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             env={**os.environ, "NO_COLOR": "1", **environment},
         )
 
@@ -359,7 +359,7 @@ class Job:
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
-    def finish(self, timeout=60):
+    def finish(self, timeout=300):
         """(stdout, stderr) of a job that must end well."""
         out, err = self.process.communicate(timeout=timeout)
         assert self.process.returncode == 0, f"exit code {self.process.returncode}: {out}{err}"

@@ -12,7 +12,7 @@ import socket
 import subprocess
 
 import cgdebug
-from conftest import ROOT, find_program, remove_segments_of, wait_until
+from conftest import DEADLINE_S, ROOT, find_program, remove_segments_of, wait_until
 
 # The build tree that the package runs from, or the one that it was installed from.
 TREES = (pathlib.Path(cgdebug.__file__).parents[2], ROOT / "build" / "release")
@@ -36,7 +36,6 @@ WORDS = {
     errno.ENOSPC: "No space left|too small|disk is full|full",
     errno.EIO: "Input/output error|I/O error",
 }
-DEADLINE_S = 30.0
 PARTS = (4, 4, 4)
 
 

@@ -89,7 +89,7 @@ class World:
             [find_program("cgdebug-cli"), "--socket", self.daemon.socket, "--no-spawn", *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             env={**os.environ, "NO_COLOR": "1"},
         )
 
@@ -109,7 +109,7 @@ class World:
             grows = job is self.live
             if job is self.over:
                 job.process.stdin.close()
-                assert job.process.wait(60) == 0
+                assert job.process.wait(300) == 0
             self.add_job(f"account-{'live' if grows else 'over'}", name, grows)
         self.make_recordings()
         self.make_merged()

@@ -37,7 +37,7 @@ def on_terminal(daemon, *arguments, columns=80, **environment):
         env=env,
     )
     os.close(slave)
-    out, deadline = b"", time.monotonic() + 60
+    out, deadline = b"", time.monotonic() + 120
     while time.monotonic() < deadline:
         if not select.select([master], [], [], 1)[0]:
             continue
@@ -49,7 +49,7 @@ def on_terminal(daemon, *arguments, columns=80, **environment):
             break
         out += part
     os.close(master)
-    process.wait(10)
+    process.wait(120)
     return ESCAPE.sub("", out.decode()).replace("\r\n", "\n").splitlines()
 
 
@@ -179,7 +179,7 @@ def test_a_view_that_a_signal_ends_exits_with_128_and_its_number(daemon, probe):
         )
         assert process.stdout.readline()  # it follows now
         process.send_signal(number)
-        assert process.wait(20) == 128 + number
+        assert process.wait(120) == 128 + number
         process.stdout.close()
 
 
@@ -216,16 +216,16 @@ def test_daemon_start_lists_and_hands_on_the_options_of_the_daemon(own_daemon, t
 
     def run(*words):
         words = [program, "--socket", socket, *words]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
+        return subprocess.run(words, capture_output=True, text=True, timeout=300, env=env)
 
     listed = run("daemon", "start", "--help").stdout
     assert "--idle-timeout DURATION" in listed and "--min-free-disk" in listed
-    started = run("daemon", "start", "--idle-timeout", "7s", "--json")
+    started = run("daemon", "start", "--idle-timeout", "70s", "--json")
     assert started.returncode == 0, started.stderr
     pid = json.loads(started.stdout)["pid"]
     with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
-        assert "--idle-timeout\0007s" in file.read()
-    again = run("daemon", "start", "--idle-timeout", "8s")
+        assert "--idle-timeout\00070s" in file.read()
+    again = run("daemon", "start", "--idle-timeout", "80s")
     assert again.returncode == 2 and "keeps its options" in again.stderr
     assert run("daemon", "stop").returncode == 0
     wrong = run("daemon", "start", "--nonsense")

@@ -246,7 +246,7 @@ def test_a_killed_daemon_is_replaced_and_loses_nothing(own_daemon, probe):
 
 
 def test_a_hung_daemon_is_an_error_and_never_a_pass(own_daemon, probe, monkeypatch):
-    monkeypatch.setenv("CGDEBUG_WAIT_MS", "50")
+    monkeypatch.setenv("CGDEBUG_WAIT_MS", "500")
     p = probe(TensorCompare(torch.ones(2)))
     hung = own_daemon()
     p(torch.ones(2))
@@ -260,8 +260,8 @@ def test_a_hung_daemon_is_an_error_and_never_a_pass(own_daemon, probe, monkeypat
             TensorNotComparedError, match="did not get through everything within 0.3 s"
         ):
             p.assert_ok(timeout=0.3)
-        # One deadline for the lot; one for each call would be 4.6 s.
-        assert p.status(timeout=0).slots[0].wait_ns < 1e9
+        # One deadline for the lot; one for each call would be 46 s.
+        assert p.status(timeout=0).slots[0].wait_ns < 10e9
     finally:
         hung.process.send_signal(signal.SIGCONT)
     with pytest.raises(TensorNotComparedError, match="overwritten .*before the daemon could read"):
@@ -302,7 +302,7 @@ def test_a_job_starts_its_own_daemon(no_daemon, job):
         """
         p = CudaGraphTensorProbe("p", [TensorCompare(torch.ones(2))], mode="always")
         p(torch.ones(2))
-        p.assert_ok(timeout=30)
+        p.assert_ok(timeout=120)
         print("compared", p.status().daemon_alive)
         """
     )
@@ -318,7 +318,7 @@ def test_nothing_is_lost_while_the_daemon_starts(no_daemon, job):
         p = CudaGraphTensorProbe("p", [TensorCompare(torch.ones(2))], mode="always")
         for _ in range(200):
             p(torch.ones(2))
-        p.assert_ok(timeout=30)
+        p.assert_ok(timeout=120)
         print(p.status().slots[0].compared)
         """
     )
@@ -370,7 +370,7 @@ def test_two_jobs_that_start_at_once_share_one_daemon(no_daemon, job):
     code = """
         p = CudaGraphTensorProbe("p", [TensorCompare(torch.ones(2))], mode="always")
         p(torch.ones(2))
-        p.assert_ok(timeout=30)
+        p.assert_ok(timeout=120)
         print("ok")
         sys.stdin.readline()
     """
@@ -406,5 +406,5 @@ def test_importing_the_client_needs_no_torch(daemon):
 )
 def test_sizes_and_durations_are_checked(flag, value, message):
     words = [find_program("cgdebug-daemon"), flag, value]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and message in done.stderr, done.stderr

@@ -87,7 +87,7 @@ class CountedJob:
 
     def finish(self):
         self._shared[8:9] = b"\1"
-        assert self.process.wait(60) == 0
+        assert self.process.wait(300) == 0
 
 
 class Disorder:
@@ -262,7 +262,7 @@ def another_user():
         try:
             yield process is not None
             if process is not None:
-                code = process.wait(120 + SECONDS + 5 * EVENTS)
+                code = process.wait(600 + SECONDS + 5 * EVENTS)
                 output = (folder / "output").read_text(errors="replace")
                 print("the other user:\n" + output)
                 assert code == 0, output
@@ -292,7 +292,7 @@ def trouble(world):
     return happened
 
 
-@pytest.mark.timeout(180 + 2 * SECONDS + 5 * EVENTS)
+@pytest.mark.timeout(900 + 2 * SECONDS + 5 * EVENTS)
 def test_what_is_read_is_true_and_what_is_missing_is_counted(own_daemon, job, tmp_path):
     print(f"CGDEBUG_TEST_SEED={SEED}")
     with another_user() as is_there:
@@ -303,7 +303,7 @@ def test_what_is_read_is_true_and_what_is_missing_is_counted(own_daemon, job, tm
         there = missing = 0
         for one in world.jobs:
             try:
-                wait_until(lambda one=one: why_unsettled(one)[0] == "", "the account is exact", 60)
+                wait_until(lambda one=one: why_unsettled(one)[0] == "", "the account is exact")
             except AssertionError:
                 raise AssertionError(f"{one.folder}: {why_unsettled(one)[0]}") from None
             there, missing = there + why_unsettled(one)[1], missing + why_unsettled(one)[2]

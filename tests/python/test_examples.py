@@ -24,7 +24,7 @@ def run(path, tmp_path, *arguments, **environment):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "CGDEBUG": "0", **environment},
     )
     assert finished.returncode == 0, finished.stderr

@@ -95,7 +95,7 @@ def untouched(without_daemon, tmp_path, monkeypatch):
     return count
 
 
-@pytest.mark.timeout(0 if SETTING else 120)
+@pytest.mark.timeout(0 if SETTING else 900)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_one_failing_call_harms_nothing_but_what_it_was_for(untouched, tmp_path, program):
     kinds = [kind for kind in KINDS if chosen(program, kind)]
@@ -129,7 +129,7 @@ def without_times(text):
     )
 
 
-@pytest.mark.timeout(0 if SETTING else 120)
+@pytest.mark.timeout(0 if SETTING else 900)
 def test_one_failing_call_never_changes_an_answer(untouched, tmp_path):
     kinds = [kind for kind in KINDS if chosen("cli", kind) and kind != "accept"]
     if not kinds:

@@ -28,7 +28,7 @@ def fuzz(tmp_path):
             script(tmp_path / "build/asan/tests/fuzz" / name, text)
         environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
         command = [tmp_path / "tools/fuzz", "1", *codes]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
     return run
 

@@ -434,7 +434,8 @@ def test_counting_a_replay_costs_next_to_nothing(monkeypatch):
         return min(times)
 
     plain = FakeGraph()
-    assert best(graph.replay) - best(plain.replay) < 500  # ns; below 200 on an idle machine
+    # Below 200 ns where a call that does nothing takes 50.
+    assert best(graph.replay) < 12 * best(plain.replay)
     assert known.replays == 200_000
     known.gone()
 

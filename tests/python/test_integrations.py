@@ -63,7 +63,7 @@ def run(daemon, tmp_path):
             },
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done

@@ -15,7 +15,9 @@ def run(tree, path, text):
     file = tree / path
     file.parent.mkdir(parents=True)
     file.write_text(text + "\n")
-    return subprocess.run([sys.executable, CHECK, tree], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, CHECK, tree], capture_output=True, text=True, timeout=300
+    )
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def exporting(own_daemon):
 
 
 def fetch(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         return answer.read().decode()
 
 
@@ -226,7 +226,7 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(exporting):
     for thread in asking:
         thread.start()
     for thread in asking:
-        thread.join(10)
+        thread.join(120)
     assert len(answers) == 4
     for one in silent:
         one.close()
@@ -238,7 +238,7 @@ def test_http_says_what_is_wrong_with_a_request(exporting):
     with pytest.raises(urllib.error.HTTPError) as missing:
         fetch(daemon.url + "/nothing")
     assert missing.value.code == 404 and b"/metrics" in missing.value.read()
-    connection = http.client.HTTPConnection(daemon.url.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(daemon.url.removeprefix("http://"), timeout=120)
     connection.request("DELETE", "/metrics")
     answer = connection.getresponse()
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
@@ -281,7 +281,7 @@ def test_a_port_that_another_has_is_not_replaced_by_that_of_another_address(tmp_
             + ["--idle-timeout", "100ms", *flags],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
         )
     assert done.returncode == 2 and "in use" in done.stderr, done.stderr
 

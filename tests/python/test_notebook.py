@@ -92,7 +92,10 @@ def test_the_example_notebook_runs(tmp_path, no_daemon, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells)  # they would be of some machine
     client = nbclient.NotebookClient(
-        notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook,
+        timeout=300,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(tmp_path)}},
     )
     client.execute()
     outputs = [one for cell in notebook.cells for one in cell.get("outputs", [])]

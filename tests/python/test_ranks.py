@@ -120,19 +120,23 @@ def test_a_flipped_bit_is_named_live_and_offline_with_step_probe_and_rank(
 LAUNCHER = """
 import os, subprocess, sys
 CODE = '''
-import os, sys, time
+import mmap, os, sys, time
 import torch, cgdebug
 rank = int(os.environ["RANK"])
+steps = memoryview(mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 32)).cast("q")
 p = cgdebug.CudaGraphTensorProbe("w", [cgdebug.TensorStats()], mode="always")
 shard = f"R of [4] at ({rank}) of ddp=3, from [0], replicas 0..2"
-open(f"{sys.argv[1]}/{rank}", "w").close()
-while len(os.listdir(sys.argv[1])) < 3:  # as a collective would wait
-    time.sleep(0.01)
-for step in range(1, 251):
+for step in range(1, 10_000):
+    steps[rank] = step
+    while min(steps[:3]) < step and not steps[3]:  # as a collective would wait
+        time.sleep(0.001)
+    if steps[3]:
+        break
     try:
         cgdebug.step(step)
     except cgdebug.errors.FoundError as error:
         print(f"told in step {step}: {error}", file=sys.stderr)
+        steps[3] = 1
         break
     differs = rank == 1 and step >= 100
     w = torch.full((4,), float(step) + differs)
@@ -153,9 +157,9 @@ sys.exit(max(rank.wait() for rank in ranks))
 
 def test_a_job_is_stopped_by_the_first_replica_that_differs(cli, daemon, tmp_path):
     path = str(tmp_path / "a.cgrec")
-    (tmp_path / "ready").mkdir()
+    (tmp_path / "steps").write_bytes(bytes(32))
     command = ["run", "--fail-on", "replica", "-o", path, "--", sys.executable, "-c", LAUNCHER]
-    found = cli(*command, str(tmp_path / "ready"), CGDEBUG_RUN_ID=f"stopped-{os.getpid()}")
+    found = cli(*command, str(tmp_path / "steps"), CGDEBUG_RUN_ID=f"stopped-{os.getpid()}")
     assert found.returncode == 1, found.stderr
     assert "-- replicas DIFFER: w: step 100: f32[4] of rank 1 is not what 2 of 3 ranks have" in (
         found.stderr
@@ -163,7 +167,7 @@ def test_a_job_is_stopped_by_the_first_replica_that_differs(cli, daemon, tmp_pat
     told = re.findall(
         r"told in step (\d+): first replica that differs: w @100 on rank 1", found.stderr
     )
-    assert len(told) == 1 and 100 < int(told[0]) < 250, found.stderr
+    assert len(told) == 1 and int(told[0]) > 100, found.stderr
     assert cli("ranks", path).returncode == 1
     # The daemon's finding is in the recording as well, whatever else of it is looked at.
     early = cli("ranks", path, "--replays", "1..99")
@@ -294,8 +298,8 @@ def test_a_shared_folder_is_followed_into_which_the_daemons_of_two_nodes_record(
             node.job.finish()
             node.cli("record", "stop", node.path)
         assert not follow_until(lambda report: not report["growing"])["growing"]
-        assert follow.wait(10) == 1
+        assert follow.wait(120) == 1
     finally:
         for node in nodes:
             node.daemon.terminate()
-            node.daemon.wait(10)
+            node.daemon.wait(120)

@@ -332,7 +332,7 @@ def test_threads_may_compare_two_recordings_both_ways(tmp_path, path):
     )
     other = write(tmp_path / "b.cgrec")
     subprocess.run(
-        [sys.executable, "-c", code, path, other], check=True, timeout=60, env=os.environ
+        [sys.executable, "-c", code, path, other], check=True, timeout=300, env=os.environ
     )
 
 

@@ -255,14 +255,14 @@ def test_the_helper_ends_with_its_command_also_when_a_store_does_not_answer(tmp_
     ours.sendall(json.dumps(ask).encode() + b"\n")
     ours.close()
     try:
-        assert helper.wait(30) == 0
+        assert helper.wait(120) == 0
     finally:
         helper.kill()
 
 
 def ask_cli(*arguments, **options):
     program = [find_program("cgdebug-cli"), "--no-spawn", *arguments]
-    return subprocess.run(program, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(program, capture_output=True, text=True, timeout=300, **options)
 
 
 def test_the_command_line_says_how_to_read_what_only_one_process_has():

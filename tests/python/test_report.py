@@ -20,7 +20,7 @@ def cli(*arguments, **options):
         [find_program("cgdebug-cli"), "--no-spawn", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         **options,
     )
 

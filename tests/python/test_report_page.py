@@ -57,7 +57,7 @@ def open_report(browser, tmp_path, record_property):
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
         )
-        context.set_default_timeout(5000)
+        context.set_default_timeout(60_000)
         page = context.new_page()
         page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -45,7 +45,7 @@ class Terminal:
             check=True,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             env=self.environment,
         ).stdout
 
