@@ -47,10 +47,11 @@ int Refuse(const DaemonOptions& options, const std::string& why, Starter starter
   return options.foreground ? Fail(why) : kExitTrouble;
 }
 
-// Says that another daemon serves, which is not an error, unless this one was to do more.
+// Says that another daemon serves, which is not an error, unless this one was to do more. Ranks
+// that start one at the same time have the same variables, and one of their daemons exports.
 int Leave(const DaemonOptions& options, const std::string& other_socket, Starter starter) {
   const std::string text = "another daemon runs already, on " + other_socket;
-  if (options.metrics.any()) {
+  if (options.metrics.any() && !options.spawned) {
     return Refuse(options,
                   text +
                       ", and exports only what it was started for. Type: cgdebug-cli "

@@ -90,14 +90,16 @@ void AddMetricsOptions(CLI::App& app, metrics::ExportOptions* options) {
       "");
   app.add_option("--metrics-textfile", options->textfile,
                  "keep DIR/cgdebug.prom new, for the textfile collector of Prometheus' "
-                 "node_exporter")
+                 "node_exporter; also CGDEBUG_METRICS_TEXTFILE")
+      ->envname("CGDEBUG_METRICS_TEXTFILE")
       ->check(built_with_prometheus)
       ->check([](const std::string& folder) -> std::string {
         return folder.empty() ? "no directory is given" : "";
       })
       ->type_name("DIR");
   AddParsed(app, "--metrics-listen", &metrics::ParseListen, &options->listen, "HOST:PORT",
-            "serve metrics to Prometheus on http://HOST:PORT/metrics")
+            "serve metrics to Prometheus on http://HOST:PORT/metrics; also CGDEBUG_METRICS_LISTEN")
+      ->envname("CGDEBUG_METRICS_LISTEN")
       ->check(built_with_prometheus);
   AddParsed(app, "--metrics-interval", &ParseInterval, &options->interval, "DURATION",
             "how often the text file is written (15s)");

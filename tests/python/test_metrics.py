@@ -297,6 +297,23 @@ def test_a_daemon_that_runs_already_is_not_taken_for_one_that_exports(own_daemon
     assert done.returncode == 2 and "cgdebug-cli daemon stop" in done.stderr
 
 
+def test_the_environment_says_where_metrics_go(own_daemon, monkeypatch, tmp_path):
+    monkeypatch.setenv("CGDEBUG_METRICS_LISTEN", "127.0.0.1:0")
+    monkeypatch.setenv("CGDEBUG_METRICS_TEXTFILE", str(tmp_path))
+    daemon = own_daemon()
+    (url,) = re.findall(r"metrics on (http://\S+)/metrics", daemon.log())
+    assert (
+        Page(fetch(url + "/metrics")).names == Page((tmp_path / "cgdebug.prom").read_text()).names
+    )
+    monkeypatch.setenv("CGDEBUG_METRICS_LISTEN", "9400")
+    command = [find_program("cgdebug-daemon"), "--socket", daemon.socket]
+    refused = subprocess.run([*command, "--foreground"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "'9400' is not HOST:PORT" in refused.stderr
+    monkeypatch.setenv("CGDEBUG_METRICS_LISTEN", "127.0.0.1:0")
+    second = subprocess.run([*command, "--spawned"], capture_output=True, text=True)
+    assert (second.returncode, second.stderr) == (0, ""), "of another rank that started one, too"
+
+
 def dashboard_queries():
     dashboard = json.loads(DASHBOARD.read_text())
     for panel in dashboard["panels"]:
