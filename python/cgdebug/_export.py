@@ -188,10 +188,13 @@ class _Work:
 
     def curves(self):
         """(name of its curve, series, row) of every snapshot. Each call of a probe has a curve of
-        its own, also where several jobs have probes of the same name."""
+        its own, also where several jobs have probes of the same name. The name says which part of
+        the tensor it is of."""
         names = names_of(self._with_replays(), lambda one: (one.rank, one.session))
         for series, name in names.items():
             curve = f"{series.session}/{name}" if self.has_jobs else name
+            if series.part_text:
+                curve += f" (part {series.part_text})"
             for row in self.columns(series).rows():
                 yield curve, series, row
 

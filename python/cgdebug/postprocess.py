@@ -48,7 +48,8 @@ def export_records_to_tensorboard(
 
     Tags are "<tag_prefix><probe name>/invocation_<index>/<what>", where <what> is numel, mean, std
     (population), min, max, l2_norm, computed in float64 over all elements, so that a NaN shows as
-    NaN; an empty tensor has numel only. A histogram ("values") covers the finite elements.
+    NaN; an empty tensor has numel only. A histogram ("values") covers the finite elements. Where
+    the probe sees a part, "(part rows:0:8 of [64,32])" stands behind its name.
 
     step: the global step of every record, or a function of the record; None is its replay_index.
     The writer is neither flushed nor closed, and its errors pass through.
@@ -56,7 +57,8 @@ def export_records_to_tensorboard(
     import numpy
 
     for record in records:
-        tag = f"{tag_prefix}{record.probe_name}/invocation_{record.invocation_index}"
+        part = f" (part {record._part_text})" if record.part else ""
+        tag = f"{tag_prefix}{record.probe_name}{part}/invocation_{record.invocation_index}"
         at = record.replay_index if step is None else step(record) if callable(step) else step
         values = record.values().reshape(-1)
         if write_scalars:

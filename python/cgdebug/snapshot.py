@@ -221,10 +221,14 @@ class TensorSnapshot:
         if self.shard is not None:
             parts.append(f"shard {self.shard}")
         if self.part:
-            parts.append(f"part {self.part} of [{','.join(map(str, self.full_shape))}]")
+            parts.append(f"part {self._part_text}")
         if "stats" in self.__dict__ or (self._has_values() and self.numel <= _REPR_STATS_LIMIT):
             parts += _stats_words(self.stats)
         return " ".join(parts)
+
+    @property
+    def _part_text(self) -> str:
+        return f"{self.part} of [{','.join(map(str, self.full_shape))}]"
 
     # --- made on demand ---------------------------------------------------------------------------
 

@@ -87,6 +87,15 @@ def test_scalars_have_the_documented_tags_and_values(probe):
     assert writer.histograms == {}
 
 
+def test_tags_say_which_part_of_the_tensor_they_are_of(probe):
+    p = probe(TensorRecord(part="first:2"))
+    p(torch.ones(3, 4))
+    writer = Writer()
+    export_records_to_tensorboard(writer, p.records())
+    tags = {tag.rpartition("/")[0] for tag, _ in writer.scalars}
+    assert tags == {"p (part first:2 of [3,4])/invocation_0"}
+
+
 def test_prefix_and_histograms(probe):
     p = probe(TensorRecord())
     p(torch.tensor([1.0, float("nan"), 2.0]))

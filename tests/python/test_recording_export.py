@@ -172,6 +172,31 @@ def test_perfetto_has_a_track_for_each_rank(tmp_path):
     assert {event["pid"] for event in events if event["ph"] == "C"} == {0, 1}
 
 
+def of_a_part(folder):
+    writer = Writer(folder / "p.cgrec")
+    slot = writer._writer.add_slot(writer._session, "w", "float32", [8], part="rows:0:8 of [64]")
+    writer._writer.append(slot, 1, numpy.ones(8, "float32"), timestamp_ns=1_000)
+    writer.add("x", 1, numpy.ones(2, "float32"), timestamp_ns=1_000)
+    return cgdebug.open(writer.close())
+
+
+def test_every_curve_of_a_part_says_which_part_it_is_of(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    r = of_a_part(tmp_path)
+    r.export("perfetto", tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    part = "w (part rows:0:8 of [64])"
+    assert {e["name"] for e in events if e["ph"] == "C"} == {
+        f"{name} {what}" for name in (part, "x") for what in ("abs_max", "mean")
+    }
+    r.export("tensorboard", tmp_path / "tb")
+    written = accumulator.EventAccumulator(str(tmp_path / "tb" / "p"))
+    written.Reload()
+    tags = written.Tags()
+    assert {tag.rpartition("/")[0] for tag in tags["scalars"]} == {part, "x"}
+    assert set(tags["histograms"]) == {f"{part}/values", "x/values"}
+
+
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     """(recording, trace): a job that calls a probe before, within and after a profile."""
