@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <unordered_set>
 #include <utility>
 
 #include "daemon/model/text.h"
@@ -20,6 +19,15 @@ void Consider(const SlotPtr& slot, const ring::FirstNonfinite& seen, FirstNonfin
     if (known <= std::pair(seen.serial, slot->registration.order)) return;
   }
   *first = {slot, seen};
+}
+
+std::pair<std::uint8_t, std::uint8_t> LaneOf(const SlotIdentity& slot) {
+  return {slot.registration.lane, slot.registration.lane_reason};
+}
+
+// What its session counts. The ring is gone with its graph.
+std::uint64_t DeviceBytesOf(const SlotRecord& record) {
+  return record.slot == nullptr || record.retired ? 0 : record.slot->registration.device_bytes;
 }
 
 }  // namespace
@@ -81,7 +89,9 @@ void Registry::SetSession(const SessionPtr& session, std::uint64_t shm_bytes, st
   if (Session* entry = Find(session)) {
     entry->record.shm_bytes = shm_bytes;
     entry->record.step = step;
-    entry->lost_released = lost_released;
+    Counters& sums = entry->record.counters;
+    sums.produced += lost_released - sums.lost_released;
+    sums.lost_released = lost_released;
   }
 }
 
@@ -117,16 +127,21 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   Session* session = Find(slot->session);
   if (session == nullptr) return;
   SlotRecord& record = session->slots[{slot->index, slot->generation}];
+  SessionRecord& sums = session->record;
+  sums.counters.Subtract(record.counters);
+  sums.counters.Add(counters);
+  sums.replay = std::max(sums.replay, counters.replays);
+  sums.device_bytes -= DeviceBytesOf(record);
   if (record.slot != slot) {
     if (record.slot != nullptr) RemoveFromIndexes(session, record.slot);
-    session->names.Add(slot);
-    session->by_order.insert({slot->registration.order, {slot->index, slot->generation}});
+    AddToIndexes(session, slot);
   }
   record.slot = slot;
   record.counters = counters;
   record.reached = reached;
   record.last_timestamp_ns = last_timestamp_ns;
   record.retired = retired;
+  sums.device_bytes += DeviceBytesOf(record);
 }
 
 void Registry::SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict) {
@@ -135,7 +150,9 @@ void Registry::SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict) {
   if (record == nullptr) return;
   record->verdict = verdict;
   if (verdict.state == layout::VerdictState::kFail) {
-    Find(slot->session)->failed_probes.insert(slot->probe);
+    Session* session = Find(slot->session);
+    session->failed_probes.insert(slot->probe);
+    session->record.failed_probes = session->failed_probes.size();
   }
 }
 
@@ -159,13 +176,33 @@ void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& first
   if (session == nullptr) return;
   if (SlotRecord* record = FindSlot(slot)) record->firsts = firsts;
   session->nonfinite_probes.insert(slot->probe);
+  session->record.nonfinite_probes = session->nonfinite_probes.size();
   Consider(slot, firsts.nan, &session->record.first_nan);
   Consider(slot, firsts.inf, &session->record.first_inf);
+}
+
+void Registry::AddToIndexes(Session* session, const SlotPtr& slot) {
+  session->names.Add(slot);
+  session->by_order.insert({slot->registration.order, {slot->index, slot->generation}});
+  if (layout::IsOpGap(slot->op)) return;
+  SessionRecord& sums = session->record;
+  ++sums.slot_count;
+  ++sums.lanes[LaneOf(*slot)];
+  ++session->slots_of_probe[slot->registration.probe_id];
+  sums.probe_count = session->slots_of_probe.size();
 }
 
 void Registry::RemoveFromIndexes(Session* session, const SlotPtr& slot) {
   session->names.Remove(slot);
   session->by_order.erase({slot->registration.order, {slot->index, slot->generation}});
+  if (layout::IsOpGap(slot->op)) return;
+  SessionRecord& sums = session->record;
+  --sums.slot_count;
+  const auto lane = sums.lanes.find(LaneOf(*slot));
+  if (--lane->second == 0) sums.lanes.erase(lane);
+  const auto probe = session->slots_of_probe.find(slot->registration.probe_id);
+  if (--probe->second == 0) session->slots_of_probe.erase(probe);
+  sums.probe_count = session->slots_of_probe.size();
 }
 
 void Registry::ForgetSlot(const SlotPtr& slot) {
@@ -174,8 +211,7 @@ void Registry::ForgetSlot(const SlotPtr& slot) {
   if (session == nullptr) return;
   const auto found = session->slots.find({slot->index, slot->generation});
   if (found == session->slots.end()) return;
-  session->forgotten.Add(found->second.counters);
-  session->forgotten_replay = std::max(session->forgotten_replay, found->second.counters.replays);
+  session->record.device_bytes -= DeviceBytesOf(found->second);
   RemoveFromIndexes(session, found->second.slot);
   session->slots.erase(found);
 }
@@ -206,34 +242,11 @@ void Registry::SetSkipped(std::vector<SkippedFile> skipped) {
   skipped_ = std::move(skipped);
 }
 
-SessionRecord Registry::Summarize(const Session& session) {
-  SessionRecord record = session.record;
-  record.counters = session.forgotten;
-  record.counters.produced += session.lost_released;
-  record.counters.lost_released = session.lost_released;
-  record.replay = session.forgotten_replay;
-  std::unordered_set<std::uint64_t> probes;
-  for (const auto& [key, slot] : session.slots) {
-    record.counters.Add(slot.counters);
-    record.replay = std::max(record.replay, slot.counters.replays);
-    if (layout::IsOpGap(slot.slot->op)) continue;
-    const layout::SlotFacts& registration = slot.slot->registration;
-    ++record.slot_count;
-    probes.insert(registration.probe_id);
-    ++record.lanes[{registration.lane, registration.lane_reason}];
-    if (!slot.retired) record.device_bytes += registration.device_bytes;
-  }
-  record.probe_count = probes.size();
-  record.nonfinite_probes = session.nonfinite_probes.size();
-  record.failed_probes = session.failed_probes.size();
-  return record;
-}
-
 std::vector<SessionRecord> Registry::Sessions() const {
   std::vector<SessionRecord> records;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [uuid, session] : sessions_) records.push_back(Summarize(session));
+    for (const auto& [uuid, session] : sessions_) records.push_back(session.record);
   }
   std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
     return a.session->created_ns < b.session->created_ns;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -138,7 +139,8 @@ class Registry {
   void SetSkipped(std::vector<SkippedFile> skipped);
 
   // For serve.
-  std::vector<SessionRecord> Sessions() const;  // oldest first
+  // Oldest first. Takes no longer if sessions have many slots: every request asks for it.
+  std::vector<SessionRecord> Sessions() const;
   // In order of registration: the first `count` of the range.
   std::vector<SlotRecord> Slots(const SessionPtr& session, const SlotRange& range = {},
                                 std::size_t count = ~std::size_t{0}) const;
@@ -155,21 +157,19 @@ class Registry {
  private:
   using SlotKey = std::pair<std::uint32_t, std::uint64_t>;  // index, generation
   struct Session {
-    SessionRecord record;
+    SessionRecord record;  // whose sums every change of a slot keeps up
     std::map<SlotKey, SlotRecord> slots;
-    std::set<std::pair<std::uint64_t, SlotKey>> by_order;  // of those slots
+    std::set<std::pair<std::uint64_t, SlotKey>> by_order;             // of those slots
+    std::unordered_map<std::uint64_t, std::uint64_t> slots_of_probe;  // how many, by probe_id
     ring::GraphCensus census;
-    std::uint64_t lost_released = 0;
-    Counters forgotten;  // of slots that are no longer shown
-    std::uint64_t forgotten_replay = 0;
     std::set<std::string> nonfinite_probes;
     std::set<std::string> failed_probes;
     SlotNames names;  // of those slots
   };
   Session* Find(const SessionPtr& session);
   SlotRecord* FindSlot(const SlotPtr& slot);
+  static void AddToIndexes(Session* session, const SlotPtr& slot);
   static void RemoveFromIndexes(Session* session, const SlotPtr& slot);
-  static SessionRecord Summarize(const Session& session);
   // Calls `visit` with the records of the range, in order, until it returns false.
   template <typename Visitor>
   static void Visit(const Session& session, const SlotRange& range, const Visitor& visit);

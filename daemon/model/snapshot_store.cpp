@@ -29,14 +29,19 @@ void SnapshotStore::Put(SnapshotPtr snapshot, PayloadPtr payload) {
       std::clamp<std::size_t>(snapshot->slot->registration.capacity, 1, kMaxHistory);
   const std::lock_guard lock(mutex_);
   const SlotIdentity& identity = *snapshot->slot;
-  std::list<Kept>& slot = sessions_[identity.session->uuid].slots[KeyOf(identity)];
+  Session& session = sessions_[identity.session->uuid];
+  std::list<Kept>& slot = session.slots[KeyOf(identity)];
   if (!slot.empty() && newest_.erase(slot.back().arrival) != 0) {
     older_[slot.back().arrival] = &slot.back();
   }
   while (slot.size() >= history) {
+    const auto pinned = session.pinned.find(KeyOf(identity));
+    const std::uint64_t ordinal = slot.front().stored.snapshot->ordinal;
+    if (pinned == session.pinned.end() || !pinned->second.contains(ordinal)) --session.count;
     Drop(&slot.front());
     slot.pop_front();
   }
+  ++session.count;
   slot.push_back({{std::move(snapshot), std::move(payload)}, ++arrivals_});
   if (slot.back().stored.payload != nullptr) {
     bytes_ += slot.back().stored.payload->size();
@@ -86,9 +91,10 @@ void SnapshotStore::ForgetSlot(const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
   const auto session = sessions_.find(slot->session->uuid);
   if (session == sessions_.end()) return;
-  auto& [slots, all_pinned] = session->second;
+  auto& [slots, all_pinned, count] = session->second;
   const auto found = slots.find(KeyOf(*slot));
   if (found == slots.end()) return;
+  count -= CountOf(session->second, found->first, found->second);
   for (Kept& kept : found->second) Drop(&kept);
   if (const auto pinned = all_pinned.find(found->first); pinned != all_pinned.end()) {
     Unpin(pinned->second);
@@ -151,10 +157,7 @@ std::uint64_t SnapshotStore::CountOf(const SlotPtr& slot) const {
 std::uint64_t SnapshotStore::CountOf(const SessionPtr& session) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->uuid);
-  if (found == sessions_.end()) return 0;
-  std::uint64_t count = 0;
-  for (const auto& [key, kept] : found->second.slots) count += CountOf(found->second, key, kept);
-  return count;
+  return found == sessions_.end() ? 0 : found->second.count;
 }
 
 std::optional<StoredSnapshot> SnapshotStore::Find(const SlotPtr& slot, std::uint64_t replay,

@@ -62,6 +62,7 @@ class SnapshotStore {
     // because references to its elements stay valid.
     std::map<Key, std::list<Kept>> slots;
     std::map<Key, Pinned> pinned;
+    std::uint64_t count = 0;  // of its snapshots in both
   };
   static Key KeyOf(const SlotIdentity& slot) { return {slot.index, slot.generation}; }
   // Null if nothing is kept of it.

@@ -63,6 +63,10 @@ struct Counters {
   constexpr void Add(const Counters& other) {
     ForEachCounter([&](const Field&, auto member) { this->*member += other.*member; });
   }
+  // Requires: `other` was added.
+  constexpr void Subtract(const Counters& other) {
+    ForEachCounter([&](const Field&, auto member) { this->*member -= other.*member; });
+  }
 
   // All causes.
   constexpr std::uint64_t lost() const {

@@ -105,6 +105,44 @@ TEST(Registry, SumsCountersOfSlotsThatWereGivenUpToo) {
   EXPECT_EQ(registry.Slots(session).size(), 1u);
 }
 
+TEST(Registry, SumsFollowEverySlotAsItComesRetiresAndGoes) {
+  Registry registry;
+  const SessionPtr session = registry.AddSession(MakeIdentity("1"));
+  const auto sums = [&] { return registry.Sessions().front(); };
+  auto on_device = *MakeSlot(session, "a", 1);
+  on_device.registration.device_bytes = 100;
+  const auto a = std::make_shared<const SlotIdentity>(on_device);
+  const SlotPtr b = MakeSlot(session, "b", 2);
+  auto same_probe = *MakeSlot(session, "b", 3);
+  same_probe.registration.probe_id = b->registration.probe_id;
+  const auto c = std::make_shared<const SlotIdentity>(same_probe);
+  registry.SetSession(session, 0, -1, 4);
+  for (const SlotPtr& slot : {SlotPtr(a), b, SlotPtr(c)}) {
+    registry.SetSlot(slot, {.replays = 2, .produced = 2, .consumed = 2, .kept = 2}, 1, false);
+  }
+  EXPECT_EQ(sums().counters.produced, 10u);
+  EXPECT_EQ(sums().counters.lost_released, 4u);
+  EXPECT_EQ(sums().probe_count, 2u);
+  EXPECT_EQ(sums().slot_count, 3u);
+  EXPECT_EQ(sums().device_bytes, 100u);
+  registry.SetSlot(a, {.replays = 7, .produced = 7, .consumed = 6, .kept = 1}, 1, true);
+  registry.SetSession(session, 0, -1, 5);
+  EXPECT_EQ(sums().counters.produced, 16u);
+  EXPECT_EQ(sums().counters.kept, 5u);
+  EXPECT_EQ(sums().replay, 7u);
+  EXPECT_EQ(sums().device_bytes, 0u);
+  registry.ForgetSlot(b);
+  EXPECT_EQ(sums().probe_count, 2u) << "its other slot is there";
+  EXPECT_EQ(sums().slot_count, 2u);
+  registry.ForgetSlot(c);
+  registry.ForgetSlot(a);
+  EXPECT_EQ(sums().counters.produced, 16u);
+  EXPECT_EQ(sums().replay, 7u);
+  EXPECT_EQ(sums().probe_count, 0u);
+  EXPECT_EQ(sums().slot_count, 0u);
+  EXPECT_TRUE(sums().lanes.empty());
+}
+
 TEST(Registry, LanesAreCountedByWhyTheyAreNotTheDirectOne) {
   Registry registry;
   const SessionPtr session = registry.AddSession(MakeIdentity("1"));
@@ -380,6 +418,7 @@ TEST(SnapshotStore, APinnedSnapshotStaysWithTheFewBeforeIt) {
       EXPECT_NE(stored.payload, nullptr);
     }
     EXPECT_EQ(store.CountOf(slot), all.size());
+    EXPECT_EQ(store.CountOf(slot->session), all.size());
     return all;
   };
   for (const std::uint64_t replay : {1, 2, 3}) put(replay);
@@ -408,6 +447,7 @@ TEST(SnapshotStore, PinsAsManyBeforeAFindingAsItSays) {
   }
   EXPECT_EQ(store.History(slot).front().snapshot->replay, 8 - SnapshotStore::kPinnedBefore);
   EXPECT_EQ(store.CountOf(slot), 8 + SnapshotStore::kPinnedBefore + 1);
+  EXPECT_EQ(store.CountOf(slot->session), store.CountOf(slot));
 }
 
 TEST(SnapshotStore, PinsTheValuesThatFitAQuarterOfItsMemoryAndTheStatisticsOfTheRest) {
