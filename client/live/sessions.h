@@ -78,6 +78,10 @@ struct Session : recording::Session {
   // The same, the first failed comparison and the first replica that differs in words, as the job
   // is told; empty: none.
   std::string found_nan, found_inf, found_mismatch, found_replica;
+  // Probes whose values stayed in device memory without statistics, so that nobody has looked at
+  // them, and the names of the first of these.
+  std::uint64_t unseen_probes = 0;
+  std::vector<std::string> unseen;
 
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
@@ -105,6 +109,8 @@ struct Session : recording::Session {
     visit(Field{32, "found_mismatch"}, self.found_mismatch);
     visit(Field{33, "replicas"}, self.replicas);
     visit(Field{34, "found_replica"}, self.found_replica);
+    visit(Field{35, "unseen_probes"}, self.unseen_probes);
+    visit(Field{36, ""}, self.unseen);
     visit(Field{13, ""}, self.local_rank);
     visit(Field{14, ""}, self.local_world_size);
   }

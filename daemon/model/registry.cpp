@@ -6,6 +6,7 @@
 
 #include "daemon/model/text.h"
 #include "proto/layout/op_log_layout.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -137,6 +138,10 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
     AddToIndexes(session, slot);
   }
   record.slot = slot;
+  if (counters.produced > 0 && !layout::MakesStatistics(slot->registration) &&
+      session->unseen_probes.insert(slot->probe).second) {
+    if (++sums.unseen_probes <= kUnseenNames) sums.unseen.push_back(slot->probe);
+  }
   record.counters = counters;
   record.reached = reached;
   record.last_timestamp_ns = last_timestamp_ns;

@@ -62,6 +62,8 @@ struct ReplicaCounts {
   std::uint64_t incomplete = 0;
 };
 
+constexpr std::size_t kUnseenNames = 4;
+
 // A session without its slots.
 struct SessionRecord {
   SessionPtr session;
@@ -75,6 +77,10 @@ struct SessionRecord {
   std::uint64_t slot_count = 0;
   std::uint64_t nonfinite_probes = 0;
   std::uint64_t failed_probes = 0;
+  // Probes with a ring in device memory of whose values nobody has made statistics, and the names
+  // of the first kUnseenNames.
+  std::uint64_t unseen_probes = 0;
+  std::vector<std::string> unseen;
   Counters counters;
   FirstNonfinite first_nan;
   FirstNonfinite first_inf;
@@ -164,6 +170,7 @@ class Registry {
     ring::GraphCensus census;
     std::set<std::string> nonfinite_probes;
     std::set<std::string> failed_probes;
+    std::set<std::string> unseen_probes;
     SlotNames names;  // of those slots
   };
   Session* Find(const SessionPtr& session);

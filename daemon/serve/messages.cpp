@@ -102,6 +102,8 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
   message->mutable_replicas()->set_different(record.replicas.different);
   message->mutable_replicas()->set_close(record.replicas.close);
   message->mutable_replicas()->set_incomplete(record.replicas.incomplete);
+  message->set_unseen_probes(record.unseen_probes);
+  message->mutable_unseen()->Assign(record.unseen.begin(), record.unseen.end());
   if (const auto& [slot, seen] = record.first_nan; slot != nullptr) {
     FillFirst(*slot, seen, registry, message->mutable_first_nan());
   }

@@ -123,6 +123,22 @@ TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNotAPass) {
   EXPECT_EQ(run("compare").code, 0);
 }
 
+TEST_F(CommandsTest, ARingInDeviceMemoryThatNobodyHasLookedAtIsNotAPass) {
+  v1::Session& session = world_.sessions.emplace_back(MakeSession("99999999"));
+  session.set_run_id("mine");
+  session.set_state(v1::Session::EXITED);
+  session.set_created_ns(INT64_MAX);
+  session.set_unseen_probes(1);
+  session.add_unseen("blk3.out");
+  Serve();
+  const ProcessResult result =
+      Process(Command({"run", "--no-live", "--fail-on", "nan", "--", "true"}),
+              {"NO_COLOR=1", "CGDEBUG_RUN_ID=mine"})
+          .Wait();
+  EXPECT_EQ(result.code, 3) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("looked at the values of 1 probe in device memory: blk3.out."));
+}
+
 TEST_F(CommandsTest, LossesOfARecordingNameTheOptionOfTheCommand) {
   v1::Recording recording;
   recording.set_directory("/runs/a.cgrec");

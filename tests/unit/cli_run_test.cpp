@@ -17,6 +17,7 @@ namespace cgdebug::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing_support::MakeSession;
 
 RunSummary HealthyRun() {
@@ -69,6 +70,33 @@ TEST(RunExitCode, NothingFoundOverAGapIsInconclusive) {
               HasSubstr("but snapshots were left out: a probe was turned off"));
 }
 
+TEST(RunExitCode, ARingInDeviceMemoryThatNobodyHasLookedAtIsNotAPass) {
+  RunSummary summary = HealthyRun();
+  summary.sessions[0].unseen_probes = 5;
+  summary.sessions[0].unseen = {"a", "b", "c", "d"};
+  EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {.inf = true}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {.compare = true, .replica = true}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitOk);
+  EXPECT_EQ(ExitCodeOf(summary, {}), kExitOk);
+  const std::string text = SummaryText(summary, {.nan = true}, Style());
+  EXPECT_THAT(text, HasSubstr("Nobody has looked at the values of 5 probes in device memory: a, b, "
+                              "c, d and others."));
+  EXPECT_THAT(text, HasSubstr("cgdebug-cli run --on nan --fail-on nan -- ..."));
+  EXPECT_THAT(text, HasSubstr("but snapshots were not looked at: exit 3."));
+  EXPECT_THAT(SummaryText(summary, {}, Style()), Not(HasSubstr("looked at")));
+  EXPECT_EQ(SummaryJson(summary)["unseen_probes"], 5);
+  summary.sessions[1].unseen_probes = 1;
+  summary.sessions[1].unseen = {"a"};
+  summary.sessions[0].unseen_probes = 1;
+  summary.sessions[0].unseen = {"a"};
+  EXPECT_THAT(SummaryText(summary, {.nan = true}, Style()),
+              HasSubstr("of 2 probes in device memory: a."))
+      << "of two ranks";
+  summary.sessions[1].first_nan = First("x", 3);
+  EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitFound);
+}
+
 TEST(RunExitCode, ReplicasThatDifferAreAFindingAndThoseThatWereNotComparedNoPass) {
   RunSummary summary = HealthyRun();
   EXPECT_EQ(ExitCodeOf(summary, {.replica = true}), kExitInconclusive) << "nothing was compared";
@@ -111,7 +139,7 @@ TEST(RunExitCode, ADaemonThatHasNotReadEverythingDoesNotSayThatThereWasNoProbe) 
   EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitInconclusive);
   const std::string text = SummaryText(summary, {}, Style());
   EXPECT_THAT(text, HasSubstr("whether the job had a probe is not known"));
-  EXPECT_THAT(text, ::testing::Not(HasSubstr("No probe was seen")));
+  EXPECT_THAT(text, Not(HasSubstr("No probe was seen")));
 }
 
 TEST(RunSummary, NamesTheEarliestNanOverTheRanksAndWhatToType) {

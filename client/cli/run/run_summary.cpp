@@ -14,6 +14,7 @@ namespace cgdebug::cli {
 namespace {
 
 constexpr const char* kIndent = "\n         ";
+constexpr std::size_t kUnseenNames = 4;
 
 std::string Plural(std::uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", FormatGrouped(count), noun, count == 1 ? "" : "s");
@@ -101,6 +102,29 @@ bool LacksReplicas(const RunSummary& summary, const FailOn& fail_on) {
   return fail_on.replica && (replicas.incomplete > 0 || replicas.compared == 0);
 }
 
+// Whether values stayed in device memory that might be what was asked for. What is compared there
+// is compared by its own probe.
+bool LacksLooks(const RunSummary& summary, const FailOn& fail_on) {
+  return (fail_on.nan || fail_on.inf || fail_on.replica) && summary.UnseenProbes() > 0;
+}
+
+// "a, b and others".
+std::string UnseenNames(const RunSummary& summary) {
+  std::vector<std::string> names;
+  bool has_more = false;
+  for (const live::Session& session : summary.sessions) {
+    has_more |= session.unseen_probes > session.unseen.size();
+    for (const std::string& name : session.unseen) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+  }
+  has_more |= names.size() > kUnseenNames;
+  names.resize(std::min(names.size(), kUnseenNames));
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + Printable(name);
+  return text + (has_more ? " and others" : "");
+}
+
 template <typename Get>
 std::uint64_t Sum(const RunSummary& summary, Get get) {
   std::uint64_t sum = 0;
@@ -130,6 +154,9 @@ std::uint64_t RunSummary::NonfiniteProbes() const {
 std::uint64_t RunSummary::FailedProbes() const {
   return Sum(*this, [](const live::Session& session) { return session.failed_probes; });
 }
+std::uint64_t RunSummary::UnseenProbes() const {
+  return Sum(*this, [](const live::Session& session) { return session.unseen_probes; });
+}
 
 live::ReplicaCounts RunSummary::Replicas() const {
   live::ReplicaCounts sum;
@@ -151,7 +178,7 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
     return kExitInconclusive;
   }
   if (fail_on.compare && summary.not_compared_probes > 0) return kExitInconclusive;
-  if (LacksReplicas(summary, fail_on)) return kExitInconclusive;
+  if (LacksLooks(summary, fail_on) || LacksReplicas(summary, fail_on)) return kExitInconclusive;
   return kExitOk;
 }
 
@@ -189,6 +216,15 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
     text += kIndent + style.Yellow(Plural(summary.not_compared_probes, "probe") +
                                    " had snapshots that were not compared.");
   }
+  if (LacksLooks(summary, fail_on)) {
+    text += kIndent + style.Yellow(fmt::format(
+                          "Nobody has looked at the values of {} in device memory: {}.",
+                          Plural(summary.UnseenProbes(), "probe"), UnseenNames(summary)));
+    text += fmt::format(
+        "{}Give them TensorStats() too, or a trigger: cgdebug-cli run --on nan --fail-on nan -- "
+        "...",
+        kIndent);
+  }
   if (!summary.complete && !summary.sessions.empty()) {
     text +=
         kIndent + style.Yellow("The daemon has not read everything yet: these numbers may grow.");
@@ -202,6 +238,7 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
         summary.LostSnapshots() > 0 || !summary.complete ? "are missing"
         : summary.LeftOut() > 0 ? "were left out: a probe was turned off (cgdebug-cli set), or "
                                   "a trigger had stopped its ring"
+        : LacksLooks(summary, fail_on) ? "were not looked at"
         : fail_on.replica && summary.Replicas().compared == 0
             ? "of replicas were not compared: no two ranks of this machine have one. Record on "
               "each machine and type: cgdebug-cli ranks FOLDER"
@@ -250,6 +287,7 @@ Json SummaryJson(const RunSummary& summary) {
           {"lost", summary.LostSnapshots()},
           {"nonfinite_probes", summary.NonfiniteProbes()},
           {"failed_probes", summary.FailedProbes()},
+          {"unseen_probes", summary.UnseenProbes()},
           {"replicas", FieldsJson(summary.Replicas())},
           {"not_compared_probes", summary.not_compared_probes},
           {"sessions", FieldJson(summary.sessions)}};

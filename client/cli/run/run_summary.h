@@ -32,13 +32,14 @@ struct RunSummary {
   std::uint64_t LeftOut() const;  // of probes that were turned off, or whose rings stood still
   std::uint64_t NonfiniteProbes() const;
   std::uint64_t FailedProbes() const;
+  std::uint64_t UnseenProbes() const;  // whose values nobody has looked at
   live::ReplicaCounts Replicas() const;
 };
 
 // The job's exit code when it is not 0. Else 1 when something of `fail_on` was found, 4 when the
 // run had no probe to look at, 3 when nothing was found but snapshots are missing, may be missing,
-// were left out or, where comparisons are asked for, were not compared, 0. Replicas must have been
-// compared on all ranks of this machine.
+// were left out, were not looked at (`compare` alone needs no look) or, where comparisons are asked
+// for, were not compared, 0. Replicas must have been compared on all ranks of this machine.
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);
 
 // Several lines for people, without the newline at the end.
