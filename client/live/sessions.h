@@ -45,6 +45,7 @@ struct ReplicaCounts {
   // A rank of this machine lacked the snapshot or came too late, or which ranks have it is not
   // known.
   std::uint64_t incomplete = 0;
+  std::uint64_t waiting = 0;  // snapshots that still wait for those of other ranks
 
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
@@ -52,6 +53,7 @@ struct ReplicaCounts {
     visit(layout::Field{2, "different"}, self.different);
     visit(layout::Field{3, "close"}, self.close);
     visit(layout::Field{4, "incomplete"}, self.incomplete);
+    visit(layout::Field{5, ""}, self.waiting);
   }
 };
 

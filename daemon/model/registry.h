@@ -60,6 +60,7 @@ struct ReplicaCounts {
   // A rank of this machine lacked the snapshot or came too late, or which ranks have it is not
   // known.
   std::uint64_t incomplete = 0;
+  std::uint64_t waiting = 0;  // snapshots that still wait for those of other ranks
 };
 
 constexpr std::size_t kUnseenNames = 4;

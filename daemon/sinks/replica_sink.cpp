@@ -7,6 +7,7 @@
 
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/replicas/shard_text.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::sinks {
 namespace {
@@ -52,8 +53,15 @@ class ReplicaSink::Run {
     const bool is_known =
         session->local_rank >= 0 && first >= 0 && session->local_rank < session->local_world_size &&
         session->local_world_size <= kMostLocalRanks && session->rank <= kMostRanks;
-    if (!is_known) return;
-    for (int rank = first; rank < first + session->local_world_size; ++rank) by_rank_[rank];
+    if (is_known) {
+      for (int rank = first; rank < first + session->local_world_size; ++rank) by_rank_[rank];
+    }
+    if (IsAlone()) return;
+    for (std::size_t one = 0; one < processes_.size(); ++one) {
+      if (processes_[one].alone > 0) {
+        Count(one).incomplete += std::exchange(processes_[one].alone, 0);
+      }
+    }
   }
 
   // A session of the same run need not have a rank, and is then compared with nothing.
@@ -94,6 +102,7 @@ class ReplicaSink::Run {
     }
     cell.votes.emplace_back(process, snapshot);
     ++waiting_;
+    ++Count(process).waiting;
     Settle();
   }
 
@@ -104,7 +113,11 @@ class ReplicaSink::Run {
     Count(process).incomplete += 1;
   }
 
-  // Which ranks have what comes of the session is not known.
+  // Requires: IsAlone(). What comes now is compared with nothing, which is known to be a gap when
+  // another rank comes.
+  void SkipAlone(const SessionPtr& session) { ++processes_[by_uuid_.at(session->uuid)].alone; }
+
+  // Which ranks have what comes of the session is not known, or nobody has looked at it.
   void SkipUnknown(const SessionPtr& session) { Count(by_uuid_.at(session->uuid)).incomplete += 1; }
 
   void Close(std::size_t number, std::size_t process) {
@@ -150,6 +163,7 @@ class ReplicaSink::Run {
   struct Process {
     SessionPtr session;
     pipeline::ReplicaCounts counts = {};
+    std::uint64_t alone = 0;  // snapshots that came before any other rank
     bool is_changed = false;  // since Show()
     bool is_told = false;     // that it differs
     bool has_ended = false;
@@ -264,6 +278,7 @@ class ReplicaSink::Run {
     replica.absent.insert(late.begin(), late.end());
     const bool is_unclear = IsUnclear(replica, cell);
     for (const auto& [process, snapshot] : cell.votes) {
+      --Count(process).waiting;
       if (!is_whole || is_unclear) ++Count(process).incomplete;
     }
     if (cell.votes.size() < 2 || is_unclear) return;
@@ -383,7 +398,9 @@ void ReplicaSink::OpenSlot(const SlotPtr& slot, pipeline::SlotFeedback& /*feedba
   if (replicas.kind == replicas::Replication::kNone) return;
   std::shared_ptr<Run> run = RunOf(slot->session);
   if (run == nullptr || !run->Knows(slot->session)) return;
-  if (replicas.kind == replicas::Replication::kUnknown) {
+  // Of values that stay in device memory there may be nothing to compare.
+  if (replicas.kind == replicas::Replication::kUnknown ||
+      !layout::MakesStatistics(slot->registration)) {
     members_[slot] = {.run = std::move(run), .is_known = false};
     return;
   }
@@ -405,11 +422,11 @@ void ReplicaSink::Consume(const pipeline::Delivery& delivery,
   const auto found = members_.find(snapshot->slot);
   if (found == members_.end()) return;
   Member& member = found->second;
-  if (member.run->IsAlone()) return;
-  if (!member.is_known) return member.run->SkipUnknown(snapshot->slot->session);
   const Position position =
       member.positions.Next(snapshot->ordinal, snapshot->replay, snapshot->iteration,
                             snapshot->step, /*may_begin_inside=*/true);
+  if (member.run->IsAlone()) return member.run->SkipAlone(snapshot->slot->session);
+  if (!member.is_known) return member.run->SkipUnknown(snapshot->slot->session);
   // Of steps that come again nobody can tell which time is meant.
   const bool is_repeated = position.is_step && member.newest && position <= *member.newest;
   if (is_repeated || !member.positions.is_certain()) {

@@ -58,7 +58,8 @@ class ReplicaSink final : public pipeline::Sink {
   class Run;
   struct Member {  // a slot that is a replica
     std::shared_ptr<Run> run;
-    bool is_known = true;  // else its ranks were cut off (replicas::Replication::kUnknown)
+    // Else its ranks were cut off (replicas::Replication::kUnknown), or it has no statistics.
+    bool is_known = true;
     std::size_t replica = 0;
     std::size_t process = 0;
     replicas::PositionCounter positions = {};

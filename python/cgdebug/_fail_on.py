@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+import time
 
 from . import _native
-from .errors import FoundError, NotCheckedError
+from .errors import DaemonError, FoundError, NotCheckedError
 
 # How long step() waits, once something was found, for what came before it.
 _PATIENCE_S = 1.0
+_POLL_S = 0.02
 
 # As layout::FindingKind.
 _KINDS = {"nan": 0, "inf": 1, "compare": 2, "replica": 3}
@@ -50,14 +53,14 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
     is not what most ranks of this machine have); commas separate several. Without it,
     $CGDEBUG_FAIL_ON counts, else "nan". Rows of op logs are looked at as well.
 
-    Ranks are compared as their snapshots come, so "replica" says nothing of ranks that are behind:
-    `cgdebug-cli run --fail-on replica` also says what was not compared.
+    With "replica" it also waits for the other ranks of this machine, 3 s for each snapshot at most.
+    Ranks of other machines are compared by `cgdebug-cli ranks`, which reads their recordings.
 
     Waits for the GPU, and for cgdebug-daemon to read everything. A `NotCheckedError` if it does not
     within `timeout` seconds, if snapshots were lost, if `cgdebug-cli set` turned a probe off or a
     trigger had stopped its ring for some replays, if nobody has looked at the values of a ring in
     device memory, which has neither `TensorStats` nor a trigger other than "mismatch" (unless `on`
-    is "compare"), or, with "compare", if something could not be compared.
+    is "compare"), or, with "compare" and "replica", if something could not be compared.
     """
     if on is not None and not isinstance(on, str):
         raise ValueError(f'cgdebug.check: on is a text such as "nan,inf", not {on!r}')
@@ -98,6 +101,79 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
             f"cgdebug.check: {not_compared} call{'s' if not_compared > 1 else ''} of probes could "
             f"not compare everything. Type: cgdebug-cli status"
         )
+    if "replica" in kinds:
+        _raise_unless_compared(probe.session()["uuid"], timeout)
+
+
+def _raise_unless_compared(uuid: str, timeout: float) -> None:
+    """Waits until the snapshots of replicas that this process has sent are compared.
+
+    Fails: FoundError; NotCheckedError if one was not compared with the other ranks, or none was.
+    """
+    from . import _wire
+
+    deadline = time.monotonic() + timeout
+    try:
+        connection = _wire.Connection(_wire.socket_path(), max(timeout, 0.1))
+        try:
+            while True:
+                connection.ask(_wire.request("sync"))
+                answer, _ = connection.ask(_wire.request("sessions", include_dead=True))
+                sessions = answer.sessions.sessions
+                own = next((one for one in sessions if one.uuid == uuid), None)
+                if own is None or not own.replicas.waiting or time.monotonic() > deadline:
+                    break
+                time.sleep(_POLL_S)
+        finally:
+            connection.close()
+    except (ImportError, OSError, DaemonError) as error:
+        raise NotCheckedError(
+            f"cgdebug.check: the daemon says nothing of replicas: {error}"
+        ) from error
+    if own is None:
+        raise NotCheckedError(
+            "cgdebug.check: the daemon knows no replicas of this job. Type: cgdebug-cli status"
+        )
+    if own.found_replica:
+        raise FoundError(own.found_replica, "replica")
+    problem = _why_not_compared(own, sessions)
+    if problem:
+        raise NotCheckedError(f"cgdebug.check: {problem}")
+
+
+def _why_not_compared(own, sessions) -> str:
+    """Why replicas of the session may differ unseen, or ""."""
+    counts, run = own.replicas, shlex.quote(own.run_id)
+    if own.rank < 0 or own.world_size < 2:
+        return (
+            "this process has no other ranks, so there are no replicas to compare. Start it with "
+            "torchrun, or set RANK and WORLD_SIZE"
+        )
+    if counts.incomplete or counts.waiting:
+        number = counts.incomplete or counts.waiting
+        return (
+            f"{number} snapshot{'s' if number > 1 else ''} of replicas could not be compared with "
+            "all ranks of this machine: a rank lacks them, or is behind. Type: cgdebug-cli ranks "
+            f"-s {run}"
+        )
+    if counts.compared:
+        return ""
+    is_alone = not any(
+        one.run_id == own.run_id
+        and one.restart_count == own.restart_count
+        and one.rank not in (-1, own.rank)
+        for one in sessions
+    )
+    if is_alone:
+        return (
+            f"no other rank of run {run} has used a probe on this machine. Record on each machine "
+            "and type: cgdebug-cli ranks FOLDER"
+        )
+    return (
+        "no probe of this process has seen a replica: a DTensor that several ranks have, or what "
+        "cgdebug.watch(model, params=True, grads=True) sees of DDP. To name others, record and "
+        "type: cgdebug-cli ranks FOLDER --replicated GLOB"
+    )
 
 
 def _synchronize() -> None:

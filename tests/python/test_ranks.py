@@ -37,6 +37,30 @@ sys.stdin.readline()
 """
 
 
+# Each line says a step, whether what is probed is a replica, and its value.
+CHECK = """
+rank = int(os.environ["RANK"])
+shard = f"R of [4] at ({rank}) of ddp=2, from [0], replicas 0,1"
+p = CudaGraphTensorProbe("w", [TensorStats()], mode="always")
+print("ready")
+for line in sys.stdin:
+    step, is_replica, value = line.split()
+    cgdebug.step(int(step))
+    x = torch.full((4,), float(value))
+    if is_replica == "yes":
+        torch.ops.cgdebug.observe(x, p._site_key, shard)
+    else:
+        p(x)
+    print("probed")
+    sys.stdin.readline()
+    try:
+        cgdebug.check("replica")
+        print("same")
+    except (cgdebug.FoundError, cgdebug.NotCheckedError) as error:
+        print(type(error).__name__, error)
+"""
+
+
 @pytest.fixture
 def ranks_of(job, tmp_path):
     """Starts three ranks of a run; each waits twice for go_on()."""
@@ -303,3 +327,60 @@ def test_a_shared_folder_is_followed_into_which_the_daemons_of_two_nodes_record(
         for node in nodes:
             node.daemon.terminate()
             node.daemon.wait(120)
+
+
+def checked(ranks, step, values, is_replica="yes"):
+    """What `check("replica")` says in each rank after a step in which it has that value; None: it
+    does not make the step."""
+    taking_part = [(rank, value) for rank, value in zip(ranks, values) if value is not None]
+    for rank, value in taking_part:
+        rank.process.stdin.write(f"{step} {is_replica} {value}")
+        rank.go_on()
+        assert rank.line() == "probed"
+    for rank, _ in taking_part:
+        rank.go_on()
+    return [rank.line() for rank, _ in taking_part]
+
+
+def test_check_says_nothing_of_replicas_only_if_all_were_compared(daemon, job):
+    run = f"check-{os.getpid()}"
+    environment = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "CGDEBUG_RUN_ID": run}
+    ranks = [job(CHECK, RANK=str(n), LOCAL_RANK=str(n), **environment) for n in range(2)]
+    for rank in ranks:
+        assert rank.line() == "ready"
+    for said in checked(ranks, 1, [1, 1], is_replica="no"):
+        assert "NotCheckedError cgdebug.check: no probe of this process has seen a replica" in said
+    assert checked(ranks, 2, [2, 2]) == ["same", "same"]
+    for said in checked(ranks, 3, [3, 4]):
+        assert re.match("FoundError first replica that differs: w @2 on rank .*, step 3", said)
+
+
+def test_check_says_which_replicas_could_not_be_compared(daemon, job):
+    run = f"behind-{os.getpid()}"
+    environment = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "CGDEBUG_RUN_ID": run}
+    ranks = [job(CHECK, RANK=str(n), LOCAL_RANK=str(n), **environment) for n in range(2)]
+    for rank in ranks:
+        assert rank.line() == "ready"
+    assert checked(ranks, 1, [1, 1]) == ["same", "same"]
+    (said,) = checked(ranks, 2, [2, None])
+    assert said == (
+        "NotCheckedError cgdebug.check: 1 snapshot of replicas could not be compared with all ranks "
+        f"of this machine: a rank lacks them, or is behind. Type: cgdebug-cli ranks -s {run}"
+    )
+
+
+@pytest.mark.parametrize(
+    "environment, reason",
+    [
+        ({}, "this process has no other ranks, so there are no replicas to compare"),
+        ({"WORLD_SIZE": "1"}, "this process has no other ranks"),
+        ({"WORLD_SIZE": "2"}, "no other rank of run alone has used a probe on this machine"),
+    ],
+)
+def test_check_says_why_a_rank_that_is_alone_has_nothing_to_compare(
+    daemon, job, environment, reason
+):
+    rank = job(CHECK, CGDEBUG_RUN_ID="alone", **{"RANK": "0", **environment})
+    assert rank.line() == "ready"
+    (said,) = checked([rank], 1, [1])
+    assert said.startswith(f"NotCheckedError cgdebug.check: {reason}"), said

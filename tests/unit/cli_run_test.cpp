@@ -107,6 +107,8 @@ TEST(RunExitCode, ReplicasThatDifferAreAFindingAndThoseThatWereNotComparedNoPass
   summary.sessions[1].replicas = {.compared = 9, .incomplete = 1};
   EXPECT_EQ(ExitCodeOf(summary, {.replica = true}), kExitInconclusive);
   EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitOk);
+  summary.sessions[1].replicas = {.compared = 9, .waiting = 1};
+  EXPECT_EQ(ExitCodeOf(summary, {.replica = true}), kExitInconclusive);
   summary.sessions[1].replicas.different = 2;
   EXPECT_EQ(ExitCodeOf(summary, {.replica = true}), kExitFound);
   EXPECT_THAT(SummaryText(summary, {.replica = true}, Style()),

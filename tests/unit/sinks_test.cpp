@@ -572,8 +572,11 @@ TEST_F(ReplicaSinkTest, ARankThatIsBehindIsWaitedForAndNothingIsSaidAboutItMeanw
     Step(1, step);
   }
   EXPECT_EQ(Counts(0).compared, 0u);
+  EXPECT_EQ(Counts(0).waiting, 100u);
+  EXPECT_EQ(Counts(2).waiting, 0u);
   for (std::uint64_t step = 1; step <= 50; ++step) Step(2, step);
   EXPECT_EQ(Counts(0).compared, 100u);
+  EXPECT_EQ(Counts(0).waiting, 0u);
   EXPECT_EQ(Counts(0).incomplete, 0u);
 }
 
@@ -655,6 +658,41 @@ TEST_F(ReplicaSinkTest, AReplicaWhoseRanksWereCutOffIsIncomplete) {
   Give(slot, 1, 1);
   sink_.CloseSlot(slot, 1, feedback_);
   EXPECT_EQ(Counts(1).incomplete, 1u);
+}
+
+TEST_F(ReplicaSinkTest, WhatStayedInDeviceMemoryWithoutStatisticsIsIncompleteAndNotTheSame) {
+  std::vector<pipeline::SlotPtr> unseen;
+  for (const int rank : {0, 1, 2}) {
+    auto slot = std::make_shared<pipeline::SlotIdentity>(*slots_[rank][0]);
+    slot->index = 9;
+    slot->registration.flags |= layout::kSlotOnDevice;
+    sink_.OpenSlot(slot, feedback_);
+    unseen.push_back(slot);
+  }
+  for (const pipeline::SlotPtr& slot : unseen) Give(slot, 1, 0);
+  EXPECT_EQ(Counts(0).compared, 0u);
+  EXPECT_EQ(Counts(0).incomplete, 1u);
+}
+
+TEST_F(ReplicaSinkTest, WhatCameBeforeTheSecondRankWasKnownIsIncomplete) {
+  const auto start = [&](int rank) {
+    pipeline::SessionIdentity identity = test::MakeIdentity("a" + std::to_string(rank), "later");
+    identity.rank = rank;
+    identity.world_size = 2;  // how many of them are on this machine is not known
+    sessions_[rank] = registry_.AddSession(identity);
+    sink_.OpenSession(sessions_[rank]);
+    slots_[rank].clear();
+    Open(rank, "w", 2);
+  };
+  start(0);
+  for (const std::uint64_t step : {1, 2}) Give(0, 0, step, 1);
+  EXPECT_EQ(Counts(0).incomplete, 0u) << "it may be the only one on this machine";
+  start(1);
+  EXPECT_EQ(Counts(0).incomplete, 2u);
+  Give(0, 0, 3, 3);
+  Give(slots_[1][0], 3, 3, /*ordinal=*/1);
+  EXPECT_EQ(Counts(0).compared, 1u);
+  EXPECT_EQ(Counts(0).incomplete, 2u);
 }
 
 TEST_F(ReplicaSinkTest, TwoJobsWithTheSameRunAreNotComparedWithEachOther) {
