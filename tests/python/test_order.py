@@ -6,7 +6,7 @@ import json
 import pytest
 
 import cgdebug
-from conftest import wait_until
+from conftest import Job, remove_segments_of, wait_until
 
 # [8] goes bad at its replay 50, [64] later, at its replay 2.
 TWO_SHAPES = """
@@ -18,11 +18,24 @@ TWO_SHAPES = """
 """
 
 
+@pytest.fixture(scope="module")
+def started():
+    """The job that the tests look at and leave alone, once `live` has started it."""
+    jobs = []
+    yield jobs
+    for one in jobs:
+        one.process.kill()
+        one.process.communicate()
+    remove_segments_of(*(one.pid for one in jobs))
+
+
 @pytest.fixture
-def live(job, cli, daemon):
+def live(started, cli, daemon):
     """cli, of a job of two shapes that is alive and all read."""
-    process = job(TWO_SHAPES + "    print('ready')\n    sys.stdin.readline()\n")
-    assert process.line() == "ready"
+    if not started:
+        started.append(Job(TWO_SHAPES + "    print('ready')\n    sys.stdin.readline()\n"))
+        assert started[0].line() == "ready"
+    process = started[0]
 
     def consumed():
         with daemon.connect() as client:
@@ -108,10 +121,11 @@ def test_lines_of_tail_are_told_apart_and_can_be_put_in_order(live):
     assert events[0]["slot"] != events[1]["slot"]
 
 
-def test_run_names_the_first_by_time(cli):
+def test_run_names_the_first_by_time(cli, monkeypatch):
     import sys
     import textwrap
 
+    monkeypatch.delenv("CGDEBUG_RUN_ID")
     code = "import torch\nfrom cgdebug import *\n" + textwrap.dedent(TWO_SHAPES)
     result = cli("run", "--no-live", "--", sys.executable, "-c", code)
     assert "first NaN: v{8} @50" in result.stderr, result.stderr
