@@ -27,6 +27,11 @@ constexpr std::uint32_t kCapacity = 16;
 // Tensors that wait for their batch cannot be given back to the allocator.
 constexpr std::uint64_t kMostPendingMib = 256;
 
+// BufferPool puts the state of a leaf behind the memory that was asked for, rounded up.
+std::uint64_t DeviceBytesOf(const capture::Buffers& buffers) {
+  return buffers.bytes + sizeof(capture::DirectState);
+}
+
 std::uint64_t ElementCount(const ring::OpLogRow& row) {
   std::uint64_t count = 1;
   for (const std::uint64_t size : row.shape) count *= size;
@@ -313,6 +318,7 @@ OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const Te
   page.slot->registration.graph_id = graph_id;
   page.slot->buffers = capture::AllocateBuffers(capture::OpLogStagingBytes(), page.device,
                                                 capture::Buffers::Kind::kDirect);
+  counters_.device_bytes += DeviceBytesOf(page.slot->buffers);
   pages_.push_back(std::move(page));
   try {
     capture::BeginDirect(pages_.back().slot.get(), tensor.device_index, stream);
@@ -416,6 +422,7 @@ void* OpLog::PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes) {
   slot->registration.graph_id = page.graph_id;
   slot->buffers = capture::AllocateBuffers(capture::OpLogPartsBytes(), page.device,
                                            capture::Buffers::Kind::kDirect);
+  counters_.device_bytes += DeviceBytesOf(slot->buffers);
   void* const parts = slot->buffers.staging;
   try {
     capture::BeginDirect(slot.get(), page.device, page.stream);

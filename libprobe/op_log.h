@@ -28,11 +28,12 @@ struct OpLogDimension {
 };
 inline constexpr std::size_t kMaxOpLogDimensions = capture::ElementOrder::kMaxDimensions;
 
-// What the launches of a log have read so far.
+// What the launches of a log have read so far, and what its pages take.
 struct OpLogCounters {
   std::uint64_t launches = 0;  // each computes a batch of rows
   std::uint64_t rows = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t device_bytes = 0;  // of device memory, also of pages that are complete
 };
 
 // What a row is called. A name obeys the rules for names of probes; readers see the rows of one

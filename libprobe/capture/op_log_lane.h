@@ -19,7 +19,7 @@
 
 namespace cgdebug::capture {
 
-// With this many, a page takes 146 KiB of device memory, and the driver fits 14 pages into 2 MiB.
+// With this many, a page is 146 KiB, for which BufferPool takes 161 KiB of device memory.
 inline constexpr std::size_t kOpLogRowsOfPage = 640;
 inline constexpr std::size_t kMostOpLogTensors = 64;  // of one batch
 

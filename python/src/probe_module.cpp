@@ -286,7 +286,7 @@ class NativeOpLog {
       counters = log_->Counters();
     }
     return py::dict("launches"_a = counters.launches, "rows"_a = counters.rows,
-                    "bytes"_a = counters.bytes);
+                    "bytes"_a = counters.bytes, "device_bytes"_a = counters.device_bytes);
   }
   void Flush() {
     const WithoutGil unlocked;
