@@ -44,7 +44,10 @@ struct Scanned : SeenProbe {
   bool ever_changed = false;
   bool is_empty = false;  // also outside the replays to look at
   SeenSlot seen;
-  std::optional<FirstBad> first_bad;  // with NaN or Inf
+  std::optional<FirstBad> first_bad;    // with NaN or Inf
+  std::optional<FirstBad> first_nan;    // with NaN or +Inf, which no mask has
+  std::optional<Finding> with_nan;      // its snapshots like that one
+  std::optional<Finding> with_neg_inf;  // its other snapshots with Inf
   bool is_mask = false;
 };
 
@@ -59,14 +62,15 @@ class Checker {
     result_.slots = scanned_.size();
     result_.in_part = static_cast<std::size_t>(std::ranges::count_if(
         scanned_, [&](const Scanned& one) { return !source_.slots()[one.slot].part.empty(); }));
-    SortOutMasks();
     for (std::size_t i = 0; i < scanned_.size(); ++i) place_of_[scanned_[i].slot] = i;
+    SortOutMasks();
     for (std::size_t i = 0; i < result_.findings.size(); ++i) {
       finding_of_[{result_.findings[i].slot, result_.findings[i].kind}] = i;
     }
     CountShapes();
     for (const Scanned& scanned : scanned_) {
-      if (scanned.first_bad && !scanned.is_mask) OfferFirst(*scanned.first_bad);
+      const std::optional<FirstBad>& bad = scanned.is_mask ? scanned.first_nan : scanned.first_bad;
+      if (bad) OfferFirst(*bad);
     }
     VerifyValues();
     TakeTold();
@@ -113,7 +117,7 @@ class Checker {
     scanned.keys = *std::move(keys);
     scanned.is_empty = is_empty;
     scanned.abs_max.assign(scanned.keys.size(), NAN);
-    FindingRun nonfinite, mismatch, near_overflow, zero;
+    FindingRun nonfinite, with_nan, with_neg_inf, mismatch, near_overflow, zero;
     std::optional<Snapshot> previous;
     for (const Key& key : scanned.keys) {
       const Result<Snapshot> snapshot = source_.Get(slot, key);
@@ -134,8 +138,15 @@ class Checker {
         mismatch.Add(FindingKind::kMismatch, slot, key.replay);
       }
       if (stats->nonfinite() > 0) {
+        const FirstBad bad{.slot = slot, .snapshot = *snapshot, .stats = *stats};
         nonfinite.Add(FindingKind::kNonfinite, slot, key.replay);
-        NoteBad(slot, *snapshot, *stats, &scanned);
+        TakeEarlier(bad, &scanned.first_bad);
+        if (IsOnlyNegInf(*stats)) {
+          with_neg_inf.Add(FindingKind::kMask, slot, key.replay);
+        } else {
+          with_nan.Add(FindingKind::kNonfinite, slot, key.replay);
+          TakeEarlier(bad, &scanned.first_nan);
+        }
       }
       scanned.seen.Note(*stats);
       const double share = ShareOfMaximum(slot, *stats);
@@ -152,6 +163,8 @@ class Checker {
     for (const FindingRun* run : {&nonfinite, &mismatch, &near_overflow}) {
       if (run->finding) result_.findings.push_back(*run->finding);
     }
+    scanned.with_nan = with_nan.finding;
+    scanned.with_neg_inf = with_neg_inf.finding;
     if (zero.finding && zero.finding->count == scanned.keys.size()) {
       result_.findings.push_back(*zero.finding);
     }
@@ -222,10 +235,8 @@ class Checker {
     return MomentOf(source_.slots()[bad.slot], bad.snapshot);
   }
 
-  void NoteBad(std::size_t slot, const Snapshot& snapshot, const Stats& stats, Scanned* scanned) {
-    const FirstBad bad{.slot = slot, .snapshot = snapshot, .stats = stats};
-    std::optional<FirstBad>& first = scanned->first_bad;
-    if (!first || MomentAt(bad) < MomentAt(*first)) first = bad;
+  void TakeEarlier(const FirstBad& bad, std::optional<FirstBad>* first) const {
+    if (!*first || MomentAt(bad) < MomentAt(**first)) *first = bad;
   }
 
   // Takes the earliest by time, because two graphs, or two shapes of an eager probe, count their
@@ -243,10 +254,17 @@ class Checker {
     for (const Scanned& scanned : scanned_) seen.push_back(scanned.seen);
     const std::set<std::size_t> masks = FindMaskSlots(source_, seen);
     for (Scanned& scanned : scanned_) scanned.is_mask = masks.contains(scanned.slot);
-    for (Finding& finding : result_.findings) {
-      if (finding.kind != FindingKind::kNonfinite) continue;
-      if (masks.contains(finding.slot)) finding.kind = FindingKind::kMask;
+    std::vector<Finding> findings;
+    for (const Finding& finding : result_.findings) {
+      const Scanned& scanned = scanned_[place_of_[finding.slot]];
+      if (!scanned.is_mask || finding.kind != FindingKind::kNonfinite) {
+        findings.push_back(finding);
+        continue;
+      }
+      if (scanned.with_nan) findings.push_back(*scanned.with_nan);
+      if (scanned.with_neg_inf) findings.push_back(*scanned.with_neg_inf);
     }
+    result_.findings = std::move(findings);
   }
 
   // Adds what the daemon found in snapshots that are not here; the others were looked at already.
@@ -260,7 +278,7 @@ class Checker {
       if (!is_mismatch && IsHere(*scanned, told)) continue;
       // The daemon counted as many as the snapshots of a mask have that are here.
       const bool is_mask = scanned->is_mask && told.kind == source::Finding::Kind::kInf &&
-                           told.count == scanned->first_bad->stats.neg_inf;
+                           told.count == scanned->seen.neg_inf;
       const FindingKind kind = is_mismatch ? FindingKind::kMismatch
                                : is_mask   ? FindingKind::kMask
                                            : FindingKind::kNonfinite;

@@ -165,7 +165,7 @@ std::string FindingText(Source& source, const Finding& finding) {
       return fmt::format("note: {} never changed while an earlier probe did: a weight or a mask?",
                          name);
     case FindingKind::kMask:
-      return fmt::format("note: {} holds -Inf in {}, and no other: a mask?", name,
+      return fmt::format("note: {} holds -Inf, no NaN and no +Inf, in {}: a mask?", name,
                          Replays(finding));
     case FindingKind::kZero:
       break;

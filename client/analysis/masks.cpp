@@ -56,9 +56,10 @@ void SeenSlot::Note(const numerics::Stats& stats) {
     was_finite = true;
     return;
   }
-  const bool is_alike = !is_any || (is_only_neg_inf && neg_inf == stats.neg_inf);
-  is_only_neg_inf = is_alike && IsOnlyNegInf(stats);
-  if (std::exchange(is_any, true)) return;
+  if (!IsOnlyNegInf(stats)) return;
+  const bool is_first = neg_inf == 0;
+  is_only_neg_inf = is_first || (is_only_neg_inf && neg_inf == stats.neg_inf);
+  if (!is_first) return;
   neg_inf = stats.neg_inf;
   share = NegInfShare(stats);
 }
@@ -90,7 +91,7 @@ std::set<std::size_t> FindMaskSlots(const source::Source& source,
       std::vector<NonfiniteRow> rows;
       std::vector<std::size_t> slots;
       for (auto row = begin; row != after; ++row) {
-        if (!row->seen->is_any) continue;
+        if (row->seen->neg_inf == 0) continue;
         const bool is_spoilt = row->text.op == "input" && row->seen->was_finite;
         slots.push_back(row->seen->slot);
         rows.push_back({row->text.number, row->text.op, &row->text.inputs,

@@ -37,21 +37,21 @@ inline double NegInfShare(const numerics::Stats& stats) {
 // must list them. Requires: ascending numbers.
 std::vector<bool> FindMasks(const std::vector<NonfiniteRow>& rows);
 
-// What the snapshots of a slot hold that is not finite.
+// What the snapshots of a slot hold that is not finite. Those with NaN or +Inf, which no mask has,
+// are left out: a mask may turn into NaN when its input does.
 struct SeenSlot {
   std::size_t slot = 0;
-  bool is_any = false;           // one of them holds NaN or Inf
-  bool was_finite = false;       // one of them does not
-  bool is_only_neg_inf = false;  // those that do hold the same number of -Inf, and nothing else
-  std::uint64_t neg_inf = 0;     // of the first of them
+  bool was_finite = false;       // one of them holds neither NaN nor Inf
+  bool is_only_neg_inf = false;  // some hold -Inf, and all of these the same number of it
+  std::uint64_t neg_inf = 0;     // of the first of these
   double share = 0;              // likewise, of its elements
 
   void Note(const numerics::Stats& stats);
 };
 
-// Those of the slots that are rows of op logs and may hold -Inf on purpose in every replay. An
-// input that was finite in some replays may not: nobody knows what wrote the -Inf. `seen`: slots in
-// graph order.
+// Those of the slots that are rows of op logs and may hold -Inf on purpose, in every replay in
+// which they hold neither NaN nor +Inf. An input that was finite in some replays may not: nobody
+// knows what wrote the -Inf. `seen`: slots in graph order.
 std::set<std::size_t> FindMaskSlots(const source::Source& source,
                                     const std::vector<SeenSlot>& seen);
 

@@ -29,6 +29,7 @@ struct LogRow {
   std::size_t process = 0;
   SeenSlot seen;
   std::optional<RankPlace> first_nonfinite;
+  std::optional<RankPlace> first_nan;  // with NaN or +Inf, which no mask has
 };
 using LogRows = std::map<std::size_t, LogRow>;  // by slot
 
@@ -204,8 +205,8 @@ class RankFold::State {
     const std::set<std::size_t> masks = FindMaskSlots(source, seen);
     if (!masks.empty()) kept_.masks[path] = masks.size();
     for (const auto& [slot, row] : rows) {
-      if (!row.first_nonfinite || masks.contains(slot)) continue;
-      TakeEarlier(*row.first_nonfinite, &kept_.processes[row.process].first_nonfinite);
+      const auto& first = masks.contains(slot) ? row.first_nan : row.first_nonfinite;
+      if (first) TakeEarlier(*first, &kept_.processes[row.process].first_nonfinite);
     }
     for (const source::Finding& told : source.Findings()) {
       const auto process = process_of.find(told.slot);
@@ -305,6 +306,7 @@ class RankFold::State {
       if (row != nullptr) row->seen.Note(*stats);
       if (stats->nonfinite() > 0) {
         TakeEarlier(place, row != nullptr ? &row->first_nonfinite : &of.first_nonfinite);
+        if (row != nullptr && !IsOnlyNegInf(*stats)) TakeEarlier(place, &row->first_nan);
       }
       if (replica == nullptr || !cursor.positions.is_certain()) continue;
       // The job counts its steps from the start again: which time is meant nobody can tell.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "client/analysis/masks.h"
@@ -110,6 +111,24 @@ TEST(Masks, AnInputThatWasFiniteBeforeIsNoMask) {
   const Check check = CheckOf(log);
   ASSERT_TRUE(check.first);
   EXPECT_EQ(check.first->snapshot.key.replay, 2u);
+}
+
+TEST(Masks, AMaskThatTurnsIntoNanLaterDoesNotHideWhereTheNanBegan) {
+  Log log;
+  AddAttention(&log);
+  log.Row("aten._softmax.default", {1, NAN, 0.5, 0.5}, "4");
+  log.Change(3, 2, {NAN, -kInf, NAN, NAN});
+  const Check check = CheckOf(log);
+  ASSERT_TRUE(check.first);
+  EXPECT_EQ(check.first->slot, 4u);
+  EXPECT_EQ(check.first->snapshot.key.replay, 1u);
+  std::vector<std::tuple<FindingKind, std::uint64_t, std::uint64_t>> of_the_mask;
+  for (const Finding& finding : check.findings) {
+    if (finding.slot != 3) continue;
+    of_the_mask.emplace_back(finding.kind, finding.first_replay, finding.count);
+  }
+  EXPECT_THAT(of_the_mask, ElementsAre(std::tuple(FindingKind::kNonfinite, 2u, 1u),
+                                       std::tuple(FindingKind::kMask, 1u, 1u)));
 }
 
 TEST(Masks, WhatTheDaemonSawEarlierCountsAsTheMaskThatIsHere) {
