@@ -237,7 +237,7 @@ class Uploader:
             except Exception as error:
                 failures += 1
                 pause = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
-                last = isinstance(error, ImportError) or (not follow and failures >= _ATTEMPTS)
+                last = not follow and failures >= _ATTEMPTS
                 then = "gives up" if last else f"tries again in {pause} s"
                 say(f"{type(error).__name__}: {error}; {then}")
                 if last:
@@ -297,7 +297,8 @@ class Uploader:
         for what in missing:
             say(f"not there: {what}")
         for recording in growing:
-            say(f"{recording} is still being written, or was not looked at")
+            is_growing = is_being_written(pathlib.Path(recording))
+            say(f"{recording} " + ("is still being written" if is_growing else "is not all there"))
         if missing or growing:
             say(f"to go on: cgdebug-cli upload {self.folder} {self.url} --follow")
         return 3 if missing or growing or len(copies) < len(self._copies) else 0
@@ -324,6 +325,16 @@ def main() -> int:
     if arguments.url.startswith("memory://"):
         say(f"{arguments.url} would be gone when this process ends. Type another URL")
         return 2
+    try:
+        _remote.filesystem(arguments.url)
+    except (ImportError, ValueError) as error:  # no later attempt would find its protocol
+        known = (
+            "" if isinstance(error, ImportError) else ". Type one that fsspec knows: s3://, gs://"
+        )
+        say(f"cannot copy to {arguments.url}: {error}{known}")
+        return 2
+    except Exception:  # the store does not answer: run() says so and tries again
+        pass
     uploader = Uploader(pathlib.Path(arguments.folder), arguments.url)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, uploader.stop)

@@ -250,6 +250,13 @@ def test_what_would_be_gone_at_once_is_no_place(tmp_path):
     assert code == 2 and "Type another URL" in said
 
 
+def test_a_protocol_that_nobody_knows_is_refused_at_once(tmp_path):
+    code, said = copy_of(write(tmp_path / "a.cgrec"), "nosuch://bucket/a.cgrec")
+    assert code == 2 and "tries again" not in said, said
+    assert "cannot copy to nosuch://bucket/a.cgrec: Protocol not known: nosuch." in said
+    assert "still being written" not in said
+
+
 def test_run_ends_if_its_daemon_died_before_anything_was_recorded(own_daemon, tmp_path):
     daemon = own_daemon()
     program = [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn", "run"]
