@@ -243,6 +243,17 @@ void AddGaps(const Source& source, const Entries& entries, bool with_job, OpLog*
   }
 }
 
+std::uint64_t NanSince(Source& source, const Entries& entries) {
+  std::set<std::size_t> slots;
+  for (const Entry& entry : entries) slots.insert(entry.slot);
+  std::uint64_t first = 0;
+  for (const source::Finding& told : source.Findings()) {
+    if (told.kind != source::Finding::Kind::kNan || !slots.contains(told.slot)) continue;
+    if (first == 0 || told.replay < first) first = told.replay;
+  }
+  return first;
+}
+
 }  // namespace
 
 std::string UnseenNodes::Text() const {
@@ -421,8 +432,11 @@ std::optional<std::size_t> ChooseOpLog(const std::vector<OpLogHead>& logs, const
 std::string NoOpLogText(const std::string& path, const std::string& graph,
                         const std::vector<std::string>& others) {
   if (others.empty()) {
-    return fmt::format("{} has no op log. In the job, write: with cgdebug.debug_mode(model):",
-                       path);
+    return fmt::format(
+        "{} has no op log. In the job, write: with cgdebug.debug_mode(model):  or type: "
+        "cgdebug-cli "
+        "run --watch 'op:*' --eager -- COMMAND",
+        path);
   }
   return fmt::format("{} has no op log of graph '{}'. It has: {}", path, graph,
                      fmt::join(others, ", "));
@@ -451,6 +465,7 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
   Result<OpLog> log = Read(source, *chosen, replay);
   if (!log.ok()) return log.error();
   AddGaps(source, *chosen, /*with_job=*/choice.graph.empty(), &*log);
+  log->nan_since = NanSince(source, *chosen);
   if (replay == 0 || log->lost() == log->rows.size()) {
     return Error{fmt::format("{} has no replay {} of the op log of {}; the newest is {}", path,
                              choice.replay, log->graph, *newest)};

@@ -65,6 +65,8 @@ struct OpLog {
   // Sentences about what the log does not show, except lost rows.
   std::vector<std::string> gaps = {};
   Coverage coverage = {};
+  // The first replay of the log in which the daemon saw a NaN; 0: none that is known.
+  std::uint64_t nan_since = 0;
 
   std::size_t lost() const;
   // The row with that number; nullptr without one.

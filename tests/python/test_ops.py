@@ -235,6 +235,27 @@ def test_the_line_of_an_eager_run_shows_that_run_whatever_came_later(debug_mode,
     assert ["exp_0" in shown[1], "cos_0" in shown[1]] == [False, True], said
 
 
+def test_a_later_replay_names_the_one_in_which_its_nan_began(debug_mode, cli, tmp_path):
+    weight, scale = torch.ones(2), torch.ones(2)
+    path = str(tmp_path / "nan.cgrec")
+    dm = debug_mode()
+    with cgdebug.connect().record(path, "*"):
+        for value in (1.0, 0.0, 1.0):
+            scale.fill_(value)
+            with dm:
+                weight.mul_(scale).div_(scale)
+        dm.log()  # it has been read
+    job = own_session()
+    for source in (job, path):
+        done = cli("ops", source)
+        assert "in/" in done.stdout.split("first non-finite: ")[1], "that of before"
+        command = re.search(r"the first NaN .* replay 2. Type: cgdebug-cli (ops .*)", done.stderr)
+        assert command, done.stderr
+        shown = cli(*shlex.split(command[1]))
+        assert "replay 2:" in shown.stdout and "Type:" not in shown.stderr
+        assert json.loads(cli("--json", "ops", source).stdout)["nan_since"] == 2
+
+
 def test_another_run_under_the_same_names_is_another_replay(debug_mode):
     model = make()
     dm = debug_mode(model)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -327,6 +329,19 @@ def test_an_eager_run_of_a_compiled_program_is_the_reference_for_ops_diff(run, c
     found = cli("ops", "diff", f"{paths[1]}@1", f"{paths[0]}@1")
     assert found.returncode == 1, found.stdout + found.stderr
     assert "first divergence: #" in found.stdout and "fwd/layers.2/mul_0" in found.stdout
+
+
+def test_a_job_that_goes_on_with_nan_is_followed_from_the_module_to_the_op(run, cli, tmp_path):
+    loop = LOOP.replace("range(6)", "range(8)")
+    done = run(MODEL, CALLS["eager"], loop)
+    job = str(tmp_path / "job.py")
+    assert f"next:  cgdebug-cli run --watch 'op:*' --eager -- {sys.executable} {job}" in done.stderr
+    assert re.search(r"next:  cgdebug-cli check \w+\n", done.stderr), done.stderr
+    done = run(MODEL, CALLS["eager"], loop, watch="op:*", options=["--eager"])
+    command = re.search(r"next:  cgdebug-cli (ops .*)", done.stderr)
+    assert command, done.stderr
+    shown = cli(*shlex.split(command[1])).stdout
+    assert re.search(r"first non-finite: #\d+ fwd/copy__0, 1 NaN, job.py", shown), shown
 
 
 def test_eager_without_a_log_says_what_to_type(run):

@@ -181,6 +181,26 @@ TEST(RunSummary, TellsTheCauseBeforeTheSymptomOfAnotherRank) {
   EXPECT_THAT(NextCommands(summary).front(), HasSubstr("show -s 99999999 'l1.out@17'"));
 }
 
+TEST(RunSummary, LeadsFromARowOfAnOpLogToTheReplayOfTheNanAndNotToThatOfAMask) {
+  RunSummary summary = HealthyRun();
+  summary.sessions[0].first_inf = First("fwd/masked_fill_0", 1);
+  summary.sessions[0].first_inf->slot.order = 10;
+  summary.rows = {{"3f2a91c0", 10}, {"3f2a91c0", 13}};
+  EXPECT_EQ(NextCommands(summary).front(), "cgdebug-cli ops '3f2a91c0@g:eager.10@1'");
+  summary.sessions[0].first_nan = First("fwd/mul_0", 7);
+  summary.sessions[0].first_nan->slot.order = 13;
+  EXPECT_EQ(NextCommands(summary, "never").front(), "cgdebug-cli ops '3f2a91c0@g:eager.13@7'");
+}
+
+TEST(RunSummary, LeadsFromStatisticsToWhatCameBeforeAndToTheOp) {
+  RunSummary summary = HealthyRun();
+  summary.sessions[0].first_nan = First("fwd/layers.2", 7);
+  summary.sessions[0].first_nan->kept = live::FirstNonfinite::Kept::kStatistics;
+  EXPECT_THAT(NextCommands(summary, "cgdebug-cli run --watch 'op:*' --eager -- python a.py"),
+              ::testing::ElementsAre("cgdebug-cli check 3f2a91c0",
+                                     "cgdebug-cli run --watch 'op:*' --eager -- python a.py"));
+}
+
 live::Event SnapshotEvent(const std::string& probe, std::uint64_t replay, std::uint64_t nan) {
   v1::TailReply event;
   event.mutable_snapshot()->set_session("3f2a91c0");

@@ -191,6 +191,17 @@ std::string MasksText(const OpLog& log) {
   return Printable("constant -Inf, and nothing else that is not finite (a mask?): " + text);
 }
 
+// Says where a NaN began that is older than the replay shown.
+std::string EarlierText(const OpLog& log, const OpsCommand& command) {
+  if (log.nan_since == 0 || log.nan_since >= log.replay) return {};
+  const Result<Where> where = ParseWhere(command.source, command.graph);
+  const std::string& graph = where->choice.graph;
+  const std::string began =
+      fmt::format("{}{}@{}", where->source, graph.empty() ? "" : "@g:" + graph, log.nan_since);
+  return fmt::format("the first NaN of this log is in replay {}. Type: cgdebug-cli ops {}",
+                     log.nan_since, ShellWord(began));
+}
+
 Json RowJson(const OpRow& row) {
   return {{"number", row.number},
           {"name", row.name},
@@ -269,6 +280,7 @@ int RunOps(Context& context, const OpsCommand& command) {
                  {"lost", log.lost()}, {"missing", log.gaps},      {"other_logs", others}};
     json["masks"] = analysis::MasksOf(log);
     json["coverage"] = CoverageJson(log.coverage);
+    json["nan_since"] = log.nan_since == 0 ? Json(nullptr) : Json(log.nan_since);
     json["first_nonfinite"] = nullptr;
     if (first != nullptr) {
       json["first_nonfinite"] = {{"number", first->number},
@@ -294,6 +306,9 @@ int RunOps(Context& context, const OpsCommand& command) {
   for (const std::string& gap : log.gaps) context.Note(Printable("not shown: " + gap));
   if (code == kExitInconclusive) {
     Context::Print("inconclusive: no NaN or Inf in what is shown, but not all is shown\n");
+  }
+  if (const std::string began = EarlierText(log, command); !began.empty()) {
+    context.Note(Printable(began));
   }
   if (!others.empty()) {
     context.Note(Printable(fmt::format("the newest of {} op logs; others: {}. Choose with: --graph",

@@ -157,17 +157,25 @@ std::set<std::string> KeysOf(const RunSummary& summary) {
   return keys;
 }
 
-// Probes of the run whose comparison says less than "every snapshot matched, or one did not".
-void CountNotCompared(client::Client* client, const std::set<std::string>& sessions,
-                      RunSummary* summary) {
+// Counts the probes of the run whose comparison says less than "every snapshot matched, or one did
+// not", and notes which of the first NaN and Inf are in rows of op logs.
+void LookAtProbes(client::Client* client, const std::set<std::string>& sessions,
+                  RunSummary* summary) {
   const Result<std::vector<live::Probe>> listed =
       live::ListProbes(*client, "", {}, live::LastStats::kNone);
   if (!listed.ok()) {
     summary->complete = false;
     return;
   }
+  std::set<std::pair<std::string, std::uint64_t>> first;
+  for (const live::Session& session : summary->sessions) {
+    if (session.first_nan) first.emplace(session.key, session.first_nan->slot.order);
+    if (session.first_inf) first.emplace(session.key, session.first_inf->slot.order);
+  }
   std::set<std::pair<std::string, std::string>> probes;
   for (const live::Probe& probe : *listed) {
+    const std::pair place(probe.session, probe.slot.order);
+    if (!probe.slot.op.empty() && first.contains(place)) summary->rows.insert(place);
     if (!probe.verdict || !sessions.contains(probe.session)) continue;
     const layout::Verdict& verdict = *probe.verdict;
     const bool is_whole = verdict.state == layout::VerdictState::kFail ||
@@ -177,7 +185,19 @@ void CountNotCompared(client::Client* client, const std::set<std::string>& sessi
   summary->not_compared_probes = probes.size();
 }
 
-void Report(const Context& context, const RunSummary& summary, const FailOn& fail_on) {
+// What runs the job again and logs its ops; empty if it was not told to watch modules.
+std::string LogOpsCommand(const RunOptions& options) {
+  if (options.watch.empty()) return {};
+  for (const char* level : {"graph:", "op:", "kernel:", "fx:"}) {
+    if (options.watch.front().starts_with(level)) return {};
+  }
+  std::string command = "cgdebug-cli run --watch 'op:*' --eager --";
+  for (const std::string& word : options.command) command += " " + ShellWord(word);
+  return command;
+}
+
+void Report(const Context& context, const RunSummary& summary, const RunOptions& options,
+            const FailOn& fail_on) {
   if (context.options.json) {
     const std::string line = Dump(SummaryJson(summary), /*indented=*/false) + "\n";
     std::fwrite(line.data(), 1, line.size(), stderr);
@@ -185,7 +205,9 @@ void Report(const Context& context, const RunSummary& summary, const FailOn& fai
   }
   if (context.options.quiet) return;
   context.Say(SummaryText(summary, fail_on, context.err));
-  for (const std::string& command : NextCommands(summary)) context.Hint(command);
+  for (const std::string& command : NextCommands(summary, LogOpsCommand(options))) {
+    context.Hint(command);
+  }
 }
 
 // Why the recording lost snapshots, and what to do.
@@ -333,7 +355,7 @@ int RunJob(Context& context, const RunOptions& options) {
   summary.job_signal = job.signal();
   Drain(&context.client(), run_id, since_ns, &summary);
   const std::set<std::string> keys = KeysOf(summary);
-  CountNotCompared(&context.client(), keys, &summary);
+  LookAtProbes(&context.client(), keys, &summary);
   if (watch) {
     watch->WaitUntilSeen(keys, summary.complete ? kDrainTimeout : milliseconds(0));
     watch->Stop();
@@ -342,7 +364,7 @@ int RunJob(Context& context, const RunOptions& options) {
                                watch->left_out(), ShellWord(run_id)));
     }
   }
-  Report(context, summary, *fail_on);
+  Report(context, summary, options, *fail_on);
   const int code = ExitCodeOf(summary, *fail_on);
   if (recording == 0) return code;
   const int recorded = StopRecording(context, options, recording, keys);

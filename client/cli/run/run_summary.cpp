@@ -26,9 +26,11 @@ std::string SignalName(int signal) {
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
+constexpr std::string_view kNan = "NaN", kInf = "Inf";
+
 // The first NaN or Inf of one session.
 struct Finding {
-  const char* what;
+  std::string_view what;
   const live::Session* session;
   const live::FirstNonfinite* first;
 };
@@ -43,8 +45,8 @@ bool IsEarlier(const Finding& a, const Finding& b) {
 std::vector<Finding> Earliest(const RunSummary& summary) {
   std::vector<Finding> nan, inf;
   for (const live::Session& session : summary.sessions) {
-    if (session.first_nan) nan.push_back({"NaN", &session, &*session.first_nan});
-    if (session.first_inf) inf.push_back({"Inf", &session, &*session.first_inf});
+    if (session.first_nan) nan.push_back({kNan, &session, &*session.first_nan});
+    if (session.first_inf) inf.push_back({kInf, &session, &*session.first_inf});
   }
   std::vector<Finding> earliest;
   for (const std::vector<Finding>& one : {inf, nan}) {
@@ -256,13 +258,27 @@ std::string FirstFinding(const RunSummary& summary) {
   return found.empty() ? "" : FindingText(found.front());
 }
 
-std::vector<std::string> NextCommands(const RunSummary& summary) {
+std::vector<std::string> NextCommands(const RunSummary& summary, const std::string& log_ops) {
   std::vector<std::string> commands;
   if (const std::vector<Finding> found = Earliest(summary); !found.empty()) {
-    const auto& [what, session, first] = found.front();
-    commands.push_back(
-        fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key,
-                    ShellWord(fmt::format("{}@{}", SlotText(first->slot), first->replay))));
+    const auto is_row = [&](const Finding& finding) {
+      return summary.rows.contains({finding.session->key, finding.first->slot.order});
+    };
+    // An Inf in a row may be that of a mask.
+    const bool is_mask_first = is_row(found.front()) && is_row(found.back());
+    const Finding& finding =
+        is_mask_first && found.back().what == kNan ? found.back() : found.front();
+    const auto& [what, session, first] = finding;
+    if (is_row(finding)) {
+      commands.push_back(OpsCommandOf(session->key, first->slot, first->replay));
+    } else if (first->kept == live::FirstNonfinite::Kept::kValues) {
+      commands.push_back(
+          fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key,
+                      ShellWord(fmt::format("{}@{}", SlotText(first->slot), first->replay))));
+    } else {
+      commands.push_back("cgdebug-cli check " + ShellWord(session->key));
+    }
+    if (!is_row(finding) && !log_ops.empty()) commands.push_back(log_ops);
   }
   if (summary.FailedProbes() > 0) {
     commands.push_back("cgdebug-cli tail --only fail -s " +

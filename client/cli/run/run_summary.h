@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/cli/views/json.h"
@@ -25,6 +27,8 @@ struct RunSummary {
   // The daemon has found every session, read all of it and seen its end: nothing is missing.
   bool complete = false;
   std::uint64_t not_compared_probes = 0;  // with a comparison that did not reach every snapshot
+  // Which first NaN or Inf of a session is in a row of an op log: its key and Slot::order.
+  std::set<std::pair<std::string, std::uint64_t>> rows;
 
   std::uint64_t Replays() const;
   std::uint64_t Snapshots() const;  // the daemon read
@@ -46,8 +50,8 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);
 std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const Style& style);
 // "first NaN: blk3.attn @37 on rank 1": what came first in any rank; empty when there is none.
 std::string FirstFinding(const RunSummary& summary);
-// What to type next.
-std::vector<std::string> NextCommands(const RunSummary& summary);
+// What to type next. `log_ops`: what runs the job again and logs its ops; empty: nothing does.
+std::vector<std::string> NextCommands(const RunSummary& summary, const std::string& log_ops = "");
 Json SummaryJson(const RunSummary& summary);
 
 }  // namespace cgdebug::cli

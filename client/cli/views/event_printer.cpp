@@ -164,12 +164,8 @@ std::string EventPrinter::HumanPage(const live::Event& page) {
     const bool are_masks = page.bad.only_neg_inf == page.bad.rows;
     line += are_masks ? options_.style.Yellow(bad) : options_.style.Red(bad);
   }
-  const std::string graph = slot.graph_id == 0   ? fmt::format("eager.{}", slot.order)
-                            : slot.graph.empty() ? std::to_string(slot.graph_id)
-                                                 : slot.graph;
-  const std::string log =
-      fmt::format("{}@g:{}@{}", page.tensor.session_key, graph, page.tensor.snapshot.key.replay);
-  return line + options_.style.Dim("  cgdebug-cli ops " + Printable(ShellWord(log)));
+  return line + options_.style.Dim("  " + OpsCommandOf(page.tensor.session_key, slot,
+                                                       page.tensor.snapshot.key.replay));
 }
 
 // What TensorPrint wrote begins with the line of its snapshot. That line is left out if the

@@ -33,4 +33,13 @@ std::string ProbeText(const std::string& name, std::uint32_t invocation) {
   return Printable(name) + (invocation == 0 ? "" : "#" + std::to_string(invocation));
 }
 
+std::string OpsCommandOf(const std::string& session_key, const source::Slot& slot,
+                         std::uint64_t replay) {
+  const std::string graph = slot.graph_id == 0   ? fmt::format("eager.{}", slot.order)
+                            : slot.graph.empty() ? std::to_string(slot.graph_id)
+                                                 : slot.graph;
+  return "cgdebug-cli ops " +
+         Printable(ShellWord(fmt::format("{}@g:{}@{}", session_key, graph, replay)));
+}
+
 }  // namespace cgdebug::cli

@@ -14,4 +14,8 @@ std::string ControlText(const layout::SlotControl& control);
 // "blk3.attn", "blk3.attn#1" for its second call in one capture.
 std::string ProbeText(const std::string& name, std::uint32_t invocation);
 
+// "cgdebug-cli ops '3f2a91c0@g:bs=8@1204'": shows the op log of a live job that has the row `slot`.
+std::string OpsCommandOf(const std::string& session_key, const source::Slot& slot,
+                         std::uint64_t replay);
+
 }  // namespace cgdebug::cli
