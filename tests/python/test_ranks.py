@@ -207,6 +207,7 @@ def test_ranks_with_different_graphs_raise_no_alarm_and_their_own_probes_are_nam
     done = cli("run", "-o", path, "--", sys.executable, example, "ep", **environment)
     assert done.returncode == 0, done.stderr
     same = cli("ranks", path, "--replicated", "ep/router*")
+    assert cli("ranks", "--replicated", "ep/router*", path).stdout == same.stdout
     assert same.returncode == 0, same.stdout
     assert "same: 2 replicas on 2 ranks, 6 comparisons" in same.stdout
     assert "note: on rank 0 only: ep/expert0.0.bias and 1 more probe" in same.stdout

@@ -208,6 +208,13 @@ for step in range(20):
 """
 
 
+@pytest.mark.parametrize("option", ["--watch", "--record"])
+def test_the_options_behind_a_glob_are_those_of_the_job(cli, tmp_path, option):
+    job = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "--lr", "0.1"]
+    done = cli("run", option, "*", "--", *job, CGDEBUG_DIR=str(tmp_path))
+    assert "['--lr', '0.1']" in done.stdout, done.stderr
+
+
 def test_run_writes_only_findings_into_a_pipe(cli, job_file, tmp_path):
     # Recorded, so that nothing is lost, which would be a finding as well.
     run = cli("run", "-o", str(tmp_path / "a.cgrec"), "--", sys.executable, job_file(NAN_JOB))

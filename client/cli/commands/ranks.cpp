@@ -342,6 +342,7 @@ RunFunction AddRanks(CLI::App& app) {
                  "say so")
       ->type_name("GLOB")
       ->expected(1)
+      ->allow_extra_args(false)  // else it takes the source behind it
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--replays", command->scope.replays, "only these replays")->type_name("100..200");
   AddWhichOptions(app, &command->scope.which);

@@ -389,6 +389,7 @@ RunFunction AddRun(CLI::App& app) {
          "'graph:', 'kernel:' and 'fx:'. The job need not import cgdebug")
       ->type_name("GLOB")
       ->expected(1)
+      ->allow_extra_args(false)  // else it takes the "--" behind it
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag(
       "--eager", options->eager,
@@ -410,6 +411,7 @@ RunFunction AddRun(CLI::App& app) {
   app.add_option("--record", options->record.probes, "which probes to record: globs; default: all")
       ->type_name("GLOB")
       ->expected(1)
+      ->allow_extra_args(false)  // else it takes the "--" behind it
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--upload", options->upload,
                  "copy the recording behind this URL too, each segment when it is full")
