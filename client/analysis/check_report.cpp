@@ -55,10 +55,10 @@ std::string EarlierLine(Source& source, const FirstBad& first) {
   if (first.earlier.empty()) return "";
   std::string line = "  same probe before, abs max: ";
   for (const FirstBad::Earlier& earlier : first.earlier) {
-    line += fmt::format(" {}: {:.2g} ", ReplayText(source.slots()[first.slot], earlier.key),
-                        earlier.abs_max);
+    line += fmt::format("{}{}: {:.2g}", &earlier == first.earlier.data() ? " " : "  ",
+                        ReplayText(source.slots()[first.slot], earlier.key), earlier.abs_max);
   }
-  if (first.growth > 1.05) line += fmt::format("  growing {:.2g}x per replay", first.growth);
+  if (first.growth > 1.05) line += fmt::format("   growing {:.2g}x per replay", first.growth);
   const layout::DtypeInfo* info = layout::FindDtype(source.slots()[first.slot].dtype);
   if (info != nullptr && info->is_floating) {
     line += fmt::format("; {} max is {:.3g}", info->short_name, info->max_finite);
@@ -251,7 +251,7 @@ std::string NothingFound(const Check& check) {
                      Where(check), how);
 }
 
-std::string Completeness(const Check& check) {
+std::string Completeness(const Check& check, std::size_t max_rows) {
   std::string text;
   if (check.snapshots == 0) {
     text = check.missing.empty() ? "nothing to check: no snapshot is in it\n"
@@ -267,7 +267,11 @@ std::string Completeness(const Check& check) {
     text += fmt::format("{}{} of {} probes in replay {}\n", word, check.present, check.expected,
                         check.replay);
   }
-  for (const std::string& missing : check.missing) text += "missing: " + missing + "\n";
+  const std::size_t shown = std::min(check.missing.size(), max_rows);
+  for (std::size_t i = 0; i < shown; ++i) text += "missing: " + check.missing[i] + "\n";
+  if (shown < check.missing.size()) {
+    text += fmt::format("  and {} more like these\n", check.missing.size() - shown);
+  }
   if (check.unseen_kernels > 0) {
     text +=
         fmt::format("not looked at: {} kernel{} that no row shows, the first: {}\n",
@@ -362,7 +366,7 @@ std::string CheckText(Source& source, const Check& check, std::size_t max_rows) 
   }
   text += FindingsText(source, check, max_rows);
   if (check.found()) text += ByRankText(check.ranks, "found on", "no finding seen on");
-  return text + Completeness(check);
+  return text + Completeness(check, max_rows);
 }
 
 Json CheckJson(Source& source, const Check& check) {

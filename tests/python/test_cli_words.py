@@ -63,6 +63,23 @@ def test_show_says_why_a_recording_lacks_what_was_asked_for(cli, recording, what
     assert result.returncode == 4 and text in result.stderr
 
 
+def test_what_many_probes_lack_fills_no_screen(cli, tmp_path):
+    path = str(tmp_path / "a.cgrec")
+    writer = _recording.Writer(path)
+    session = writer.add_session("0" * 32, "job", -1)
+    for number in range(14):
+        slot = writer.add_slot(session, f"x{number}", "float32", (1,))
+        writer.append(slot, 1, numpy.float32([number]))
+        writer.lose(slot, 1, 1)
+    writer.close()
+    count = len(json.loads(cli("--json", "check", path).stdout)["missing"])
+    lines = cli("check", path).stdout.splitlines()
+    assert count >= 14 and f"  and {count - 10} more like these" in lines
+    assert sum(line.startswith("missing: ") for line in lines) == 10
+    lines = cli("check", path, "--max-rows", "20").stdout.splitlines()
+    assert sum(line.startswith("missing: ") for line in lines) == count
+
+
 def test_a_call_is_shown_by_the_name_it_is_listed_under(cli, tmp_path):
     path = str(tmp_path / "a.cgrec")
     writer = _recording.Writer(path)

@@ -7,8 +7,10 @@
 #include <string>
 
 #include "client/analysis/check_report.h"
+#include "client/analysis/op_log.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
+#include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/source_rows.h"
 #include "daemon/core/options/whole_number.h"
 
@@ -69,12 +71,17 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   }
   if (check->first && command.source != "live") {
     const source::Slot& slot = source->slots()[check->first->slot];
-    context.Hint("cgdebug-cli show " +
-                 ShellWord(command.source + ":" + SlotText(slot) + "@" +
-                           std::to_string(check->first->snapshot.key.replay)) +
-                 (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
-                 (HasSeveralJobs(*source) ? " -s " + ShellWord(slot.session) : "") +
-                 " --where nonfinite");
+    const source::Snapshot& snapshot = check->first->snapshot;
+    const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
+                              (HasSeveralJobs(*source) ? " -s " + ShellWord(slot.session) : "");
+    if (analysis::ParseOpText(slot.op)) {
+      context.Hint(OpsCommandOf(command.source, slot, snapshot.key.replay) + among);
+    } else {
+      context.Hint(
+          "cgdebug-cli show " +
+          ShellWord(fmt::format("{}:{}@{}", command.source, SlotText(slot), snapshot.key.replay)) +
+          among + (snapshot.has_values ? " --where nonfinite" : ""));
+    }
   }
   return ExitCodeOf(*check);
 }
