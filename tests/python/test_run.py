@@ -208,6 +208,19 @@ for step in range(20):
 """
 
 
+def test_where_a_job_that_ended_was_last_is_known(cli):
+    code = """
+import torch
+from cgdebug import CudaGraphTensorProbe, TensorStats
+probe = CudaGraphTensorProbe("last", [TensorStats()], mode="always")
+for n in range(3):
+    probe(torch.ones(2))
+"""
+    run = cli("run", "--", sys.executable, "-c", code).stderr.split("cgdebug: run ")[1].split()[0]
+    (rank,) = json.loads(cli("--json", "where", run).stdout)["jobs"][0]["ranks"]
+    assert rank["place"] == "eager" and rank["after"]["name"] == "last" and rank["replay"] == 3
+
+
 @pytest.mark.parametrize("option", ["--watch", "--record"])
 def test_the_options_behind_a_glob_are_those_of_the_job(cli, tmp_path, option):
     job = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "--lr", "0.1"]

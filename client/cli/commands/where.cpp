@@ -323,8 +323,13 @@ int RunLive(Context& context, const std::string& wanted) {
       trails[session.session].graphs.push_back({graph.graph_id, graph.label, graph.replays});
     }
   }
+  std::set<std::string> alive;
+  for (const live::Session& session : all) {
+    if (session.state == live::SessionState::kAlive) alive.insert(session.key);
+  }
   for (const live::Probe& probe : *probes) {
-    if (probe.retired || probe.slot.in_body) continue;
+    // A job that ends closes its probes.
+    if ((probe.retired && alive.contains(probe.session)) || probe.slot.in_body) continue;
     Passed passed = PassedAt(probe.slot);
     passed.launch = probe.launch;
     passed.replay = std::max(probe.counters.replays, probe.reached);
