@@ -209,8 +209,8 @@ std::string Finish(std::chrono::nanoseconds timeout) {
   if (printed == 0) return {};
   const std::uint64_t shown = std::min(printed, ring::LoadRelaxed(consumer.terminal_lines));
   return "cgdebug: " + std::to_string(printed) + (printed == 1 ? " line" : " lines") +
-         " printed, " + std::to_string(shown) + " of them here. All of them: cgdebug-cli tail -s " +
-         key;
+         " of TensorPrint, " + std::to_string(shown) +
+         " of them in this terminal. All of them: " + "cgdebug-cli tail -s " + key;
 }
 
 }  // namespace cgdebug

@@ -264,8 +264,8 @@ class Judge {
       }
       if (row.lost > 0) {
         report_.missing_count += row.lost;
-        sentences.push_back(fmt::format("{} lacks {} snapshot{} that were lost", RankText(row),
-                                        row.lost, row.lost == 1 ? "" : "s"));
+        sentences.push_back(fmt::format("{} lacks {} snapshot{}: lost, or no longer kept",
+                                        RankText(row), row.lost, row.lost == 1 ? "" : "s"));
       }
       if (process.unread > 0) {
         report_.missing_count += process.unread;

@@ -173,7 +173,9 @@ std::string RanksText(const RanksReport& report, const RanksOptions& options) {
   if (report.first_close) lines.push_back(CloseText(report, options));
   if (report.missing_count > 0) {
     lines.push_back(fmt::format("{}: {} missing", report.found() ? "incomplete" : "inconclusive",
-                                Plural(report.missing_count, "snapshot or rank")));
+                                report.missing_count == 1
+                                    ? "1 snapshot or rank"
+                                    : fmt::format("{} snapshots or ranks", report.missing_count)));
     for (const std::string& sentence : report.missing) lines.push_back("  " + sentence);
   }
   const std::string compared =

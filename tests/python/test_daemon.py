@@ -294,7 +294,10 @@ def test_print_lines_reach_the_jobs_own_stderr(daemon, job):
     lines = [line for line in err.splitlines() if "blk.out" in line]
     assert len(lines) == 3 and all(f"@{n}" in line for n, line in zip((1, 3, 5), lines))
     assert "f32[3]" in lines[0]
-    assert "3 lines printed" in err.splitlines()[-1] and "cgdebug-cli tail" in err.splitlines()[-1]
+    assert (
+        "3 lines of TensorPrint" in err.splitlines()[-1]
+        and "cgdebug-cli tail" in err.splitlines()[-1]
+    )
 
 
 def test_a_job_starts_its_own_daemon(no_daemon, job):

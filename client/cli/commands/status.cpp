@@ -181,7 +181,7 @@ std::string ReplicasText(const live::JobRanks& job, const Style& style) {
   }
   if (sum.close > 0) text += fmt::format("  {} close, not equal", FormatGrouped(sum.close));
   if (sum.incomplete > 0) {
-    text += "  " + style.Yellow(fmt::format("{} without a rank that lacked them or came too late",
+    text += "  " + style.Yellow(fmt::format("{} not on all ranks: one lacked them or came too late",
                                             FormatGrouped(sum.incomplete)));
   } else if (sum.different + sum.close == 0) {
     text += "  the same on all ranks of this machine";
