@@ -152,8 +152,7 @@ class Judge {
       std::optional<replicas::Difference> unequal =
           judge.Take(cell.number, cell.position, *cell.vote);
       if (!unequal) {
-        const replicas::Value& value = cell.vote->values().front();
-        if (!value.hash && !value.stats.has_hash) ++report_.without_hash;
+        if (cell.vote->lacks_hash()) ++report_.without_hash;
         continue;
       }
       ++report_.unequal;

@@ -31,8 +31,9 @@ std::vector<std::size_t> Difference::Minority() const {
 std::optional<Difference> AttemptJudge::Take(std::size_t replica, const Position& position,
                                              const Vote& vote) {
   Seen& seen = seen_[replica];
-  if (vote.values().size() == 1) {
-    const Value& value = vote.values().front();
+  const std::vector<Vote::Choice> values = vote.values();
+  if (values.size() == 1) {
+    const Value& value = values.front();
     const bool is_change = seen.before && !HaveSameValues(*seen.before, value);
     if (is_change && proof_ != position) {
       ++proven_;
@@ -43,14 +44,14 @@ std::optional<Difference> AttemptJudge::Take(std::size_t replica, const Position
     return std::nullopt;
   }
   std::size_t lead = 0;
-  Difference difference = Describe(vote, &lead);
+  Difference difference = Describe(vote, values, &lead);
   difference.position = position;
   difference.equal_before = seen.equal_before;
   difference.is_close = vote.IsClose(options_.tolerance);
   // A tensor that most ranks did not change was changed on the others by nothing that they share.
   bool is_held = false;
   if (seen.before && difference.has_majority) {
-    is_held = HaveSameValues(*seen.before, vote.values()[lead]);
+    is_held = HaveSameValues(*seen.before, values[lead]);
   }
   const bool was_reproducible = proven_ >= kProvenReproducible && !had_close_;
   difference.is_finding =
@@ -68,16 +69,16 @@ std::vector<std::size_t> AttemptJudge::PlacesOf(const Bits& processes) const {
   return places;
 }
 
-// The different values, those of most ranks first; `lead` is the place of these in the vote.
-Difference AttemptJudge::Describe(const Vote& vote, std::size_t* lead) const {
+// The different values, those of most ranks first; `lead` is the place of these in `of_vote`.
+Difference AttemptJudge::Describe(const Vote& vote, const std::vector<Vote::Choice>& of_vote,
+                                  std::size_t* lead) const {
   Difference difference;
   difference.is_scattered = vote.is_scattered();
   difference.ranks = vote.processes().Count();
-  if (vote.values().empty()) return difference;
+  if (of_vote.empty()) return difference;
   std::vector<std::pair<RankValues, std::size_t>> values;
-  for (std::size_t i = 0; i < vote.values().size(); ++i) {
-    const Vote::Choice& value = vote.values()[i];
-    values.push_back({{PlacesOf(value.processes), value.stats}, i});
+  for (std::size_t i = 0; i < of_vote.size(); ++i) {
+    values.push_back({{PlacesOf(of_vote[i].processes), of_vote[i].stats}, i});
   }
   std::ranges::sort(values, [](const auto& x, const auto& y) {
     const std::vector<std::size_t>&of_x = x.first.processes, &of_y = y.first.processes;

@@ -82,7 +82,8 @@ class AttemptJudge {
     std::optional<Value> before;  // if it was equal
     std::uint64_t equal_before = 0;
   };
-  Difference Describe(const Vote& vote, std::size_t* lead) const;
+  Difference Describe(const Vote& vote, const std::vector<Vote::Choice>& of_vote,
+                      std::size_t* lead) const;
   void JoinClose(Difference* difference) const;
   std::vector<std::size_t> PlacesOf(const Bits& processes) const;
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <tuple>
 #include <utility>
 
 #include "daemon/core/numerics/stats_difference.h"
@@ -13,6 +15,12 @@ using numerics::Stats;
 
 // How far apart the outermost elements of replicas may be that are close, relative to the largest.
 constexpr double kOutermostTolerance = 1e-3;
+
+// What there is to compare besides statistics. Only among values for which this is the same can one
+// not be the same as two that differ.
+auto HashesOf(const Value& value) {
+  return std::tuple(value.hash.has_value(), value.stats.has_hash);
+}
 
 }  // namespace
 
@@ -109,16 +117,41 @@ bool Vote::IsClose(double tolerance) const {
 void Vote::Put(const Choice& value) {
   if (parts_.is_scattered) return;
   for (Choice& own : parts_.values) {
-    if (!HaveSameValues(own, value)) continue;
+    if (HashesOf(own) != HashesOf(value) || !HaveSameValues(own, value)) continue;
     for (const std::size_t process : value.processes.Members()) own.processes.Set(process);
-    // Or one without a hash would make others the same whose hashes differ.
-    if (!own.hash) own.hash = value.hash;
     return;
   }
   parts_.values.push_back(value);
   if (parts_.values.size() <= kMostValues) return;
   parts_.is_scattered = true;
   parts_.values.clear();
+}
+
+std::vector<Vote::Choice> Vote::values() const {
+  std::vector<Choice> values = parts_.values, joined;
+  std::ranges::stable_sort(values, std::greater(), HashesOf);
+  for (Choice& value : values) {
+    Choice* most = nullptr;
+    bool is_clear = false;
+    for (Choice& other : joined) {
+      if (!HaveSameValues(other, value)) continue;
+      const std::size_t count = other.processes.Count();
+      const std::size_t before = most == nullptr ? 0 : most->processes.Count();
+      if (count >= before) is_clear = count > before;
+      if (count > before) most = &other;
+    }
+    if (!is_clear) {
+      joined.push_back(std::move(value));
+      continue;
+    }
+    for (const std::size_t process : value.processes.Members()) most->processes.Set(process);
+  }
+  return joined;
+}
+
+bool Vote::lacks_hash() const {
+  return std::ranges::any_of(
+      parts_.values, [](const Choice& value) { return !value.hash && !value.stats.has_hash; });
 }
 
 void Vote::Add(std::size_t process, const Stats& stats, std::optional<std::uint64_t> hash) {

@@ -58,7 +58,9 @@ class Vote {
     bool Within(double distance) const { return !has_nan && most - least <= distance; }
   };
   struct Parts {
-    std::vector<Choice> values;  // empty if there are too many
+    // Empty if there are too many. One without a hash is kept apart from those that have one: which
+    // of them it is the same as is clear when all are here.
+    std::vector<Choice> values;
     Bits processes;
     bool is_scattered = false;
     Range l1, mean, min, max, nonfinite, count;
@@ -74,8 +76,11 @@ class Vote {
   void Merge(const Vote& other, const std::vector<std::size_t>& places);
 
   const Parts& parts() const { return parts_; }
-  // Empty if there are too many.
-  const std::vector<Choice>& values() const { return parts_.values; }
+  // Empty if there are too many. One without a hash counts for the value with its statistics that
+  // most processes have; if there is no such one, for itself. In whatever order they came.
+  std::vector<Choice> values() const;
+  // Whether some are known by statistics alone.
+  bool lacks_hash() const;
   bool is_scattered() const { return parts_.is_scattered; }
   const Bits& processes() const { return parts_.processes; }
   // Whether all lie within a relative tolerance of each other, by l1 and mean, and the outermost
