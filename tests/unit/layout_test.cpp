@@ -300,6 +300,9 @@ TEST(Layout, LargePayloadsArePageAlignedAndSmallOnesAlignedToALine) {
   EXPECT_EQ(ComputeGeometry(5000, 2).payload_stride_bytes, 8192u);
   EXPECT_EQ(ComputeGeometry(100, 2).payload_stride_bytes, 128u);
   EXPECT_EQ(ComputeGeometry(0, 2).payload_stride_bytes, 0u);
+  EXPECT_EQ(ComputeGeometry(64, 1).block_bytes, kPageBytes);
+  EXPECT_EQ(ComputeGeometry(64, 2).block_bytes, 2 * kPageBytes);
+  EXPECT_EQ(ComputeGeometry(64, 33).block_bytes, 2 * kPageBytes);
 }
 
 TEST(Layout, ASlotOnTheDeviceHasRoomForStatisticsAndOneTensorHoweverLongItsRings) {
