@@ -187,6 +187,7 @@ def test_a_recording_that_ended_early_is_exit_3(cli, job_file, tmp_path):
     run = cli("run", "-o", str(tmp_path / "a.cgrec"), "--max-size", "64K", "--", sys.executable,
               job_file(JOB))  # fmt: skip
     assert run.returncode == 3 and "size limit reached" in run.stderr, run.stderr
+    assert "64 KiB were allowed: --max-size" in run.stderr
 
 
 def test_a_glob_that_matched_nothing_is_exit_4_and_names_what_there_is(cli, job_file, tmp_path):

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/core/base/realtime.h"
+#include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/checksum.h"
 #include "daemon/core/recording/recording_files.h"
 #include "daemon/core/recording/segment_walk.h"
@@ -168,7 +169,9 @@ Result<void> RecordingWriter::MakeRoom(std::uint64_t bytes) {
   const std::uint64_t total = bytes_before_ + segment_->bytes() + bytes;
   if (options_.max_bytes != 0 &&
       total + index_bytes + layout::kEndRecordBytes > options_.max_bytes) {
-    Finish(StopReason::kMaxSize, fmt::format("{} bytes were allowed", options_.max_bytes));
+    Finish(StopReason::kMaxSize,
+           fmt::format("{} were allowed: --max-size, or --max-disk of the daemon",
+                       numerics::FormatBytes(options_.max_bytes)));
     return Refused();
   }
   if (segment_->bytes() + bytes > options_.roll_bytes &&
