@@ -38,7 +38,7 @@ SlotSpec Waiting(const std::string& name, std::uint64_t elements, std::uint32_t 
 TEST_F(DaemonPressureTest, ASlotThatItCannotReadDoesNotHoldUpTheJob) {
   DaemonProcess daemon(directory_);
   SlotSpec unreadable = Waiting("", 8, 2);  // no name: refused
-  unreadable.wait_deadline_ms = 500;
+  unreadable.wait_deadline_ms = 60'000;
   ProducerProcess job({unreadable, Waiting("good", 8, 64)});
   std::uint64_t took_ns = 0;
   for (std::uint64_t i = 1; i <= 20; ++i) {
@@ -46,7 +46,7 @@ TEST_F(DaemonPressureTest, ASlotThatItCannotReadDoesNotHoldUpTheJob) {
     ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "good", i)) << "the daemon moves";
     took_ns += job.Write(0);
   }
-  EXPECT_LT(took_ns, 500'000'000u) << "less than one deadline in all";
+  EXPECT_LT(took_ns, 60'000'000'000u) << "less than one deadline in all";
 }
 
 TEST_F(DaemonPressureTest, TwoHundredSlotsNeedNoDescriptorEach) {
@@ -57,7 +57,7 @@ TEST_F(DaemonPressureTest, TwoHundredSlotsNeedNoDescriptorEach) {
   std::vector<SlotSpec> specs;
   for (std::uint32_t i = 0; i < kSlots; ++i) {
     specs.push_back(Waiting("a" + std::to_string(i), 200'000, 4));  // 3 MiB of ring
-    specs.back().wait_deadline_ms = 20'000;
+    specs.back().wait_deadline_ms = 300'000;
   }
   std::vector<std::unique_ptr<ProducerProcess>> jobs;
   for (std::uint32_t i = 0; i < kJobs; ++i)
@@ -77,7 +77,7 @@ TEST_F(DaemonPressureTest, TwoHundredSlotsNeedNoDescriptorEach) {
       wait_ns += counters.wait_ns();
     }
   }
-  EXPECT_LT(wait_ns, 20'000'000'000u) << "less than one deadline in all";
+  EXPECT_LT(wait_ns, 300'000'000'000u) << "less than one deadline in all";
 }
 
 TEST_F(DaemonPressureTest, AJobThatItHadNoDescriptorForIsReadWhenItHasOne) {
@@ -160,7 +160,7 @@ TEST_F(DaemonPressureTest, AJobThatAsksForRoomGetsWhatADeadOneHeld) {
               } catch (const ring::SharedMemoryError& error) {
                 if (!error.no_space()) return 2;
               }
-              if (!segment.AskForRoom(kBytes + (1 << 20), std::chrono::seconds(20))) return 3;
+              if (!segment.AskForRoom(kBytes + (1 << 20), kDeadline)) return 3;
               segment.Allocate(kBytes);
               segment.Close(/*unlink=*/true);
               return 0;

@@ -216,12 +216,12 @@ TEST_F(DaemonTest, TellsAnEndFromADeathAndRemovesTheFilesAfterKeepDead) {
   ProducerProcess job({Recording("blk0.out", 4)});
   job.Write(0, 1);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 1));
-  job.ExitCleanly();
   client::Client client = daemon.Connect();
   v1::Session::State state = v1::Session::ALIVE;
   ASSERT_TRUE(client
                   .Tail(request,
                         [&](const v1::TailReply& event) {
+                          if (event.caught_up()) job.ExitCleanly();
                           if (event.has_session_change() && event.session_change().ended()) {
                             state = event.session_change().session().state();
                           }

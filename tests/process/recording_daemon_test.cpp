@@ -227,7 +227,7 @@ TEST_F(RecordingDaemon, TellsExactlyWhatWasOverwrittenBeforeItCouldRead) {
 }
 
 TEST_F(RecordingDaemon, ARunningJobWaitsForALosslessRecordingUntilItEnds) {
-  ProducerProcess job({{.name = "a", .print_every = 5, .wait_deadline_ms = 10'000}});
+  ProducerProcess job({{.name = "a", .print_every = 5, .wait_deadline_ms = 600'000}});
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
   const auto has_policy = [&](v1::ProbeInfo::Policy policy) {
     return WaitUntil([&] {

@@ -72,7 +72,7 @@ TEST_F(RecordingToDisk, HoldsEverythingOfAJobThatWaits) {
                         .record_every = 1,
                         .to_disk = true,
                         .policy = layout::Policy::kWait,
-                        .wait_deadline_ms = 30'000}});
+                        .wait_deadline_ms = 600'000}});
   DaemonProcess daemon(dir_);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 0));
   job.Write(0, 500);
@@ -284,7 +284,7 @@ TEST_F(RecordingToDisk, EndsAtTheSizeThatTheDaemonAllowsAndTheJobGoesOn) {
                         .record_every = 1,
                         .to_disk = true,
                         .policy = layout::Policy::kWait,
-                        .wait_deadline_ms = 30'000}});
+                        .wait_deadline_ms = 600'000}});
   DaemonProcess daemon(dir_, {"--max-disk", "3M", "--roll-size", "1M"});
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 0));
   job.Write(0, 30);

@@ -148,7 +148,7 @@ TEST(RingDeath, AKilledReadersSuccessorGoesOnWhereItsCreditEnds) {
   ASSERT_NE(seen, MAP_FAILED);
   SegmentWriter segment{Identity{}};
   auto registration = test::MakeSlot("a", kElements, kCapacity, layout::Policy::kWait);
-  registration.wait_deadline_ms = 60'000;
+  registration.wait_deadline_ms = 600'000;
   const auto slot = test::PublishSlot(segment, registration);
   SlotRingWriter writer(slot.block.data, segment.producer(), segment.gate());
   const SlotRingReader own = segment.OpenSlot(slot.index, slot.block);

@@ -13,6 +13,13 @@
 extern char** environ;
 
 namespace cgdebug::test {
+namespace {
+
+client::ConnectOptions Patient(const std::string& socket) {
+  return {.socket = socket, .name = "test", .timeout = kDeadline};
+}
+
+}  // namespace
 
 pid_t SpawnDaemon(const std::vector<std::string>& arguments, const std::string& shell) {
   std::vector<std::string> words = {CGDEBUG_DAEMON_BINARY};
@@ -39,7 +46,7 @@ DaemonProcess::DaemonProcess(const testing_support::TempDir& directory,
   pid_ = SpawnDaemon(words, shell);
   const bool up = WaitUntil([&] {
     client::Client client;
-    return client.Connect({socket_, false, "test"}).ok();
+    return client.Connect(Patient(socket_)).ok();
   });
   if (!up) throw std::runtime_error("the daemon does not accept connections");
 }
@@ -78,7 +85,7 @@ bool DaemonProcess::Running() {
 
 client::Client DaemonProcess::Connect() {
   client::Client client;
-  const auto connected = client.Connect({socket_, false, "test"});
+  const auto connected = client.Connect(Patient(socket_));
   if (!connected.ok()) throw std::runtime_error(connected.error().message);
   return client;
 }

@@ -118,7 +118,6 @@ TEST_F(Gate, ASlotThatNobodyReadsCostsOneDeadlineWhileItsNeighbourIsRead) {
   const layout::SlotHead head = segment_.OpenSlot(unread.index, unread.block).head();
   EXPECT_EQ(head.overwrote_unread, 19u);
   EXPECT_EQ(head.waits, 1u);
-  EXPECT_LT(head.wait_ns, 200'000'000u);
   EXPECT_EQ(segment_.OpenSlot(read.index, read.block).head().overwrote_unread, 0u);
 }
 
@@ -167,7 +166,7 @@ TEST_F(Gate, WritersInParallelShareOneDeadline) {
 }
 
 TEST_F(Gate, AReaderThatMovesAgainIsWaitedForAgain) {
-  const auto slot = Slot(1, milliseconds(100));
+  const auto slot = Slot(1, milliseconds(2'000));  // it moves within that, on any machine
   SlotRingWriter writer = Writer(slot);
   auto daemon = Daemon();
   ASSERT_EQ(daemon.line().Receive(), "ready");

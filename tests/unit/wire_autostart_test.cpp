@@ -12,6 +12,7 @@
 #include "daemon/core/endpoint/autostart.h"
 #include "daemon/core/endpoint/endpoint.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
 
 namespace cgdebug::wire {
 namespace {
@@ -36,7 +37,7 @@ class AutostartTest : public ::testing::Test {
     return path;
   }
   Result<UniqueFd> Start(const std::string& executable,
-                         std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+                         std::chrono::milliseconds timeout = std::chrono::seconds(120)) {
     AutostartOptions options;
     options.executable = executable;
     options.timeout = timeout;
@@ -78,7 +79,7 @@ TEST_F(AutostartTest, ManyClientsAtOnceEndWithOneDaemon) {
     clients.emplace_back([this, &daemon] {
       AutostartOptions options;
       options.executable = CGDEBUG_FAKE_DAEMON;
-      options.timeout = std::chrono::seconds(30);
+      options.timeout = std::chrono::seconds(120);
       bool started = false;
       const Result<UniqueFd> fd = ConnectOrStart(socket_, options, &started);
       daemon = fd.ok() && *fd ? CheckPeer(fd->get())->pid : -1;
@@ -102,7 +103,7 @@ TEST_F(AutostartTest, FailureShowsWhatTheDaemonSaidAndWhereItsLogIs) {
 TEST_F(AutostartTest, AProgramThatNeverSaysItIsReadyEndsAtTheDeadlineWithWhatItSaid) {
   const Result<UniqueFd> fd =
       Start(Script("echo $$ > " + (dir_ / "pid") + "; echo still loading; exec sleep 60"),
-            std::chrono::milliseconds(500));
+            std::chrono::seconds(2));
   ASSERT_FALSE(fd.ok());
   EXPECT_THAT(fd.error().message, HasSubstr("did not say within"));
   EXPECT_THAT(fd.error().message, HasSubstr("still loading"));
@@ -118,9 +119,14 @@ TEST_F(AutostartTest, ShowsOnlyWhatThisStartWroteIntoTheLog) {
 }
 
 TEST_F(AutostartTest, DaemonThatNeverAcceptsEndsAtTheDeadline) {
-  const Result<UniqueFd> fd = Start(Script("exit 0"), std::chrono::milliseconds(50));
-  ASSERT_FALSE(fd.ok());
-  EXPECT_THAT(fd.error().message, HasSubstr("accepted no connection within 50 ms"));
+  const std::string program = Script("exit 0");
+  std::string problem;
+  const auto is_told = [&] {  // on a slow machine the program itself may be late
+    const Result<UniqueFd> fd = Start(program, std::chrono::milliseconds(50));
+    problem = fd.ok() ? "it was started" : fd.error().message;
+    return problem.find("accepted no connection within 50 ms") != std::string::npos;
+  };
+  EXPECT_TRUE(test::WaitUntil(is_told)) << problem;
 }
 
 TEST_F(AutostartTest, MissingExecutableIsNamed) {
