@@ -116,10 +116,10 @@ CommandLine::CommandLine(Context& context)
       app_("See the tensors inside a CUDA graph from outside the process", kProgram) {
   app_.formatter(std::make_shared<HelpFormatter>());
   app_.footer(
-      "  cgdebug-cli run --watch '*' -- python train.py     look at the output of every module\n"
-      "  cgdebug-cli tail -f 'blk3.*'                       follow the probes of a job that runs\n"
-      "  cgdebug-cli show blk3.attn.out                     look at one tensor\n"
-      "  cgdebug-cli doctor                                 when something does not work\n");
+      "  cgdebug-cli run --watch '*' -- python train.py   look at every module\n"
+      "  cgdebug-cli tail -f 'blk3.*'                     watch a job that runs\n"
+      "  cgdebug-cli show blk3.attn.out                   look at one tensor\n"
+      "  cgdebug-cli doctor                               when something does not work\n");
   app_.require_subcommand(0, 1);
   app_.fallthrough();
   app_.set_help_flag("-h,--help", "this text");
