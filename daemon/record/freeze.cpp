@@ -7,6 +7,8 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "daemon/core/numerics/format.h"
@@ -222,6 +224,30 @@ class SlotFreeze {
 
   std::uint64_t left_out() const { return out_first_ == 0 ? 0 : out_last_ - out_first_ + 1; }
 
+  const SlotRecord& record() const { return record_; }
+  // The replays that were written.
+  std::set<std::uint64_t> Replays() const {
+    std::set<std::uint64_t> replays;
+    for (const auto& [ordinal, replay] : written_) replays.insert(replay);
+    return replays;
+  }
+
+  // Writes down which replays of its graph the ring left out: those that the slot wanted, between
+  // its own, without an ordinal. With `to_end` also those behind its last one. Returns how many.
+  std::uint64_t LoseLeftOut(const std::set<std::uint64_t>& of_graph, bool to_end) {
+    if (written_.empty() && produced_ != 0) return 0;  // all of its own are lost
+    std::uint64_t left_out = 0;
+    Place before = written_.empty() ? Place{} : written_.front();
+    for (const Place& next : written_) {
+      // The job counts what a ring leaves out.
+      if (record_.counters.suppressed != 0) left_out += LoseBetween(of_graph, before, next);
+      before = next;
+    }
+    // Or the rest of that replay did not come in time.
+    if (to_end) left_out += LoseBetween(of_graph, before, {produced_ + 1, UINT64_MAX});
+    return left_out;
+  }
+
   // Writes the next one. False: that was the last.
   bool Step() {
     if (next_ == 0) return false;
@@ -231,6 +257,7 @@ class SlotFreeze {
       LeaveOut(replay_);
       MissUpTo(next_ - 1, replay_);
       told_ = next_;
+      written_.push_back({next_, replay_});
       recording_->Consume(*stored);
       // Of values on the device the recording keeps account itself.
       if (!Remains::IsWhole(*stored) && !stored->snapshot->on_device) {
@@ -267,6 +294,36 @@ class SlotFreeze {
   }
 
  private:
+  struct Place {
+    std::uint64_t ordinal = 0;
+    std::uint64_t replay = 0;
+  };
+
+  bool WantedAt(std::uint64_t replay) const {
+    const layout::SlotFacts& r = record_.slot->registration;
+    const layout::Periods periods = {.print = r.print_every,
+                                     .record = r.record_every,
+                                     .compare = r.compare_every,
+                                     .stats = r.stats_every,
+                                     .lossless = (r.flags & layout::kSlotLossless) != 0};
+    return layout::Decide(periods, record_.control, replay) != layout::Outcome::kSkip;
+  }
+  std::uint64_t LoseBetween(const std::set<std::uint64_t>& of_graph, const Place& before,
+                            const Place& next) {
+    std::uint64_t first = 0, last = 0, wanted = 0;
+    for (auto one = of_graph.upper_bound(before.replay);
+         one != of_graph.end() && *one < next.replay; ++one) {
+      if (!WantedAt(*one)) continue;
+      if (++wanted == 1) first = *one;
+      last = *one;
+    }
+    // Those with an ordinal are lost already, wherever they lie.
+    const std::uint64_t lost = next.ordinal - before.ordinal - 1;
+    if (wanted <= lost) return 0;
+    recording_->LoseReplays(record_.slot, wanted - lost, first, last);
+    return wanted - lost;
+  }
+
   // Writes down the ones for which there is no room, and those before them that are gone.
   void LeaveOut(std::uint64_t before) {
     if (out_first_ == 0 || told_ >= out_last_) return;
@@ -307,7 +364,35 @@ class SlotFreeze {
   std::uint64_t out_first_ = 0;  // of those for which there is no room; 0: none
   std::uint64_t out_last_ = 0;
   std::vector<std::uint64_t> without_values_;  // replays
+  std::vector<Place> written_;
 };
+
+// See Freeze().
+void LoseLeftOut(std::deque<SlotFreeze>* freezes, const FreezeRequest& request, FrozenInfo* info) {
+  const auto graph_of = [](const SlotFreeze& freeze) {
+    const SlotIdentity& slot = *freeze.record().slot;
+    return std::pair(slot.session->uuid, slot.registration.graph_id);
+  };
+  // A body need not run in each replay, and eager calls have none in common.
+  const auto has_replays = [](const SlotFreeze& freeze) {
+    const SlotIdentity& slot = *freeze.record().slot;
+    return slot.registration.graph_id != 0 && !slot.IsInBody();
+  };
+  std::map<std::pair<std::string, std::uint64_t>, std::set<std::uint64_t>> of_graph;
+  for (const SlotFreeze& freeze : *freezes) {
+    if (has_replays(freeze)) of_graph[graph_of(freeze)].merge(freeze.Replays());
+  }
+  for (SlotFreeze& freeze : *freezes) {
+    if (!has_replays(freeze)) continue;
+    const SlotIdentity& slot = *freeze.record().slot;
+    const auto device = static_cast<std::uint32_t>(slot.registration.device_index);
+    const bool stands_still = !request.running.contains(device) && !freeze.record().retired;
+    const std::uint64_t left_out = freeze.LoseLeftOut(of_graph[graph_of(freeze)], stands_still);
+    if (left_out == 0) continue;
+    info->stood_still += left_out;
+    info->partial.insert(slot.probe);
+  }
+}
 
 }  // namespace
 
@@ -353,6 +438,7 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
     for (SlotFreeze& freeze : on_device) any |= freeze.Step();
   }
   for (SlotFreeze& freeze : on_device) freeze.Finish();
+  if (request.device_rings) LoseLeftOut(&on_device, request, &info);
   (*recording)->CloseSlots();
   const Result<void> closed = (*recording)->writer().Close(recording::StopReason::kRequested);
   const auto indexed = recording::UpdateCatalogue(request.directory);

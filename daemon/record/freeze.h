@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,15 +17,20 @@ namespace cgdebug::pipeline {
 struct FreezeRequest {
   std::string directory;
   std::vector<std::string> probes;
-  std::vector<SlotRecord> slots;  // of the sessions that are meant
-  std::uint64_t last = 0;         // newest replays of each probe; 0 = all that are there
-  bool device_rings = false;      // of slots on the device: what its rings promise
-  std::uint64_t max_bytes = 0;    // of the recording; 0 = as much as the daemon and the disk allow
+  std::vector<SlotRecord> slots;         // of the sessions that are meant
+  std::uint64_t last = 0;                // newest replays of each probe; 0 = all that are there
+  bool device_rings = false;             // of slots on the device: what its rings promise
+  std::set<std::uint32_t> running = {};  // with device_rings: devices whose rings go on
+  std::uint64_t max_bytes = 0;  // of the recording; 0 = as much as the daemon and the disk allow
 };
 
 struct FrozenInfo : RecordingInfo {
   std::uint64_t left_out = 0;  // snapshots for which there was no room; they are among those lost
   std::string why;             // there was none
+  // Probes of which the job wrote nothing in replays in which it wrote others of the same graph,
+  // and how many snapshots that are; they are among those lost.
+  std::set<std::string> partial;
+  std::uint64_t stood_still = 0;
 };
 
 // Writes what the daemon's memory or the ring still holds of each slot when its turn comes, and
@@ -32,6 +38,10 @@ struct FrozenInfo : RecordingInfo {
 // snapshots that are no longer kept are losses, and so are values of which only the statistics are
 // left. If not all of it has room, each probe keeps as many of its newest replays, and the older
 // ones are losses with the cause.
+//
+// Rings in device memory stop and go on in the middle of a replay, so the replay in which they went
+// on, and one that was under way on another stream, have some probes of a graph only. With
+// `device_rings`, what a probe lacks of a replay that others of its graph have is a loss.
 Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterOptions& options,
                           const SnapshotStore& store, RingReads* rings);
 

@@ -18,10 +18,15 @@ namespace cgdebug::pipeline {
 namespace {
 
 constexpr std::size_t kMostNameBytes = 128;
+constexpr std::size_t kMostNames = 4;
 
 // How long the rings of other devices may take to stop: some replays. Those that stand still
 // meanwhile lose nothing.
 constexpr auto kOthersPatience = std::chrono::seconds(2);
+
+// How long the rest of a replay may take, in which the rings stopped.
+constexpr auto kRestPatience = std::chrono::seconds(2);
+constexpr auto kLook = std::chrono::milliseconds(5);
 
 layout::ControlTrigger RegisteredTrigger(const SlotRecord& slot) {
   return static_cast<layout::ControlTrigger>(slot.slot->registration.trigger);
@@ -64,6 +69,17 @@ std::string SafeName(std::string name) {
   std::ranges::replace_if(
       name, [](char c) { return c == '/' || c == ' '; }, '-');
   return name;
+}
+
+// "'a', 'b' and others".
+std::string FirstNames(const std::set<std::string>& names) {
+  std::string text;
+  std::size_t count = 0;
+  for (const std::string& name : names) {
+    if (++count > kMostNames) return text + " and others";
+    text += (count == 1 ? "'" : ", '") + name + "'";
+  }
+  return text;
 }
 
 // A directory that is not there yet. An earlier daemon that was stopped before it let the rings go
@@ -136,6 +152,7 @@ void FrozenRings::Deal(const Cause& cause) {
     return;
   }
   const Stopped stopped = StopAll(cause, slots);
+  AwaitRest(stopped.freezes, &slots);
   const std::string text = Write(cause, stopped, slots);
   // Before the rings go on: a trigger that a client set is over when it has held.
   for (const SlotRecord& slot : slots) {
@@ -210,6 +227,30 @@ FrozenRings::Stopped FrozenRings::StopAll(const Cause& cause,
   return stopped;
 }
 
+// The replay that stopped the rings of a device goes on, and keeps what its other probes see.
+void FrozenRings::AwaitRest(const Freezes& freezes, std::vector<SlotRecord>* slots) {
+  const auto deadline = std::chrono::steady_clock::now() + kRestPatience;
+  const auto is_behind = [&](const SlotRecord& slot) {
+    return std::ranges::any_of(freezes, [&](const RingFreeze& freeze) {
+      const layout::SlotFacts& r = slot.slot->registration;
+      return !slot.retired && !slot.slot->IsInBody() && r.graph_id != 0 &&
+             r.graph_id == freeze.slot->registration.graph_id && DeviceOf(slot) == freeze.device &&
+             slot.counters.replays < freeze.replay;
+    });
+  };
+  std::unique_lock lock(mutex_);
+  while (std::ranges::any_of(*slots, is_behind) && std::chrono::steady_clock::now() < deadline) {
+    daemon_.reads->Wake();
+    if (wake_.wait_for(lock, kLook, [this] { return stopping_; })) return;
+    for (SlotRecord& slot : *slots) {
+      const auto order = slot.slot->registration.order;
+      const auto now =
+          daemon_.registry->Slots(slot.slot->session, {.first = order, .last = order}, 1);
+      if (!now.empty() && now.front().slot == slot.slot) slot = now.front();
+    }
+  }
+}
+
 void FrozenRings::GoOn(const Freezes& freezes) {
   for (const RingFreeze& freeze : freezes) {
     daemon_.controls->Switch(
@@ -225,6 +266,7 @@ std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
   const RingFreeze& first = cause.freeze;
   FreezeRequest request;
   request.device_rings = true;
+  request.running = running;
   request.directory = NewRecording(first);
   std::set<std::string> probes;
   for (const SlotRecord& slot : slots) probes.insert(slot.slot->probe);
@@ -252,8 +294,9 @@ std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
                        written.error().message);
   }
   std::string lost;
-  if (written->lost > written->left_out) {
-    lost = fmt::format(" ({} more could not be had)", written->lost - written->left_out);
+  const std::uint64_t explained = written->left_out + written->stood_still;
+  if (written->lost > explained) {
+    lost = fmt::format(" ({} more could not be had)", written->lost - explained);
   }
   if (written->left_out != 0) {
     lost += fmt::format(
@@ -261,6 +304,14 @@ std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
         "or "
         "CGDEBUG_MAX_DISK and CGDEBUG_MIN_FREE_DISK where it starts",
         written->left_out, written->left_out == 1 ? " was" : "s were", written->why);
+  }
+  if (written->stood_still != 0) {
+    lost += fmt::format(
+        ". {} snapshot{} of {} not written, because the rings stood still for part "
+        "of a replay. Type: cgdebug-cli info {}",
+        written->stood_still, written->stood_still == 1 ? "" : "s",
+        FirstNames(written->partial) + (written->stood_still == 1 ? " was" : " were"),
+        written->directory);
   }
   const bool is_one = written->snapshots == 1;
   const bool is_plain = !cause.is_comparison && freezes.size() == 1 && running.empty();

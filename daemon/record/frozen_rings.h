@@ -64,6 +64,7 @@ class FrozenRings final : public Sink {
   // Stops the rings of all devices that `slots` use.
   Stopped StopAll(const Cause& cause, const std::vector<SlotRecord>& slots);
   std::string Write(const Cause& cause, const Stopped& stopped, std::vector<SlotRecord> slots);
+  void AwaitRest(const Freezes& freezes, std::vector<SlotRecord>* slots);
   void GoOn(const Freezes& freezes);
 
   const Daemon daemon_;

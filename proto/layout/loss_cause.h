@@ -24,6 +24,9 @@ enum class LossCause : std::uint32_t {
   kNotKept = 12,     // read when it came, and neither in a ring nor in the daemon's memory any more
   kUnread = 13,      // not read in time when the recording was stopped
   kOnDevice = 14,    // the values stayed in device memory: nobody asked in time, or the job is gone
+  // Never written, although other probes of the same replay were: a ring in device memory stood
+  // still when the replay came by, or the live control had turned the probe off.
+  kStoodStill = 15,
 };
 
 struct LossCauseInfo {
@@ -31,7 +34,7 @@ struct LossCauseInfo {
   std::string_view text;  // of one snapshot or many
 };
 
-inline constexpr std::array<LossCauseInfo, 14> kLossCauses = {{
+inline constexpr std::array<LossCauseInfo, 15> kLossCauses = {{
     {LossCause::kOverwritten, "overwritten before it was read"},
     {LossCause::kReleased, "given up unread by the job"},
     {LossCause::kAtDeath, "half written when the job ended"},
@@ -46,6 +49,7 @@ inline constexpr std::array<LossCauseInfo, 14> kLossCauses = {{
     {LossCause::kNotKept, "no longer kept"},
     {LossCause::kUnread, "not read in time when the recording was stopped"},
     {LossCause::kOnDevice, "left in the memory of the device"},
+    {LossCause::kStoodStill, "not written: the rings stood still, or the probe was off"},
 }};
 
 constexpr std::string_view ToText(LossCause cause) {

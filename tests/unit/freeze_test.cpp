@@ -30,6 +30,11 @@ using layout::LossCause;
 class FakeRing {
  public:
   explicit FakeRing(RingContent content) : content_(std::move(content)) {}
+  // What the slots of this probe have instead.
+  void Set(const std::string& probe, RingContent content) {
+    const std::lock_guard lock(mutex_);
+    of_probe_[probe] = std::move(content);
+  }
   ~FakeRing() {
     stop_ = true;
     thread_.join();
@@ -43,7 +48,7 @@ class FakeRing {
       poll(&wanted, 1, 1);
       reads_.Serve(
           [this](const RingRequest& request) {
-            RingContent content = content_;
+            RingContent content = ContentOf(*request.slot);
             const auto outside = [&](std::uint64_t ordinal) {
               return ordinal < request.first_ordinal || ordinal > request.last_ordinal;
             };
@@ -67,7 +72,15 @@ class FakeRing {
     }
   }
 
+  RingContent ContentOf(const SlotIdentity& slot) {
+    const std::lock_guard lock(mutex_);
+    const auto own = of_probe_.find(slot.probe);
+    return own == of_probe_.end() ? content_ : own->second;
+  }
+
   RingContent content_;
+  std::mutex mutex_;
+  std::map<std::string, RingContent> of_probe_;
   RingReads reads_;
   std::atomic<bool> stop_ = false;
   std::thread thread_{[this] { Run(); }};
@@ -170,19 +183,25 @@ RingContent ContentOfKilobytes(std::uint64_t newest) {
   return content;
 }
 
-TEST(Freeze, WhatHasNoRoomIsLeftOutOldestFirstInEveryProbeAndNamed) {
-  constexpr std::uint64_t kNewest = 60;
+// For two rings on the device with that content.
+FreezeRequest RequestOfKilobytes(std::uint32_t newest) {
   const auto job = test::MakeSession("1");
   FreezeRequest request;
-  const RingContent content = ContentOfKilobytes(kNewest);
   for (const char* name : {"x", "y"}) {
     auto slot = std::make_shared<SlotIdentity>(
         test::MakeSlotIdentity(job, name, request.slots.size() + 1, 250));
     slot->registration.flags |= layout::kSlotOnDevice;
-    slot->registration.device_capacity = kNewest;
+    slot->registration.device_capacity = newest;
     request.slots.push_back({.slot = slot});
   }
   request.device_rings = true;
+  return request;
+}
+
+TEST(Freeze, WhatHasNoRoomIsLeftOutOldestFirstInEveryProbeAndNamed) {
+  constexpr std::uint64_t kNewest = 60;
+  FreezeRequest request = RequestOfKilobytes(kNewest);
+  const RingContent content = ContentOfKilobytes(kNewest);
   const SnapshotStore store(8);
   FakeRing ring(content);
   const testing_support::TempDir dir;
@@ -256,6 +275,84 @@ TEST(Freeze, ARingOnTheDeviceThatHasRoomIsWholeWhenOthersAreNot) {
     EXPECT_EQ(loss.first_ordinal, kNewest - 50 + 1);
     EXPECT_EQ(loss.last_ordinal, kNewest - kept);
   }
+}
+
+// Entries 1, 2, ... of these replays.
+RingContent ContentOfReplays(const std::vector<std::uint64_t>& replays) {
+  RingContent content;
+  content.readable = true;
+  content.oldest = replays.empty() ? 0 : 1;
+  content.newest = replays.size();
+  for (const std::uint64_t replay : replays) {
+    content.entries.push_back(MakeEntry(content.entries.size() + 1));
+    content.entries.back().replay = replay;
+  }
+  return content;
+}
+
+// Of graph 5, replay 3 was left out as a whole: the rings stood still. They went on in replay 4,
+// between two of its probes, and were stopped from another stream in replay 5.
+TEST(Freeze, WhatAReplayLacksOfWhichOtherProbesWereKeptIsALossThatIsNamed) {
+  struct Probe {
+    const char* name;
+    std::uint64_t graph_id;
+    std::uint32_t every;
+    std::vector<std::uint64_t> replays;
+    std::uint64_t left_out;  // as the job counts them
+  };
+  const std::vector<Probe> probes = {
+      {"before", 5, 1, {1, 2, 5}, 2}, {"behind", 5, 1, {1, 2, 4, 5}, 1},
+      {"seldom", 5, 2, {1, 5}, 1},    {"stopped", 5, 1, {1, 2, 4}, 2},
+      {"never", 5, 5, {1}, 0},        {"other", 6, 1, {1, 2}, 0},
+      {"new", 5, 1, {}, 5},
+  };
+  const auto job = test::MakeSession("1");
+  FreezeRequest request;
+  request.device_rings = true;
+  FakeRing ring({});
+  for (const Probe& probe : probes) {
+    auto slot = std::make_shared<SlotIdentity>(
+        test::MakeSlotIdentity(job, probe.name, request.slots.size() + 1));
+    slot->registration.flags |= layout::kSlotOnDevice;
+    slot->registration.device_capacity = 8;
+    slot->registration.graph_id = probe.graph_id;
+    slot->registration.record_every = probe.every;
+    const std::uint64_t count = probe.replays.size();
+    const std::uint64_t replays = probe.graph_id == 5 ? 5 : 2;
+    request.slots.push_back({.slot = slot,
+                             .counters = {.replays = replays,
+                                          .produced = count,
+                                          .consumed = count,
+                                          .suppressed = probe.left_out}});
+    ring.Set(probe.name, ContentOfReplays(probe.replays));
+  }
+  const SnapshotStore store(8);
+  const testing_support::TempDir dir;
+  const auto left_out = [&](const char* name) {
+    request.directory = dir / name;
+    const auto info = Freeze(request, {}, store, ring.reads());
+    EXPECT_TRUE(info.ok()) << info.error().message;
+    const auto reader = recording::RecordingReader::Open(request.directory);
+    EXPECT_TRUE(reader.ok()) << reader.error().message;
+    EXPECT_FALSE((*reader)->complete());
+    std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> lost;  // between these replays
+    std::uint64_t count = 0;
+    for (const auto& loss : (*reader)->losses()) {
+      EXPECT_EQ(loss.cause, LossCause::kStoodStill);
+      lost[(*reader)->slots()[loss.slot].probe] = {loss.after_replay, loss.before_replay};
+      count += loss.count;
+    }
+    EXPECT_EQ(info->stood_still, count);
+    EXPECT_EQ(info->lost, count);
+    EXPECT_EQ(info->partial.size(), lost.size());
+    return lost;
+  };
+  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> expected = {
+      {"before", {3, 5}}, {"stopped", {4, 6}}, {"new", {0, 6}}};
+  EXPECT_EQ(left_out("still.cgrec"), expected);
+  request.running = {0};
+  expected = {{"before", {3, 5}}};
+  EXPECT_EQ(left_out("running.cgrec"), expected) << "the ring was read before it had the rest";
 }
 
 // A daemon that is stopped before it lets the rings go on leaves a recording that has ended.
@@ -392,6 +489,30 @@ TEST_F(TwoDevices, StopEachAtItsOwnReplayAndTheRecordingHasAndNamesBoth) {
   std::map<std::uint32_t, std::uint64_t> thawed;
   for (const RingSwitch& rings : controls_.TakeSwitches()) thawed[rings.device] = rings.thawed;
   EXPECT_EQ(thawed, (std::map<std::uint32_t, std::uint64_t>{{0, 70}, {1, 77}}));
+}
+
+TEST_F(TwoDevices, TheRestOfTheReplayThatStoppedTheRingsIsWaitedFor) {
+  registry_.SetSlot(slots_[1], {.replays = 8, .produced = 8, .consumed = 8}, 1, /*retired=*/true);
+  for (const std::size_t which : {0, 2}) {
+    if (which == 2) slots_.push_back(AddSlot("late", 0, layout::ControlTrigger::kNone));
+    auto of_graph = std::make_shared<SlotIdentity>(*slots_[which]);
+    of_graph->registration.graph_id = 3;
+    slots_[which] = of_graph;
+  }
+  registry_.SetSlot(slots_[0], {.replays = 2, .produced = 2, .consumed = 2}, 1, false);
+  registry_.SetSlot(slots_[2], {.replays = 1, .produced = 1, .consumed = 1}, 1, false);
+  ring_->Set("a", ContentOfReplays({1, 2}));
+  ring_->Set("late", ContentOfReplays({1}));
+  Start();
+  frozen_->Froze({.slot = slots_[0],
+                  .serial = 70,
+                  .replay = 2,
+                  .trigger = layout::ControlTrigger::kNonfinite});
+  ring_->Set("late", ContentOfReplays({1, 2}));
+  registry_.SetSlot(slots_[2], {.replays = 2, .produced = 2, .consumed = 2}, 1, false);
+  const std::string text = Told();
+  EXPECT_NE(text.find(": 6 snapshots of 3 probes, up to that replay, are in "), std::string::npos)
+      << text;
 }
 
 TEST_F(TwoDevices, WhatTheRecordingHasNoRoomForIsSaid) {

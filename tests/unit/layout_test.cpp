@@ -292,7 +292,7 @@ TEST(Layout, EveryLossCauseHasANumberThatNeverChangesAndAText) {
     EXPECT_FALSE(kLossCauses[i].text.empty());
   }
   EXPECT_EQ(static_cast<int>(LossCause::kUnread), 13);
-  EXPECT_EQ(kLossCauses.size(), 14u);
+  EXPECT_EQ(kLossCauses.size(), 15u);
 }
 
 TEST(Layout, LargePayloadsArePageAlignedAndSmallOnesAlignedToALine) {
