@@ -87,9 +87,13 @@ class Mode:
                 tensor.add_(1).remainder_(WRAP)
                 for probe in probes:
                     probe(tensor)
-            for probe in self.compared:
-                probe(self.still)
+            self.show_rest()
         return graph
+
+    def show_rest(self):
+        """Captured behind the probes of the tensors."""
+        for probe in self.compared:
+            probe(self.still)
 
     def run(self):
         for _ in range(ROUND):
@@ -172,16 +176,9 @@ class Triggers(Mode):
         self.compared = []
         self.armed = self.probe(TensorRecord(8, where="device", on="nan", times=TRIGGER_TIMES))
 
-    def captured(self):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for tensor, probes in zip(self.tensors, self.shown):
-                tensor.add_(1).remainder_(WRAP)
-                for probe in probes:
-                    probe(tensor)
-            self.sum = self.tensors[0] + self.plant
-            self.armed(self.sum)
-        return graph
+    def show_rest(self):
+        self.sum = self.tensors[0] + self.plant
+        self.armed(self.sum)
 
     def between(self, client):
         if self.planted == TRIGGER_TIMES or len(self.recordings()) < self.planted:
