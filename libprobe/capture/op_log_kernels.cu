@@ -43,7 +43,8 @@ __device__ __noinline__ void ComputeWarps(const OpLogBatch::Tensor& tensor, std:
   using OpLogPart = Part<Type, StreamReader>;
   const Span<typename Type::Raw> span(tensor.from, tensor.count);
   const typename OpLogPart::First first(span, start, stride);
-  *OrderOfBlock() = tensor.is_permuted ? &tensor.order : nullptr;  // the same in each thread
+  if (threadIdx.x == 0) *OrderOfBlock() = tensor.is_permuted ? &tensor.order : nullptr;
+  __syncthreads();
   OpLogPart part(ShiftOf<Type>(tensor.from, tensor.count));
   part.AddAll(first, span, start, stride);
   StoreWarpSum(part, tensor.count, warps + threadIdx.x / 32);
