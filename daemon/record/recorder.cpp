@@ -147,6 +147,8 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
     begin({});
   } else {
     rings_->AtHeads(begin);
+    // The ingest thread tells the jobs to lose nothing on its next round, before it serves this.
+    rings_->AtHeads([](const RingHeads&) {});
   }
   lock.lock();
   return recording->info();

@@ -3,10 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <map>
 #include <utility>
 
@@ -66,6 +69,33 @@ TEST_F(RecorderTest, WhatAnEarlierDaemonConsumedIsOnTheDiskOrLost) {
   Replay(slot, 6);
   EXPECT_EQ(Status().snapshots, 3u);
   EXPECT_EQ(Status().lost, 3u);
+}
+
+TEST_F(RecorderTest, HasBegunWhenTheIngestThreadHasToldTheJobsToLoseNothing) {
+  RingReads reads;
+  Recorder recorder(
+      {}, {}, [&](const auto&...) { lossless_.push_back(layout::Lossless::kOn); }, &reads);
+  recorder.OpenSlot(MakeSlot(/*to_disk=*/false), feedback_);
+  RecordRequest request;
+  request.directory = dir_ / "a.cgrec";
+  request.lossless = LosslessJobs::kEvery;
+  auto begun =
+      std::async(std::launch::async, [&] { return recorder.Start(std::move(request)).ok(); });
+  const auto serve_when_asked = [&] {
+    pollfd asked = {reads.fd(), POLLIN, 0};
+    while (begun.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      if (poll(&asked, 1, /*timeout_ms=*/1) != 1) continue;
+      reads.Serve({}, [] { return RingHeads(); });
+      return true;
+    }
+    return false;
+  };
+  // The ingest thread takes what it is to tell jobs, and then serves, in each round.
+  EXPECT_TRUE(serve_when_asked());
+  EXPECT_EQ(lossless_.size(), 1u);
+  EXPECT_TRUE(serve_when_asked()) << "it had begun before that round";
+  EXPECT_TRUE(begun.get());
+  reads.End();
 }
 
 TEST_F(RecorderTest, WhatCameBeforeARecordingWasStartedIsNotLostToIt) {
