@@ -76,12 +76,13 @@ def test_the_rows_around_an_op_that_hangs_are_named(daemon, place, gate, monkeyp
             step()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with dm, cgdebug.graph_label("hang"), torch.cuda.graph(graph):
+        label = f"hang.{batch}"
+        with dm, cgdebug.graph_label(label), torch.cuda.graph(graph):
             step()
         graph.replay()
         torch.cuda.synchronize()
         done = wait_until(lambda: place("finished"), "the first replay is over")
-        assert (done["graph"], done["replay"], done["of"]) == ("hang", 1, "rows")
+        assert (done["graph"], done["replay"], done["of"]) == (label, 1, "rows")
         names = [row.name for row in dm.log()]
         (relu,) = [i for i, name in enumerate(names) if "relu" in name]
         graph.replay()  # hangs
