@@ -395,7 +395,7 @@ def free_port():
 
 def wait_until(condition):
     """The first truthy value of condition()."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (value := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -405,7 +405,7 @@ def wait_until(condition):
 def fetch(url):
     """None while nobody serves it."""
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=300) as answer:
             return answer.read().decode()
     except ConnectionError:
         return None
