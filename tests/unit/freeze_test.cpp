@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <future>
 #include <map>
 #include <memory>
@@ -17,7 +18,9 @@
 #include "daemon/core/recording/recording_reader.h"
 #include "daemon/record/frozen_rings.h"
 #include "libprobe/ring/process_origin.h"
+#include "tests/support/child_process.h"
 #include "tests/support/model_fixture.h"
+#include "tests/support/private_shm.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait_until.h"
 
@@ -170,26 +173,26 @@ TEST(Freeze, WhatTheRingsOfADevicePromisedIsThereOrCountedAsLeftThere) {
   EXPECT_EQ((*reader)->losses()[0].first_ordinal, 9u);
 }
 
-// Entries 1 to `newest`, of 1000 bytes each.
-RingContent ContentOfKilobytes(std::uint64_t newest) {
+// Entries 1 to `newest`.
+RingContent ContentOfKilobytes(std::uint64_t newest, std::uint64_t kilobytes = 1) {
   RingContent content;
   content.readable = true;
   content.oldest = 1;
   content.newest = newest;
   for (std::uint64_t ordinal = 1; ordinal <= newest; ++ordinal) {
     content.entries.push_back(MakeEntry(ordinal));
-    content.entries.back().payload.resize(1000);
+    content.entries.back().payload.resize(1000 * kilobytes);
   }
   return content;
 }
 
 // For two rings on the device with that content.
-FreezeRequest RequestOfKilobytes(std::uint32_t newest) {
+FreezeRequest RequestOfKilobytes(std::uint32_t newest, std::uint64_t kilobytes = 1) {
   const auto job = test::MakeSession("1");
   FreezeRequest request;
   for (const char* name : {"x", "y"}) {
     auto slot = std::make_shared<SlotIdentity>(
-        test::MakeSlotIdentity(job, name, request.slots.size() + 1, 250));
+        test::MakeSlotIdentity(job, name, request.slots.size() + 1, 250 * kilobytes));
     slot->registration.flags |= layout::kSlotOnDevice;
     slot->registration.device_capacity = newest;
     request.slots.push_back({.slot = slot});
@@ -235,6 +238,63 @@ TEST(Freeze, WhatHasNoRoomIsLeftOutOldestFirstInEveryProbeAndNamed) {
     }
   }
   EXPECT_EQ(kept_before, kNewest);
+}
+
+constexpr int kNoMount = 77;
+
+// Freezes 12 MB, 24 snapshots, on a disk of that size. Returns an exit code.
+int FreezeOnADisk(const std::string& size, std::uint64_t max_bytes, std::uint64_t min_free_bytes,
+                  LossCause why) {
+  constexpr std::uint64_t kNewest = 12, kKilobytes = 500;
+  if (!test::UsePrivateShm(size)) return kNoMount;
+  FreezeRequest request = RequestOfKilobytes(kNewest, kKilobytes);
+  request.directory = "/dev/shm/a.cgrec";
+  request.max_bytes = max_bytes;
+  recording::WriterOptions options;
+  options.min_free_bytes = min_free_bytes;
+  options.min_free_percent = 0;
+  const SnapshotStore store(8);
+  FakeRing ring(ContentOfKilobytes(kNewest, kKilobytes));
+  const auto info = Freeze(request, options, store, ring.reads());
+  EXPECT_TRUE(info.ok()) << info.error().message;
+  if (!info.ok()) return 1;
+  EXPECT_GT(info->snapshots, 0u);
+  EXPECT_GT(info->left_out, 0u);
+  EXPECT_EQ(info->snapshots + info->left_out, 2 * kNewest);
+  EXPECT_EQ(info->lost, info->left_out);
+  EXPECT_NE(info->why.find(why == LossCause::kDisk ? "its disk has room for " : "may take "),
+            std::string::npos)
+      << info->why;
+  EXPECT_GE(std::filesystem::space("/dev/shm").available, min_free_bytes);
+  const auto reader = recording::RecordingReader::Open(request.directory);
+  EXPECT_TRUE(reader.ok());
+  if (!reader.ok()) return 1;
+  EXPECT_FALSE((*reader)->complete());
+  for (const std::uint32_t slot : {0, 1}) {
+    std::uint64_t expected = info->left_out / 2;
+    for (const auto& ref : (*reader)->Snapshots(slot)) EXPECT_EQ(ref.ordinal, ++expected);
+    EXPECT_EQ(expected, kNewest);
+  }
+  EXPECT_EQ((*reader)->losses().size(), 2u);
+  for (const auto& loss : (*reader)->losses()) {
+    EXPECT_EQ(loss.cause, why);
+    EXPECT_EQ(loss.first_ordinal, 1u);
+    EXPECT_EQ(loss.last_ordinal, info->left_out / 2);
+  }
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+
+TEST(Freeze, WhatHasNoRoomOnTheDiskIsLeftOutOldestFirstAndNamed) {
+  const auto run = [](const auto&... how) {
+    test::ChildProcess child([&](const test::Line&) { return FreezeOnADisk(how...); });
+    return child.Wait();
+  };
+  const int code = run("16m", 0, 0, LossCause::kDisk);
+  if (code == kNoMount) GTEST_SKIP() << "the system lets nobody mount a small disk";
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(run("16m", 12u << 20, 0, LossCause::kDisk), 0) << "the limit is above what is free";
+  EXPECT_EQ(run("32m", 0, 16u << 20, LossCause::kDisk), 0) << "half of it must stay free";
+  EXPECT_EQ(run("32m", 4u << 20, 0, LossCause::kLimit), 0) << "the limit is below what is free";
 }
 
 // The older ones of such a ring are not left out for lack of room: the device has overwritten them.
