@@ -5,6 +5,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "daemon/core/numerics/stats.h"
+
 namespace cgdebug::recording {
 namespace {
 
