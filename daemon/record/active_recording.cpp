@@ -246,17 +246,11 @@ void ActiveRecording::Lose(const Gap& gap) {
 
 void ActiveRecording::LoseValues(const SlotPtr& slot, std::uint64_t count,
                                  std::uint64_t first_replay, std::uint64_t last_replay) {
-  AddLossWithoutOrdinals(slot, LossCause::kValuesGone, count, first_replay, last_replay);
+  LoseReplays(slot, LossCause::kValuesGone, count, first_replay, last_replay);
 }
 
-void ActiveRecording::LoseReplays(const SlotPtr& slot, std::uint64_t count,
+void ActiveRecording::LoseReplays(const SlotPtr& slot, LossCause cause, std::uint64_t count,
                                   std::uint64_t first_replay, std::uint64_t last_replay) {
-  AddLossWithoutOrdinals(slot, LossCause::kStoodStill, count, first_replay, last_replay);
-}
-
-void ActiveRecording::AddLossWithoutOrdinals(const SlotPtr& slot, LossCause cause,
-                                             std::uint64_t count, std::uint64_t first_replay,
-                                             std::uint64_t last_replay) {
   const auto found = slots_.find(slot);
   if (found == slots_.end() || count == 0) return;
   recording::Loss loss;

@@ -79,10 +79,10 @@ class ActiveRecording {
   // Counts snapshots of which only the statistics are left. They lie in replays first..last.
   void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_replay,
                   std::uint64_t last_replay);
-  // Counts replays of which the job wrote nothing, although they were wanted. They lie in replays
+  // Counts replays that were wanted and of which there is no snapshot. They lie in replays
   // first..last.
-  void LoseReplays(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_replay,
-                   std::uint64_t last_replay);
+  void LoseReplays(const SlotPtr& slot, layout::LossCause cause, std::uint64_t count,
+                   std::uint64_t first_replay, std::uint64_t last_replay);
   void Close(const SlotPtr& slot, std::uint64_t last_replay);
   // Takes what the daemon found while it read; ignores replays before the recording.
   void Found(const Finding& finding);
@@ -128,8 +128,6 @@ class ActiveRecording {
     bool before_forced = false;
   };
   void Account(State* state, const Missing& missing);
-  void AddLossWithoutOrdinals(const SlotPtr& slot, layout::LossCause cause, std::uint64_t count,
-                              std::uint64_t first_replay, std::uint64_t last_replay);
   std::uint32_t EveryOf(const SlotIdentity& slot) const;
   void MarkClosed(const SlotPtr& slot, const State& state, std::uint64_t last_replay);
   std::optional<std::uint32_t> SessionId(const SessionPtr& session);

@@ -233,18 +233,28 @@ class SlotFreeze {
   }
 
   // Writes down which replays of its graph the ring left out: those that the slot wanted, between
-  // its own, without an ordinal. With `to_end` also those behind its last one. Returns how many.
+  // its own, without an ordinal. With `to_end` also those behind its last one. Returns how many the
+  // job did not write.
   std::uint64_t LoseLeftOut(const std::set<std::uint64_t>& of_graph, bool to_end) {
     if (written_.empty() && produced_ != 0) return 0;  // all of its own are lost
     std::uint64_t left_out = 0;
-    Place before = written_.empty() ? Place{} : written_.front();
+    // Nothing of its own came before the first ordinal.
+    Place before;
+    if (!written_.empty() && written_.front().ordinal != 1) before = written_.front();
     for (const Place& next : written_) {
       // The job counts what a ring leaves out.
-      if (record_.counters.suppressed != 0) left_out += LoseBetween(of_graph, before, next);
+      if (record_.counters.suppressed != 0 && next.ordinal != before.ordinal) {
+        left_out += LoseBetween(of_graph, before, next, LossCause::kStoodStill);
+      }
       before = next;
     }
-    // Or the rest of that replay did not come in time.
-    if (to_end) left_out += LoseBetween(of_graph, before, {produced_ + 1, UINT64_MAX});
+    if (!to_end || of_graph.empty()) return left_out;
+    const Place end = {produced_ + 1, UINT64_MAX};
+    if (record_.counters.replays >= *of_graph.rbegin()) {
+      return left_out + LoseBetween(of_graph, before, end, LossCause::kStoodStill);
+    }
+    // The rest of that replay did not come in time.
+    LoseBetween(of_graph, before, end, LossCause::kUnread);
     return left_out;
   }
 
@@ -299,28 +309,19 @@ class SlotFreeze {
     std::uint64_t replay = 0;
   };
 
-  bool WantedAt(std::uint64_t replay) const {
-    const layout::SlotFacts& r = record_.slot->registration;
-    const layout::Periods periods = {.print = r.print_every,
-                                     .record = r.record_every,
-                                     .compare = r.compare_every,
-                                     .stats = r.stats_every,
-                                     .lossless = (r.flags & layout::kSlotLossless) != 0};
-    return layout::Decide(periods, record_.control, replay) != layout::Outcome::kSkip;
-  }
   std::uint64_t LoseBetween(const std::set<std::uint64_t>& of_graph, const Place& before,
-                            const Place& next) {
+                            const Place& next, LossCause cause) {
     std::uint64_t first = 0, last = 0, wanted = 0;
     for (auto one = of_graph.upper_bound(before.replay);
          one != of_graph.end() && *one < next.replay; ++one) {
-      if (!WantedAt(*one)) continue;
+      if (!WantsReplay(record_, *one)) continue;
       if (++wanted == 1) first = *one;
       last = *one;
     }
     // Those with an ordinal are lost already, wherever they lie.
     const std::uint64_t lost = next.ordinal - before.ordinal - 1;
     if (wanted <= lost) return 0;
-    recording_->LoseReplays(record_.slot, wanted - lost, first, last);
+    recording_->LoseReplays(record_.slot, cause, wanted - lost, first, last);
     return wanted - lost;
   }
 
@@ -395,6 +396,18 @@ void LoseLeftOut(std::deque<SlotFreeze>* freezes, const FreezeRequest& request, 
 }
 
 }  // namespace
+
+bool WantsReplay(const SlotRecord& slot, std::uint64_t replay) {
+  const layout::SlotFacts& r = slot.slot->registration;
+  const layout::Periods periods = {.print = r.print_every,
+                                   .record = r.record_every,
+                                   .compare = r.compare_every,
+                                   .stats = r.stats_every,
+                                   .lossless = (r.flags & layout::kSlotLossless) != 0};
+  layout::SlotControl control = slot.control;
+  control.lossless = layout::Lossless::kAsRegistered;
+  return layout::Decide(periods, control, replay) != layout::Outcome::kSkip;
+}
 
 Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterOptions& options,
                           const SnapshotStore& store, RingReads* rings) {

@@ -33,6 +33,10 @@ struct FrozenInfo : RecordingInfo {
   std::uint64_t stood_still = 0;
 };
 
+// Whether the actions and the live control of a slot want that replay. A recording that loses
+// nothing does not count: it may have begun later.
+bool WantsReplay(const SlotRecord& slot, std::uint64_t replay);
+
 // Writes what the daemon's memory or the ring still holds of each slot when its turn comes, and
 // what the daemon found. Without `last` the recording covers everything that the job produced:
 // snapshots that are no longer kept are losses, and so are values of which only the statistics are

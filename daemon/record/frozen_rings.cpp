@@ -26,7 +26,7 @@ constexpr auto kOthersPatience = std::chrono::seconds(2);
 
 // How long the rest of a replay may take, in which the rings stopped.
 constexpr auto kRestPatience = std::chrono::seconds(2);
-constexpr auto kLook = std::chrono::milliseconds(5);
+constexpr auto kLook = std::chrono::milliseconds(10);
 
 layout::ControlTrigger RegisteredTrigger(const SlotRecord& slot) {
   return static_cast<layout::ControlTrigger>(slot.slot->registration.trigger);
@@ -235,18 +235,32 @@ void FrozenRings::AwaitRest(const Freezes& freezes, std::vector<SlotRecord>* slo
       const layout::SlotFacts& r = slot.slot->registration;
       return !slot.retired && !slot.slot->IsInBody() && r.graph_id != 0 &&
              r.graph_id == freeze.slot->registration.graph_id && DeviceOf(slot) == freeze.device &&
-             slot.counters.replays < freeze.replay;
+             slot.counters.replays < freeze.replay && WantsReplay(slot, freeze.replay);
     });
   };
-  std::unique_lock lock(mutex_);
+  Refresh(slots);
   while (std::ranges::any_of(*slots, is_behind) && std::chrono::steady_clock::now() < deadline) {
     daemon_.reads->Wake();
-    if (wake_.wait_for(lock, kLook, [this] { return stopping_; })) return;
-    for (SlotRecord& slot : *slots) {
-      const auto order = slot.slot->registration.order;
-      const auto now =
-          daemon_.registry->Slots(slot.slot->session, {.first = order, .last = order}, 1);
-      if (!now.empty() && now.front().slot == slot.slot) slot = now.front();
+    {
+      std::unique_lock lock(mutex_);
+      if (wake_.wait_for(lock, kLook, [this] { return stopping_; })) return;
+    }
+    Refresh(slots);
+  }
+}
+
+void FrozenRings::Refresh(std::vector<SlotRecord>* slots) const {
+  if (slots->empty()) return;
+  std::map<SlotPtr, SlotRecord> now;
+  for (SlotRecord& slot : daemon_.registry->Slots(slots->front().slot->session)) {
+    now.emplace(slot.slot, std::move(slot));
+  }
+  for (SlotRecord& slot : *slots) {
+    const auto found = now.find(slot.slot);
+    if (found != now.end()) {
+      slot = std::move(found->second);
+    } else {
+      slot.retired = true;
     }
   }
 }
@@ -307,8 +321,8 @@ std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
   }
   if (written->stood_still != 0) {
     lost += fmt::format(
-        ". {} snapshot{} of {} not written, because the rings stood still for part "
-        "of a replay. Type: cgdebug-cli info {}",
+        ". {} snapshot{} of {} not written, because the rings stood still for part of a replay, "
+        "or the probe was turned off. Type: cgdebug-cli info {}",
         written->stood_still, written->stood_still == 1 ? "" : "s",
         FirstNames(written->partial) + (written->stood_still == 1 ? " was" : " were"),
         written->directory);

@@ -65,6 +65,8 @@ class FrozenRings final : public Sink {
   Stopped StopAll(const Cause& cause, const std::vector<SlotRecord>& slots);
   std::string Write(const Cause& cause, const Stopped& stopped, std::vector<SlotRecord> slots);
   void AwaitRest(const Freezes& freezes, std::vector<SlotRecord>* slots);
+  // What the registry knows of them now. Those that it has forgotten keep what it knew.
+  void Refresh(std::vector<SlotRecord>* slots) const;
   void GoOn(const Freezes& freezes);
 
   const Daemon daemon_;

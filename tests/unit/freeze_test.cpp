@@ -568,6 +568,11 @@ TEST_F(TwoDevices, TheRestOfTheReplayThatStoppedTheRingsIsWaitedFor) {
                   .serial = 70,
                   .replay = 2,
                   .trigger = layout::ControlTrigger::kNonfinite});
+  const auto is_told = [&] {
+    const std::scoped_lock lock(mutex_);
+    return !told_.empty();
+  };
+  EXPECT_FALSE(test::WaitUntil(is_told, std::chrono::milliseconds(50)));
   ring_->Set("late", ContentOfReplays({1, 2}));
   registry_.SetSlot(slots_[2], {.replays = 2, .produced = 2, .consumed = 2}, 1, false);
   const std::string text = Told();
