@@ -53,7 +53,7 @@ bool LosslessWanted() {
 void AddGaps(const ProbeSlot& slot, ReadState* gaps) {
   gaps->lost += slot.reader->credit().lost;
   gaps->left_out += slot.reader->head().suppressed;
-  if (!layout::MakesStatistics(slot.registration) && slot.reader->head().accepted > 0) {
+  if (!layout::MakesStatisticsOfEach(slot.registration) && slot.reader->head().accepted > 0) {
     ++gaps->unseen;
   }
   if ((slot.registration.actions & layout::kActionCompare) == 0) return;

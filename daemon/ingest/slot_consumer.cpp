@@ -318,6 +318,7 @@ void SlotConsumer::Deliver(bool seen_before) {
     ReportLoss(LastBefore(entry_.replay), entry_.replay, LossCause::kOverwritten, forced);
     consumed_ = entry_.ordinal;
     if (IsHeaderAlone(entry_)) {
+      destination_.registry->NoteUnseen(slot_);
       TellLoss({slot_, LossCause::kOnDevice, 1, consumed_, entry_.replay, 0, forced});
       return Refresh();
     }

@@ -138,15 +138,19 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
     AddToIndexes(session, slot);
   }
   record.slot = slot;
-  if (counters.produced > 0 && !layout::MakesStatistics(slot->registration) &&
-      session->unseen_probes.insert(slot->probe).second) {
-    if (++sums.unseen_probes <= kUnseenNames) sums.unseen.push_back(slot->probe);
-  }
   record.counters = counters;
   record.reached = reached;
   record.last_timestamp_ns = last_timestamp_ns;
   record.retired = retired;
   sums.device_bytes += DeviceBytesOf(record);
+}
+
+void Registry::NoteUnseen(const SlotPtr& slot) {
+  const std::lock_guard lock(mutex_);
+  Session* session = Find(slot->session);
+  if (session == nullptr || !session->unseen_probes.insert(slot->probe).second) return;
+  SessionRecord& sums = session->record;
+  if (++sums.unseen_probes <= kUnseenNames) sums.unseen.push_back(slot->probe);
 }
 
 void Registry::SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict) {

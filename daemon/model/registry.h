@@ -78,8 +78,8 @@ struct SessionRecord {
   std::uint64_t slot_count = 0;
   std::uint64_t nonfinite_probes = 0;
   std::uint64_t failed_probes = 0;
-  // Probes with a ring in device memory of whose values nobody has made statistics, and the names
-  // of the first kUnseenNames.
+  // Probes with a ring in device memory of whose values some have no statistics, and the names of
+  // the first kUnseenNames.
   std::uint64_t unseen_probes = 0;
   std::vector<std::string> unseen;
   Counters counters;
@@ -132,6 +132,8 @@ class Registry {
   // Creates or replaces the record's counters and flags; `last` and the verdict stay.
   void SetSlot(const SlotPtr& slot, const Counters& counters, std::int64_t last_timestamp_ns,
                bool retired, const Reached& reached = {});
+  // A value of the slot stays in device memory, and nobody has made statistics of it.
+  void NoteUnseen(const SlotPtr& slot);
   void SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict);
   void SetControl(const SlotPtr& slot, const layout::SlotControl& control);
   void SetLast(const SnapshotPtr& snapshot);

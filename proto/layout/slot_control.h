@@ -107,6 +107,13 @@ constexpr bool MakesStatistics(const SlotFacts& r) {
          (trigger != ControlTrigger::kNone && trigger != ControlTrigger::kMismatch);
 }
 
+// Whether it makes them of each replay that it writes.
+constexpr bool MakesStatisticsOfEach(const SlotFacts& r) {
+  const auto trigger = static_cast<ControlTrigger>(r.trigger);
+  const bool is_armed = trigger != ControlTrigger::kNone && trigger != ControlTrigger::kMismatch;
+  return (r.flags & kSlotOnDevice) == 0 || r.stats_every == 1 || is_armed;
+}
+
 // What is sent of one replay.
 enum class Outcome : std::uint8_t {
   kSkip = 0,

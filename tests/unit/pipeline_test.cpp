@@ -143,31 +143,23 @@ TEST(Registry, SumsFollowEverySlotAsItComesRetiresAndGoes) {
   EXPECT_TRUE(sums().lanes.empty());
 }
 
-TEST(Registry, ARingOnTheDeviceOfWhichNobodyMadeStatisticsStaysUnseenWhenItIsGone) {
+TEST(Registry, AProbeOfWhoseValuesNobodyMadeStatisticsStaysUnseenWhenItIsGone) {
   Registry registry;
   const SessionPtr session = registry.AddSession(MakeIdentity("1"));
-  const auto put = [&](const std::string& name, std::uint64_t order, std::uint32_t stats_every,
-                       layout::ControlTrigger trigger, std::uint64_t produced) {
-    auto slot = std::make_shared<SlotIdentity>(*MakeSlot(session, name, order));
-    slot->registration.flags |= layout::kSlotOnDevice;
-    slot->registration.stats_every = stats_every;
-    slot->registration.trigger = static_cast<std::uint8_t>(trigger);
-    registry.SetSlot(slot, {.produced = produced}, 1, false);
+  const auto unseen = [&](const std::string& name, std::uint64_t order) {
+    const SlotPtr slot = MakeSlot(session, name, order);
+    registry.SetSlot(slot, {.produced = 1}, 1, false);
+    registry.NoteUnseen(slot);
     registry.ForgetSlot(slot);
   };
-  put("shown", 1, 1, layout::ControlTrigger::kNone, 1);
-  put("watched", 2, 0, layout::ControlTrigger::kNonfinite, 1);
-  put("never replayed", 3, 0, layout::ControlTrigger::kNone, 0);
-  registry.SetSlot(MakeSlot(session, "on the host", 4), {.produced = 1}, 1, false);
+  registry.SetSlot(MakeSlot(session, "seen", 1), {.produced = 1}, 1, false);
   EXPECT_EQ(registry.Sessions().front().unseen_probes, 0u);
-  put("unseen", 5, 0, layout::ControlTrigger::kNone, 1);
-  put("unseen", 6, 0, layout::ControlTrigger::kNone, 1);
-  put("compared", 7, 0, layout::ControlTrigger::kMismatch, 1);
+  unseen("a", 2);
+  unseen("a", 3);
+  unseen("b", 4);
   EXPECT_EQ(registry.Sessions().front().unseen_probes, 2u);
-  EXPECT_EQ(registry.Sessions().front().unseen, (std::vector<std::string>{"unseen", "compared"}));
-  for (std::uint64_t order = 8; order < 20; ++order) {
-    put(std::to_string(order), order, 0, layout::ControlTrigger::kNone, 1);
-  }
+  EXPECT_EQ(registry.Sessions().front().unseen, (std::vector<std::string>{"a", "b"}));
+  for (std::uint64_t order = 5; order < 17; ++order) unseen(std::to_string(order), order);
   EXPECT_EQ(registry.Sessions().front().unseen_probes, 14u);
   EXPECT_EQ(registry.Sessions().front().unseen.size(), kUnseenNames);
 }

@@ -239,6 +239,7 @@ TEST_F(ConsumedOnDevice, EveryHeaderIsConsumedAndWhatStaysOnTheDeviceIsNamed) {
   EXPECT_EQ(sink_.gaps[2].last_replay, 3u);
   EXPECT_EQ(Record().counters.consumed, 3u);
   EXPECT_EQ(Record().counters.lost(), 0u);
+  EXPECT_EQ(registry_.Sessions().front().unseen_probes, 1u);
 }
 
 TEST_F(ConsumedOnDevice, AValueIsWaitedForUntilAReplaySendsIt) {
