@@ -181,6 +181,18 @@ TEST(Ranks, OneWithoutAHashDoesNotMakeOthersTheSameWhoseHashesDiffer) {
   EXPECT_EQ(later.values().size(), 2u) << "in whatever order";
 }
 
+TEST(Ranks, OneWithoutAHashOfStatisticsDoesNotMakeOthersTheSameEither) {
+  numerics::Stats stats = {};
+  Vote vote;
+  vote.Add(0, stats, 5);
+  stats.has_hash = true;
+  vote.Add(1, stats, std::nullopt);
+  EXPECT_EQ(vote.values().size(), 1u);
+  stats.hash = 2;
+  vote.Add(2, stats, std::nullopt);
+  EXPECT_EQ(vote.values().size(), 3u);
+}
+
 // Or who is blamed would depend on how the recordings are shared out among workers.
 TEST(Ranks, OneWithoutAHashIsTheSameAsTheMostWhateverIsMergedFirst) {
   const std::optional<std::uint64_t> hashes[] = {1, std::nullopt, 2, 2};

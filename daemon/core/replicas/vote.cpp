@@ -140,7 +140,11 @@ std::vector<Vote::Choice> Vote::values() const {
       if (count >= before) is_clear = count > before;
       if (count > before) most = &other;
     }
-    if (!is_clear) {
+    // If two that differ were the same as it, both could not be.
+    const auto fits = [&](const Choice& one) {
+      return HashesOf(one) == HashesOf(value) && HaveSameValues(*most, one);
+    };
+    if (!is_clear || std::ranges::count_if(values, fits) > 1) {
       joined.push_back(std::move(value));
       continue;
     }
