@@ -318,7 +318,6 @@ OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const Te
   page.slot->registration.graph_id = graph_id;
   page.slot->buffers = capture::AllocateBuffers(capture::OpLogStagingBytes(), page.device,
                                                 capture::Buffers::Kind::kDirect);
-  counters_.device_bytes += DeviceBytesOf(page.slot->buffers);
   pages_.push_back(std::move(page));
   try {
     capture::BeginDirect(pages_.back().slot.get(), tensor.device_index, stream);
@@ -327,6 +326,7 @@ OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const Te
     pages_.pop_back();
     throw;
   }
+  counters_.device_bytes += DeviceBytesOf(pages_.back().slot->buffers);
   return pages_.back();
 }
 
@@ -422,7 +422,6 @@ void* OpLog::PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes) {
   slot->registration.graph_id = page.graph_id;
   slot->buffers = capture::AllocateBuffers(capture::OpLogPartsBytes(), page.device,
                                            capture::Buffers::Kind::kDirect);
-  counters_.device_bytes += DeviceBytesOf(slot->buffers);
   void* const parts = slot->buffers.staging;
   try {
     capture::BeginDirect(slot.get(), page.device, page.stream);
@@ -430,6 +429,7 @@ void* OpLog::PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes) {
     table.slots.Discard(std::move(slot));
     throw;
   }
+  counters_.device_bytes += DeviceBytesOf(slot->buffers);
   table.slots.Discard(std::move(slot));
   return page.parts = parts;
 }
