@@ -99,8 +99,15 @@ int Serve(const DaemonOptions& options, const std::string& socket_path, Starter 
   std::unique_ptr<metrics::Exporter> exporter;
   if (options.metrics.any()) {
     Result<std::unique_ptr<metrics::Exporter>> opened = metrics::Exporter::Open(options.metrics);
-    if (!opened.ok()) return Refuse(options, opened.error().message, std::move(starter));
-    exporter = *std::move(opened);
+    // A job that starts a daemon wants its probes read, whether or not the port is free.
+    if (!opened.ok() && !options.spawned) {
+      return Refuse(options, opened.error().message, std::move(starter));
+    }
+    if (opened.ok()) {
+      exporter = *std::move(opened);
+    } else {
+      Log("daemon")->warn("no metrics: {}", opened.error().message);
+    }
   }
   if (!without_mark.empty()) {
     Log("daemon")->warn("found by its socket only: {}", without_mark);

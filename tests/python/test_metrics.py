@@ -301,17 +301,27 @@ def test_the_environment_says_where_metrics_go(own_daemon, monkeypatch, tmp_path
     monkeypatch.setenv("CGDEBUG_METRICS_LISTEN", "127.0.0.1:0")
     monkeypatch.setenv("CGDEBUG_METRICS_TEXTFILE", str(tmp_path))
     daemon = own_daemon()
-    (url,) = re.findall(r"metrics on (http://\S+)/metrics", daemon.log())
+    url = re.findall(r"metrics on (http://\S+)/metrics", daemon.log())[-1]
     assert (
         Page(fetch(url + "/metrics")).names == Page((tmp_path / "cgdebug.prom").read_text()).names
     )
     monkeypatch.setenv("CGDEBUG_METRICS_LISTEN", "9400")
     command = [find_program("cgdebug-daemon"), "--socket", daemon.socket]
-    refused = subprocess.run([*command, "--foreground"], capture_output=True, text=True)
+    refused = subprocess.run(
+        [*command, "--foreground"], capture_output=True, text=True, timeout=120
+    )
     assert refused.returncode == 2 and "'9400' is not HOST:PORT" in refused.stderr
     monkeypatch.setenv("CGDEBUG_METRICS_LISTEN", "127.0.0.1:0")
-    second = subprocess.run([*command, "--spawned"], capture_output=True, text=True)
+    second = subprocess.run([*command, "--spawned"], capture_output=True, text=True, timeout=120)
     assert (second.returncode, second.stderr) == (0, ""), "of another rank that started one, too"
+
+
+def test_a_job_gets_a_daemon_also_if_the_port_of_the_metrics_is_in_use(own_daemon, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("CGDEBUG_METRICS_LISTEN", where)
+        daemon = own_daemon("--spawned")
+    assert re.search(f"no metrics: .*{where}.* in use", daemon.log())
 
 
 def dashboard_queries():
