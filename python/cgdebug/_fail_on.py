@@ -72,6 +72,7 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
             "`status()` of a probe say why"
         )
     _synchronize()
+    deadline = time.monotonic() + timeout
     everything, lost, left_out, not_compared, unseen = probe.await_read(timeout)
     raise_if_found(kinds, 0.0)
     if not everything:
@@ -102,26 +103,27 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
             f"not compare everything. Type: cgdebug-cli status"
         )
     if "replica" in kinds:
-        _raise_unless_compared(probe.session()["uuid"], timeout)
+        _raise_unless_compared(probe.session()["uuid"], deadline)
 
 
-def _raise_unless_compared(uuid: str, timeout: float) -> None:
+def _raise_unless_compared(uuid: str, deadline: float) -> None:
     """Waits until the snapshots of replicas that this process has sent are compared.
 
     Fails: FoundError; NotCheckedError if one was not compared with the other ranks, or none was.
     """
     from . import _wire
 
-    deadline = time.monotonic() + timeout
     try:
-        connection = _wire.Connection(_wire.socket_path(), max(timeout, 0.1))
+        patience = max(deadline - time.monotonic(), 0.1)
+        connection = _wire.Connection(_wire.socket_path(), patience)
         try:
             while True:
-                connection.ask(_wire.request("sync"))
+                synced, _ = connection.ask(_wire.request("sync"))
                 answer, _ = connection.ask(_wire.request("sessions", include_dead=True))
                 sessions = answer.sessions.sessions
                 own = next((one for one in sessions if one.uuid == uuid), None)
-                if own is None or not own.replicas.waiting or time.monotonic() > deadline:
+                is_settled = synced.sync.complete and (own is None or not own.replicas.waiting)
+                if is_settled or time.monotonic() > deadline:
                     break
                 time.sleep(_POLL_S)
         finally:
@@ -136,7 +138,10 @@ def _raise_unless_compared(uuid: str, timeout: float) -> None:
         )
     if own.found_replica:
         raise FoundError(own.found_replica, "replica")
-    problem = _why_not_compared(own, sessions)
+    if not synced.sync.complete:
+        problem = "the daemon has not compared everything in time. Type: cgdebug-cli status"
+    else:
+        problem = _why_not_compared(own, sessions)
     if problem:
         raise NotCheckedError(f"cgdebug.check: {problem}")
 
@@ -150,7 +155,7 @@ def _why_not_compared(own, sessions) -> str:
             "torchrun, or set RANK and WORLD_SIZE"
         )
     if counts.incomplete or counts.waiting:
-        number = counts.incomplete or counts.waiting
+        number = counts.incomplete + counts.waiting
         return (
             f"{number} snapshot{'s' if number > 1 else ''} of replicas could not be compared with "
             "all ranks of this machine: a rank lacks them, or is behind. Type: cgdebug-cli ranks "
