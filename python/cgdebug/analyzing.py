@@ -476,16 +476,18 @@ def _retry_here(paths: list[str], work, keep) -> dict[str, str]:
     alone: list[str] = []
     failed: dict[str, str] = {}
     pool = None
-    for at in range(0, len(paths), width):
-        batch = paths[at : at + width]
-        pool = pool or _pool(width)
-        lost = _submit_all(pool, work, [[path] for path in batch], keep)
-        if lost:
-            pool.shutdown()
-            pool = None
-        alone += [path for task, _ in lost for path in task]
-    if pool:
-        pool.shutdown()
+    try:
+        for at in range(0, len(paths), width):
+            batch = paths[at : at + width]
+            pool = pool or _pool(width)
+            lost = _submit_all(pool, work, [[path] for path in batch], keep)
+            if lost:
+                pool.shutdown()
+                pool = None
+            alone += [path for task, _ in lost for path in task]
+    finally:
+        if pool:
+            pool.shutdown(cancel_futures=True)
     for path in alone:
         with _pool(1) as single:
             for _, why in _submit_all(single, work, [[path]], keep):
@@ -534,7 +536,8 @@ def _names_of(functions) -> dict[str, str | Function]:
             raise ValueError(f"analyze: no function {function!r}: there are {built_in}")
         if not isinstance(function, str) and not callable(function):
             raise ValueError(f"analyze: {function!r} is neither a name nor a function")
-        if not name or name in names or name == "failed":
+        is_built_in = callable(function) and name in {*_BUILT_IN, "replicas"}
+        if not name or name in names or name == "failed" or is_built_in:
             raise ValueError(f"analyze: a table cannot be called {name!r}, or is there twice")
         names[name] = function
     return names
