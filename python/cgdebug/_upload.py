@@ -328,9 +328,8 @@ def main() -> int:
     try:
         _remote.filesystem(arguments.url)
     except (ImportError, ValueError) as error:  # no later attempt would find its protocol
-        known = (
-            "" if isinstance(error, ImportError) else ". Type one that fsspec knows: s3://, gs://"
-        )
+        is_unknown = str(error).startswith("Protocol not known")
+        known = ". Type one that fsspec knows: s3://, gs://" if is_unknown else ""
         say(f"cannot copy to {arguments.url}: {error}{known}")
         return 2
     except Exception:  # the store does not answer: run() says so and tries again
