@@ -63,7 +63,8 @@ class _After(importlib.abc.MetaPathFinder):
             def exec_module(module):
                 execute(module)
                 if self in sys.meta_path:
-                    sys.meta_path.remove(self)
+                    # A new list: another thread may be going through this one.
+                    sys.meta_path = [one for one in sys.meta_path if one is not self]
                     self._action(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
