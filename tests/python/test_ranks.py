@@ -144,10 +144,11 @@ def test_a_flipped_bit_is_named_live_and_offline_with_step_probe_and_rank(
 LAUNCHER = """
 import os, subprocess, sys
 CODE = '''
-import mmap, os, sys, time
+import atexit, mmap, os, sys, time
 import torch, cgdebug
 rank = int(os.environ["RANK"])
 steps = memoryview(mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 32)).cast("q")
+atexit.register(steps.__setitem__, 3, 1)  # however it ends, the others stop waiting
 p = cgdebug.CudaGraphTensorProbe("w", [cgdebug.TensorStats()], mode="always")
 shard = f"R of [4] at ({rank}) of ddp=3, from [0], replicas 0..2"
 for step in range(1, 10_000):

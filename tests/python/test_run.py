@@ -269,7 +269,9 @@ def test_on_a_terminal_run_keeps_one_status_line_and_gives_the_row_back(daemon, 
                 seen.touch()
     except OSError:  # the other end is closed
         pass
-    os.close(parent)
+    finally:
+        seen.touch()
+        os.close(parent)
     assert process.wait(120) == 0, out
     text = out.decode()
     assert "\x1b[1;23r" in text and "replays/s" in text and "first NaN: a @11" in text, text

@@ -22,6 +22,12 @@ say() { printf 'cgdebug: %s\n' "$*"; }
 die() { printf 'cgdebug: %s\n' "$*" >&2; exit 1; }
 elapsed() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
+# Ends what runs in the background, with its children if it is a process group of its own.
+end_jobs() {
+  local job
+  for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || kill "$job" 2>/dev/null || true; done
+}
+
 # timed NAME COMMAND...: runs it with its output in a log; sets step_log, step_seconds; its exit code.
 timed() {
   local name=$1 start=$SECONDS ticker='' status=0
@@ -30,7 +36,7 @@ timed() {
   if [ -t 1 ]; then
     (while sleep 1; do printf '\r  %-30s ...  %s ' "$name" "$(elapsed $((SECONDS - start)))"; done) &
     ticker=$!
-    trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+    trap end_jobs EXIT
   fi
   "$@" >"$step_log" 2>&1 </dev/null || status=$?
   if [ -n "$ticker" ]; then
@@ -117,7 +123,8 @@ extract_promtool() (
 python_packages=(torch==2.11.0 numpy 'protobuf>=4.21' safetensors tensorboard pandas pyarrow pytest
   pytest-timeout 'ruff==0.17.6' 'mypy>=1.15' 'pybind11>=2.10' 'scikit-build-core>=0.10'
   lightning transformers accelerate playwright axe-playwright-python
-  matplotlib nbclient ipykernel mlflow-skinny wandb s3fs moto flask flask-cors py-partiql-parser)
+  matplotlib nbclient ipykernel mlflow-skinny wandb s3fs moto flask flask-cors py-partiql-parser
+  distributed)
 
 has_python_packages() {
   "$PYTHON" - "${python_packages[@]}" >/dev/null 2>&1 <<'CHECK'
