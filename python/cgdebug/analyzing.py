@@ -405,8 +405,8 @@ def _run(
     if executor is None:
         executor = own = _pool(min(len(paths), os.cpu_count() or 1))
     try:
-        tasks = _TASKS_PER_WORKER * _workers_of(executor)
-        size = min(_MOST_PER_TASK, -(-len(paths) // tasks))
+        wanted = _TASKS_PER_WORKER * _workers_of(executor)
+        size = min(_MOST_PER_TASK, -(-len(paths) // wanted))
         tasks = [paths[at : at + size] for at in range(0, len(paths), size)]
         lost = _submit_all(executor, work, tasks, keep)
         if lost and own is None:

@@ -557,6 +557,7 @@ TEST_F(TwoDevices, TheRestOfTheReplayThatStoppedTheRingsIsWaitedFor) {
     if (which == 2) slots_.push_back(AddSlot("late", 0, layout::ControlTrigger::kNone));
     auto of_graph = std::make_shared<SlotIdentity>(*slots_[which]);
     of_graph->registration.graph_id = 3;
+    of_graph->registration.record_every = 1;
     slots_[which] = of_graph;
   }
   registry_.SetSlot(slots_[0], {.replays = 2, .produced = 2, .consumed = 2}, 1, false);
