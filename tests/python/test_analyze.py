@@ -260,5 +260,11 @@ def test_what_cannot_be_analyzed_says_so_at_once(tmp_path):
         cgdebug.analyze(folder, "chek")
     with pytest.raises(ValueError, match="needs reference="):
         cgdebug.analyze(folder, "diff")
+    with pytest.raises(ValueError, match="cannot be called 'replicas'"):
+
+        def replicas(recording):
+            return []
+
+        cgdebug.analyze(folder, replicas)
     with pytest.raises(RecordingError, match="not the state of a comparison"):
         _recording.RankFold([], [], 1e-6, False).merge(b"x")

@@ -364,7 +364,7 @@ TEST(Freeze, WhatAReplayLacksOfWhichOtherProbesWereKeptIsALossThatIsNamed) {
       {"before", 5, 1, {1, 2, 5}, 2}, {"behind", 5, 1, {1, 2, 4, 5}, 1},
       {"seldom", 5, 2, {1, 5}, 1},    {"stopped", 5, 1, {1, 2, 4}, 2},
       {"never", 5, 5, {1}, 0},        {"other", 6, 1, {1, 2}, 0},
-      {"new", 5, 1, {}, 5},
+      {"new", 5, 1, {}, 5},           {"late", 5, 1, {5}, 4},
   };
   const auto job = test::MakeSession("1");
   FreezeRequest request;
@@ -384,6 +384,8 @@ TEST(Freeze, WhatAReplayLacksOfWhichOtherProbesWereKeptIsALossThatIsNamed) {
                                           .produced = count,
                                           .consumed = count,
                                           .suppressed = probe.left_out}});
+    // A recording has begun that loses nothing: it says nothing of the replays before it.
+    request.slots.back().control.lossless = layout::Lossless::kOn;
     ring.Set(probe.name, ContentOfReplays(probe.replays));
   }
   const SnapshotStore store(8);
@@ -408,10 +410,10 @@ TEST(Freeze, WhatAReplayLacksOfWhichOtherProbesWereKeptIsALossThatIsNamed) {
     return lost;
   };
   std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> expected = {
-      {"before", {3, 5}}, {"stopped", {4, 6}}, {"new", {0, 6}}};
+      {"before", {3, 5}}, {"stopped", {4, 6}}, {"new", {0, 6}}, {"late", {0, 5}}};
   EXPECT_EQ(left_out("still.cgrec"), expected);
   request.running = {0};
-  expected = {{"before", {3, 5}}};
+  expected = {{"before", {3, 5}}, {"late", {0, 5}}};
   EXPECT_EQ(left_out("running.cgrec"), expected) << "the ring was read before it had the rest";
 }
 
