@@ -341,7 +341,9 @@ def test_a_job_that_goes_on_with_nan_is_followed_from_the_module_to_the_op(run, 
     command = re.search(r"next:  cgdebug-cli (ops .*)", done.stderr)
     assert command, done.stderr
     shown = cli(*shlex.split(command[1])).stdout
-    assert re.search(r"first non-finite: #\d+ fwd/copy__0, 1 NaN, job.py", shown), shown
+    # Whether the NaN that is written has a row depends on where torch's allocator put it.
+    first = r"first non-finite: #\d+ (fwd/copy__0|in/copy__0\.src), 1 NaN, job.py"
+    assert re.search(first, shown), shown
 
 
 def test_eager_without_a_log_says_what_to_type(run):
