@@ -344,12 +344,16 @@ def checked(ranks, step, values, is_replica="yes"):
     return [rank.line() for rank, _ in taking_part]
 
 
-def test_check_says_nothing_of_replicas_only_if_all_were_compared(daemon, job):
-    run = f"check-{os.getpid()}"
+def two_ranks(job, run):
     environment = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "CGDEBUG_RUN_ID": run}
     ranks = [job(CHECK, RANK=str(n), LOCAL_RANK=str(n), **environment) for n in range(2)]
     for rank in ranks:
         assert rank.line() == "ready"
+    return ranks
+
+
+def test_check_says_nothing_of_replicas_only_if_all_were_compared(daemon, job):
+    ranks = two_ranks(job, f"check-{os.getpid()}")
     for said in checked(ranks, 1, [1, 1], is_replica="no"):
         assert "NotCheckedError cgdebug.check: no probe of this process has seen a replica" in said
     assert checked(ranks, 2, [2, 2]) == ["same", "same"]
@@ -359,10 +363,7 @@ def test_check_says_nothing_of_replicas_only_if_all_were_compared(daemon, job):
 
 def test_check_says_which_replicas_could_not_be_compared(daemon, job):
     run = f"behind-{os.getpid()}"
-    environment = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "CGDEBUG_RUN_ID": run}
-    ranks = [job(CHECK, RANK=str(n), LOCAL_RANK=str(n), **environment) for n in range(2)]
-    for rank in ranks:
-        assert rank.line() == "ready"
+    ranks = two_ranks(job, run)
     assert checked(ranks, 1, [1, 1]) == ["same", "same"]
     (said,) = checked(ranks, 2, [2, None])
     assert said == (
