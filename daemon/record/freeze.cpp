@@ -398,15 +398,10 @@ void LoseLeftOut(std::deque<SlotFreeze>* freezes, const FreezeRequest& request, 
 }  // namespace
 
 bool WantsReplay(const SlotRecord& slot, std::uint64_t replay) {
-  const layout::SlotFacts& r = slot.slot->registration;
-  const layout::Periods periods = {.print = r.print_every,
-                                   .record = r.record_every,
-                                   .compare = r.compare_every,
-                                   .stats = r.stats_every,
-                                   .lossless = (r.flags & layout::kSlotLossless) != 0};
   layout::SlotControl control = slot.control;
   control.lossless = layout::Lossless::kAsRegistered;
-  return layout::Decide(periods, control, replay) != layout::Outcome::kSkip;
+  return layout::Decide(layout::PeriodsOf(slot.slot->registration), control, replay) !=
+         layout::Outcome::kSkip;
 }
 
 Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterOptions& options,

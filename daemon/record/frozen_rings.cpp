@@ -315,8 +315,7 @@ std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
   if (written->left_out != 0) {
     lost += fmt::format(
         ". {} older one{} left out: {}. More room: --max-disk and --min-free-disk of the daemon, "
-        "or "
-        "CGDEBUG_MAX_DISK and CGDEBUG_MIN_FREE_DISK where it starts",
+        "or CGDEBUG_MAX_DISK and CGDEBUG_MIN_FREE_DISK where it starts",
         written->left_out, written->left_out == 1 ? " was" : "s were", written->why);
   }
   if (written->stood_still != 0) {

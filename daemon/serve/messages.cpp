@@ -131,10 +131,8 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   message->set_probe_id(registration.probe_id);
   message->set_lane(static_cast<v1::ProbeInfo::Lane>(registration.lane));
   message->set_lane_reason(ReasonText(registration.lane_reason));
-  layout::Periods periods;
-  periods.lossless = (registration.flags & layout::kSlotLossless) != 0;
   const bool waits = registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait) ||
-                     layout::IsLossless(periods, record.control);
+                     layout::IsLossless(layout::PeriodsOf(registration), record.control);
   message->set_policy(waits ? v1::ProbeInfo::WAIT : v1::ProbeInfo::OVERWRITE);
   if (slot.Has(layout::kActionPrint)) message->add_actions(v1::ProbeInfo::PRINT);
   if (slot.Has(layout::kActionRecord)) message->add_actions(v1::ProbeInfo::RECORD);

@@ -309,8 +309,7 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
   direct.refusal = segment.refusals() + r.order % layout::kMaxSlots;
   direct.step = StepWord();
   direct.runs = slot.counted == nullptr ? nullptr : slot.buffers.runs;
-  direct.periods = {r.print_every, r.record_every, r.compare_every, r.stats_every,
-                    (r.flags & layout::kSlotLossless) != 0};
+  direct.periods = layout::PeriodsOf(r);
   direct.capacity = r.capacity;
   direct.payload_stride_bytes = r.payload_stride_bytes;
   direct.order = r.order;

@@ -34,8 +34,7 @@ SlotRingWriter::SlotRingWriter(std::byte* block, layout::ProducerLine* producer,
   payload_stride_bytes_ = registration.payload_stride_bytes;
   capacity_ = registration.capacity;
   order_ = registration.order;
-  periods_ = {registration.print_every, registration.record_every, registration.compare_every,
-              registration.stats_every, (registration.flags & layout::kSlotLossless) != 0};
+  periods_ = layout::PeriodsOf(registration);
   waits_ = registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait);
   deadline_ = std::chrono::milliseconds(registration.wait_deadline_ms);
 }

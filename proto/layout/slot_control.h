@@ -99,19 +99,21 @@ constexpr SlotControl Ended(const SlotControl& control) {
   return ended;
 }
 
+// Whether the job has a trigger that looks at the statistics of each replay.
+constexpr bool HasTriggerOnValues(const SlotFacts& r) {
+  const auto trigger = static_cast<ControlTrigger>(r.trigger);
+  return trigger != ControlTrigger::kNone && trigger != ControlTrigger::kMismatch;
+}
+
 // Whether statistics are made of what the slot writes. Of values that stay in device memory, only
 // an action or a trigger of the job asks for them.
 constexpr bool MakesStatistics(const SlotFacts& r) {
-  const auto trigger = static_cast<ControlTrigger>(r.trigger);
-  return (r.flags & kSlotOnDevice) == 0 || r.stats_every != 0 ||
-         (trigger != ControlTrigger::kNone && trigger != ControlTrigger::kMismatch);
+  return (r.flags & kSlotOnDevice) == 0 || r.stats_every != 0 || HasTriggerOnValues(r);
 }
 
 // Whether it makes them of each replay that it writes.
 constexpr bool MakesStatisticsOfEach(const SlotFacts& r) {
-  const auto trigger = static_cast<ControlTrigger>(r.trigger);
-  const bool is_armed = trigger != ControlTrigger::kNone && trigger != ControlTrigger::kMismatch;
-  return (r.flags & kSlotOnDevice) == 0 || r.stats_every == 1 || is_armed;
+  return (r.flags & kSlotOnDevice) == 0 || r.stats_every == 1 || HasTriggerOnValues(r);
 }
 
 // What is sent of one replay.
@@ -137,6 +139,11 @@ struct Periods {
   // Whether they want the values of any replay.
   constexpr bool HaveValues() const { return print != 0 || record != 0 || compare != 0; }
 };
+
+constexpr Periods PeriodsOf(const SlotFacts& r) {
+  return {r.print_every, r.record_every, r.compare_every, r.stats_every,
+          (r.flags & kSlotLossless) != 0};
+}
 
 constexpr bool IsLossless(const Periods& periods, const SlotControl& control) {
   return control.lossless == Lossless::kAsRegistered ? periods.lossless
