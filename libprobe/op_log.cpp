@@ -25,7 +25,7 @@ using capture::ProbeSlot;
 constexpr std::uint32_t kCapacity = 16;
 
 // Tensors that wait for their batch cannot be given back to the allocator.
-constexpr std::uint64_t kMostPendingMib = 256;
+constexpr std::uint64_t kMostPendingMib = 512;
 
 // BufferPool puts the state of a leaf behind the memory that was asked for, rounded up.
 std::uint64_t DeviceBytesOf(const capture::Buffers& buffers) {
