@@ -16,6 +16,7 @@
 #include "libprobe/capture/device_ring_kernels.h"
 #include "libprobe/capture/direct_leaf.cuh"
 #include "libprobe/capture/element_types.cuh"
+#include "libprobe/capture/tensor_core_sums.cuh"
 
 namespace cgdebug::capture {
 namespace {
@@ -88,26 +89,42 @@ __global__ void __launch_bounds__(kStageThreads) DeviceGather(DeviceStageArgs ar
   }
 }
 
-template <typename Type>
-__global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
-    DeviceStatsStage(DeviceStatsArgs args) {
+// Stages the tensor and computes this thread's part. Returns false if nobody wants them.
+template <typename Ahead, typename Type>
+__device__ bool StageAndComputePart(const DeviceStatsArgs& args, Part<Type>* part) {
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   const DeviceStageArgs& stage = args.stage;
   WaitForGridsBefore();
-  const Span<typename Type::Raw> span(stage.from, args.count);
-  const typename Part<Type>::First first(span, start, stride);  // as in Stage
-  Part<Type> part(ShiftOf<Type>(stage.from, args.count));
+  Ahead ahead(Span<typename Type::Raw>(stage.from, args.count), start, stride);  // as in Stage
+  *part = Part<Type>(ShiftOf<Type>(stage.from, args.count));
   const StageWords words = ReadStageWords(stage);
-  if (words.skip != 0) return;
-  if (__any_sync(0xffffffffu, IsFrozen(stage, words))) {  // a warp adds up its part together
-    if (threadIdx.x % 32 == 0) stage.state->frozen = 1;
-    return;
+  if (words.skip != 0) return false;
+  if (__syncthreads_or(IsFrozen(stage, words))) {  // a block adds up its parts together
+    if (threadIdx.x == 0) stage.state->frozen = 1;
+    return false;
   }
   std::byte* const to = stage.ring.entries + words.ring_index * stage.ring.stride_bytes;
-  part.AddAll(first, span, start, stride, CopyTo{stage.from, to});
-  LetNextGridStart();  // as in Stats
-  StoreWarpSum(part, args.count, args.parts + start / 32);
+  ahead.AddTo(part, CopyTo{stage.from, to});
+  LetNextGridStart();  // as in ComputePart()
+  return true;
+}
+
+template <typename Type>
+__global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
+    DeviceStatsStage(DeviceStatsArgs args) {
+  Part<Type> part(0);
+  if (!StageAndComputePart<ThreadVectors<Type>>(args, &part)) return;
+  const unsigned warp = (blockIdx.x * kStatsThreads + threadIdx.x) / 32;
+  StoreWarpSumAtOnce(part, args.count, args.parts + warp);
+}
+
+__global__ void __launch_bounds__(kStatsThreads, kTensorCoreBlocksPerMultiprocessor)
+    DeviceTensorCoreStatsStage(DeviceStatsArgs args) {
+  __shared__ LanesOfBlock<kStatsThreads> lanes;
+  Part<Bfloat16> part(0);
+  if (!StageAndComputePart<WarpGroups<kTensorCoreVectors>>(args, &part)) return;
+  StoreBlockSum<kStatsThreads>(part, args.count, lanes, args.parts + blockIdx.x);
 }
 
 // Which values this leaf sends through the window.
@@ -437,6 +454,9 @@ const void* DeviceLeafKernel(layout::Dtype dtype) { return KernelForDtype<Device
 const void* DeviceStatsLeafKernel() { return reinterpret_cast<const void*>(&DeviceStatsLeaf); }
 
 const void* DeviceStatsKernel(layout::Dtype dtype) { return KernelForDtype<DeviceStatsOf>(dtype); }
+const void* DeviceTensorCoreStatsKernel() {
+  return reinterpret_cast<const void*>(&DeviceTensorCoreStatsStage);
+}
 
 const void* DeviceStageKernel(int unit) { return KernelForUnit<DeviceStageOf>(unit); }
 const void* DeviceGatherKernel(int unit) { return KernelForUnit<DeviceGatherOf>(unit); }

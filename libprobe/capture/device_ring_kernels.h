@@ -31,21 +31,22 @@ const void* DeviceStageKernel(int unit);   // void(DeviceStageArgs), kStageThrea
 const void* DeviceGatherKernel(int unit);  // likewise; a unit is an element
 
 // The same for a slot whose statistics are wanted in each replay: one pass over the tensor copies
-// it and computes one part per warp. `from` is aligned to 16.
+// it and computes parts as StatsKernel does. `from` is aligned to 16.
 struct DeviceStatsArgs {
   DeviceStageArgs stage;
   std::uint64_t count;
   layout::DeviceStats* parts;
 };
 const void* DeviceStatsKernel(layout::Dtype dtype);  // void(DeviceStatsArgs), kStatsThreads
+const void* DeviceTensorCoreStatsKernel();           // likewise, as TensorCoreStatsKernel
 
 struct DeviceLeafArgs {
   DirectSlot slot;
   DeviceRing ring;
   std::uint64_t bytes;
   std::uint64_t count;
-  // For DeviceStatsLeafKernel: one per warp of DeviceStatsKernel, and how many. For
-  // DeviceLeafKernel, which computes the statistics: one per block, if there are several.
+  // For DeviceStatsLeafKernel: those of DeviceStatsKernel, and how many. For DeviceLeafKernel,
+  // which computes the statistics: one per block, if there are several.
   layout::DeviceStats* parts;
   std::uint32_t part_count;
   layout::DeviceWindow* window;

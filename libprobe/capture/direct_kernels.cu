@@ -9,6 +9,7 @@
 #include "libprobe/capture/direct_replay.cuh"
 #include "libprobe/capture/element_types.cuh"
 #include "libprobe/capture/grid_overlap.cuh"
+#include "libprobe/capture/tensor_core_sums.cuh"
 #include "libprobe/capture/tensor_stats.cuh"
 
 namespace cgdebug::capture {
@@ -51,22 +52,39 @@ __global__ void __launch_bounds__(kStageThreads) Gather(StageArgs args) {
 
 // --- statistics --------------------------------------------------------------------------------
 
-// One part per warp. The leaf adds the parts up, off the compute path.
-template <typename Type>
-__global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
-    Stats(StatsArgs args) {
+// Computes this thread's part. Returns false if nobody wants it.
+template <typename Ahead, typename Type>
+__device__ bool ComputePart(const StatsArgs& args, Part<Type>* part) {
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   // Decided by the replay before this one, so there is nothing to wait for.
   const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->skip);
   WaitForGridsBefore();
-  const Span<typename Type::Raw> span(args.from, args.count);
-  const typename Part<Type>::First first(span, start, stride);
-  Part<Type> part(ShiftOf<Type>(args.from, args.count));
-  if (skip != 0) return;
-  part.AddAll(first, span, start, stride);
+  Ahead ahead(Span<typename Type::Raw>(args.from, args.count), start, stride);
+  *part = Part<Type>(ShiftOf<Type>(args.from, args.count));
+  if (skip != 0) return false;
+  ahead.AddTo(part);
   LetNextGridStart();  // nothing more is read: a probe behind this one may load its code meanwhile
-  StoreWarpSum(part, args.count, args.parts + start / 32);
+  return true;
+}
+
+// One part per warp. The leaf adds the parts up, off the compute path.
+template <typename Type>
+__global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
+    Stats(StatsArgs args) {
+  Part<Type> part(0);
+  if (!ComputePart<ThreadVectors<Type>>(args, &part)) return;
+  const unsigned warp = (blockIdx.x * kStatsThreads + threadIdx.x) / 32;
+  StoreWarpSumAtOnce(part, args.count, args.parts + warp);
+}
+
+// One part per block.
+__global__ void __launch_bounds__(kStatsThreads, kTensorCoreBlocksPerMultiprocessor)
+    TensorCoreStats(StatsArgs args) {
+  __shared__ LanesOfBlock<kStatsThreads> lanes;
+  Part<Bfloat16> part(0);
+  if (!ComputePart<WarpGroups<kTensorCoreVectors>>(args, &part)) return;
+  StoreBlockSum<kStatsThreads>(part, args.count, lanes, args.parts + blockIdx.x);
 }
 
 // --- leaves ------------------------------------------------------------------------------------
@@ -211,6 +229,7 @@ struct GatherOf {
 
 const void* LeafKernel(layout::Dtype dtype) { return KernelForDtype<LeafOf>(dtype); }
 const void* StatsKernel(layout::Dtype dtype) { return KernelForDtype<StatsOf>(dtype); }
+const void* TensorCoreStatsKernel() { return reinterpret_cast<const void*>(&TensorCoreStats); }
 const void* StatsLeafKernel() { return reinterpret_cast<const void*>(&StatsLeaf); }
 const void* ClockKernel() { return reinterpret_cast<const void*>(&Clock); }
 const void* TickKernel() { return reinterpret_cast<const void*>(&Tick); }

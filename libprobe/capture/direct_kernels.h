@@ -155,6 +155,8 @@ inline constexpr int kLeafThreads = 512;
 inline constexpr int kStageThreads = 256;
 inline constexpr int kStatsThreads = 256;
 inline constexpr int kStatsBlocksPerMultiprocessor = 4;
+inline constexpr int kTensorCoreBlocksPerMultiprocessor = 2;
+inline constexpr int kTensorCoreVectors = 8;  // of 16 bytes, that a lane adds at a time
 inline constexpr int kStatsLeafThreads = 256;
 inline constexpr int kMostLeafBlocks = 16;
 
@@ -191,15 +193,16 @@ struct CompareArgs {
 inline constexpr int kCompareThreads = 256;
 const void* CompareKernel(layout::Dtype dtype);  // void(CompareArgs), kMostCompareBlocks at most
 
-// On the compute path of a probe that wants only statistics: computes one part per warp.
+// On the compute path of a probe that wants only statistics.
 struct StatsArgs {
   const std::byte* from;
   std::uint64_t count;
-  bool hash;
   layout::DeviceStats* parts;
   const DirectState* state;
 };
-const void* StatsKernel(layout::Dtype dtype);  // void(StatsArgs)
+const void* StatsKernel(layout::Dtype dtype);  // void(StatsArgs), kStatsThreads. A part per warp
+// For large bfloat16 tensors (tensor_core_sums.cuh). A part per block.
+const void* TensorCoreStatsKernel();  // void(StatsArgs), kStatsThreads
 
 // In front of the leaf of a slot that skips unchanged tensors: adds up state->content.
 struct HashArgs {

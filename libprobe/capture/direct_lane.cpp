@@ -36,6 +36,8 @@ constexpr std::uint64_t kOneBlockBytes = 256ull << 10;
 constexpr std::uint64_t kLinkBoundBytes = 8ull << 20;
 constexpr std::uint64_t kMostStageBlocks = 1024;
 constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
+// From here on bfloat16 is added on the tensor cores, which takes longer to begin and to end.
+constexpr std::uint64_t kTensorCoreBytes = 2ull << 20;
 constexpr int kClockReadings = 5;
 
 // How many bytes one block of a leaf reads for statistics: 5 us of work.
@@ -56,6 +58,7 @@ struct Device {
   std::int64_t serial_offset_ns = 0;
   int multiprocessors = 0;
   bool overlaps = false;               // a grid may start before the one it follows ends
+  bool adds_bfloat16 = false;          // on the tensor cores
   DirectState* never_skips = nullptr;  // zeros
 };
 
@@ -91,7 +94,9 @@ Device SetUpDevice(int index) {
   device.serial_offset_ns = MeasureSerialOffset(device.stream);
   device.clock_offset_ns = device.serial_offset_ns + layout::RealtimeNs() - ring::SerialClockNs();
   device.multiprocessors = Attribute(cudaDevAttrMultiProcessorCount, index);
-  device.overlaps = Attribute(cudaDevAttrComputeCapabilityMajor, index) >= 9;
+  const int capability = Attribute(cudaDevAttrComputeCapabilityMajor, index);
+  device.overlaps = capability >= 9;
+  device.adds_bfloat16 = capability >= 8;
   return device;
 }
 
@@ -247,14 +252,34 @@ int LeafStatsBlocks(std::uint64_t bytes) {
   return static_cast<int>(
       std::clamp<std::uint64_t>(bytes / kLeafBytesPerBlock, 1, kMostLeafBlocks));
 }
-// How many blocks of kStatsThreads compute the statistics of so many bytes. Adding up warps takes
-// as long as reading some vectors, so small tensors use half the warps.
-int StatsBlocks(std::uint64_t bytes, const Device& device) {
-  const int per_multiprocessor = bytes <= kFewStatsBlocksBytes ? kStatsBlocksPerMultiprocessor / 2
-                                                               : kStatsBlocksPerMultiprocessor;
-  return Blocks(bytes, 16 * kStatsThreads,
-                static_cast<std::uint64_t>(per_multiprocessor) *
-                    static_cast<std::uint64_t>(device.multiprocessors));
+// How a kernel of kStatsThreads computes the statistics of a tensor.
+struct StatsGrid {
+  int blocks;
+  bool on_tensor_cores;
+  std::uint32_t parts() const {
+    return static_cast<std::uint32_t>(on_tensor_cores ? blocks : blocks * kStatsThreads / 32);
+  }
+};
+
+// Adding up warps takes as long as reading some vectors, so small tensors use fewer of them.
+StatsGrid GridOfStats(layout::Dtype dtype, std::uint64_t bytes, const Device& device) {
+  const auto most = [&device](int per_multiprocessor) {
+    return static_cast<std::uint64_t>(per_multiprocessor) *
+           static_cast<std::uint64_t>(device.multiprocessors);
+  };
+  StatsGrid grid = {};
+  grid.on_tensor_cores =
+      device.adds_bfloat16 && dtype == layout::Dtype::kBfloat16 && bytes >= kTensorCoreBytes;
+  if (grid.on_tensor_cores) {
+    // Small enough for each warp to read one group.
+    const bool is_small = bytes <= most(1) * kStatsThreads * kTensorCoreVectors * 16;
+    grid.blocks = static_cast<int>(most(is_small ? 1 : kTensorCoreBlocksPerMultiprocessor));
+  } else {
+    const int few = kStatsBlocksPerMultiprocessor / 2;
+    grid.blocks = Blocks(bytes, 16 * kStatsThreads,
+                         most(bytes <= kFewStatsBlocksBytes ? few : kStatsBlocksPerMultiprocessor));
+  }
+  return grid;
 }
 
 // The offset in the staging memory at which the parts of such statistics lie.
@@ -391,9 +416,10 @@ std::uint64_t OwnStagingBytes(const layout::SlotRegistration& registration, int 
     }
     const DeviceGuard guard(device);
     const RelaxedCapture relaxed;
-    const int staging_blocks = StatsBlocks(registration.payload_bytes, GetDevice(device));
+    const StatsGrid grid = GridOfStats(static_cast<layout::Dtype>(registration.dtype),
+                                       registration.payload_bytes, GetDevice(device));
     return PartsOffset(registration) +
-           std::max(blocks, staging_blocks * kStatsThreads / 32) * sizeof(layout::DeviceStats);
+           std::max(static_cast<std::uint32_t>(blocks), grid.parts()) * sizeof(layout::DeviceStats);
   }
   const DeviceGuard guard(device);
   return sizeof(layout::DeviceStats) * kStatsBlocksPerMultiprocessor * kStatsThreads / 32 *
@@ -428,19 +454,21 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
   StatsArgs args = {};
   args.from = static_cast<const std::byte*>(tensor.data);
   args.count = count;
-  args.hash = (r.flags & layout::kStatsWithoutHash) == 0;
   args.parts = static_cast<layout::DeviceStats*>(slot.buffers.staging);
   args.state = direct.state;
-  const int blocks = StatsBlocks(count * layout::DtypeBytes(tensor.dtype), device);
+  const StatsGrid grid =
+      GridOfStats(tensor.dtype, count * layout::DtypeBytes(tensor.dtype), device);
+  const void* const kernel =
+      grid.on_tensor_cores ? TensorCoreStatsKernel() : StatsKernel(tensor.dtype);
   cudaGraphNode_t front = nullptr;
   if ((r.flags & layout::kSlotUnstaged) != 0) {
-    front = AddInFrontOfLeaf(GetCaptureInfo(stream), device, StatsKernel(tensor.dtype), blocks,
-                             kStatsThreads, args);
+    front =
+        AddInFrontOfLeaf(GetCaptureInfo(stream), device, kernel, grid.blocks, kStatsThreads, args);
   } else {
-    Launch(StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream, device.overlaps);
+    Launch(kernel, grid.blocks, kStatsThreads, &args, stream, device.overlaps);
   }
-  const StatsLeafArgs leaf = {direct, args.parts,
-                              static_cast<std::uint32_t>(blocks * kStatsThreads / 32), args.hash};
+  const bool hash = (r.flags & layout::kStatsWithoutHash) == 0;
+  const StatsLeafArgs leaf = {direct, args.parts, grid.parts(), hash};
   AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf, front);
 }
 
@@ -540,10 +568,11 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
                         reinterpret_cast<std::uintptr_t>(args.from) % 16 == 0 &&
                         tensor.element_stride == 1;
   if (is_armed) {
+    const StatsGrid grid = GridOfStats(tensor.dtype, r.payload_bytes, device);
     DeviceStatsArgs stats = {args, leaf.count, leaf.parts};
-    const int blocks = StatsBlocks(r.payload_bytes, device);
-    leaf.part_count = static_cast<std::uint32_t>(blocks * kStatsThreads / 32);
-    Launch(DeviceStatsKernel(tensor.dtype), blocks, kStatsThreads, &stats, stream, device.overlaps);
+    leaf.part_count = grid.parts();
+    Launch(grid.on_tensor_cores ? DeviceTensorCoreStatsKernel() : DeviceStatsKernel(tensor.dtype),
+           grid.blocks, kStatsThreads, &stats, stream, device.overlaps);
   } else {
     const int unit = StageUnit(tensor, args.bytes);
     args.from_stride = tensor.element_stride;

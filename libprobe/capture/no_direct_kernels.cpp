@@ -7,6 +7,7 @@ namespace cgdebug::capture {
 const void* StageKernel(int) { return nullptr; }
 const void* GatherKernel(int) { return nullptr; }
 const void* StatsKernel(layout::Dtype) { return nullptr; }
+const void* TensorCoreStatsKernel() { return nullptr; }
 const void* CompareKernel(layout::Dtype) { return nullptr; }
 const void* LeafKernel(layout::Dtype) { return nullptr; }
 const void* StatsLeafKernel() { return nullptr; }
@@ -15,6 +16,7 @@ const void* OpLogPartsKernel() { return nullptr; }
 const void* DeviceStageKernel(int) { return nullptr; }
 const void* DeviceGatherKernel(int) { return nullptr; }
 const void* DeviceStatsKernel(layout::Dtype) { return nullptr; }
+const void* DeviceTensorCoreStatsKernel() { return nullptr; }
 const void* DeviceLeafKernel(layout::Dtype) { return nullptr; }
 const void* DeviceStatsLeafKernel() { return nullptr; }
 const void* ClockKernel() { return nullptr; }

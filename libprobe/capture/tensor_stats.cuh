@@ -354,6 +354,43 @@ struct Part {
     stats.flags = 0;
     return stats;
   }
+
+  // Adds the Result() of another part of the same tensor.
+  __device__ void Add(const layout::DeviceStats& other) {
+    min = Least(min, static_cast<Value>(other.min));
+    max = Most(max, static_cast<Value>(other.max));
+    sum += other.sum;
+    sum_squares += other.sum_squares;
+    l1 += other.l1;
+    l2_squared += other.l2_squared;
+    hash ^= other.hash;
+    first = other.first_nonfinite < first ? other.first_nonfinite : first;
+    nan += static_cast<std::uint32_t>(other.nan);
+    pos_inf += static_cast<std::uint32_t>(other.pos_inf);
+    neg_inf += static_cast<std::uint32_t>(other.neg_inf);
+    zero += static_cast<std::uint32_t>(other.zero);
+    subnormal += static_cast<std::uint32_t>(other.subnormal);
+  }
+};
+
+// The vectors that a thread adds one by one, of which the first are loaded ahead, and its share of
+// the elements outside of vectors. `start`: the number of the thread among `stride`.
+template <typename Type, typename Reader = UsualReader>
+class ThreadVectors {
+ public:
+  __device__ ThreadVectors(const Span<typename Type::Raw>& span, std::uint64_t start,
+                           std::uint64_t stride)
+      : first_(span, start, stride), span_(span), start_(start), stride_(stride) {}
+
+  template <typename Sink = ReadOnly>
+  __device__ void AddTo(Part<Type, Reader>* part, const Sink& sink = {}) const {
+    part->AddAll(first_, span_, start_, stride_, sink);
+  }
+
+ private:
+  typename Part<Type, Reader>::First first_;
+  Span<typename Type::Raw> span_;
+  std::uint64_t start_, stride_;
 };
 
 // The shift: the first finite element among the first few. Any number will do, as long as all parts
@@ -480,29 +517,88 @@ __device__ inline double SumFourInWarp(double a, double b, double c, double d) {
   return value;
 }
 
-// Adds up a warp's parts into *to; every thread calls it. Rare values cost one vote.
+// Adds up a warp's parts; every thread calls it. Each gets the sum, but of the four sums in float64
+// lane 8 * i gets number i, which is returned. Rare values cost one vote.
+template <typename Type, typename Reader>
+__device__ double AddUpInWarp(Part<Type, Reader>* part) {
+  part->min = MinInWarp(part->min);
+  part->max = -MinInWarp(-part->max);
+  part->hash = XorInWarp(part->hash);
+  part->zero = SumInWarp(part->zero);
+  part->subnormal = SumInWarp(part->subnormal);
+  if (__any_sync(0xffffffffu, part->first != ~std::uint64_t{0})) {
+    part->nan = SumInWarp(part->nan);
+    part->pos_inf = SumInWarp(part->pos_inf);
+    part->neg_inf = SumInWarp(part->neg_inf);
+    for (int offset = 16; offset > 0; offset /= 2) {
+      const std::uint64_t other = __shfl_xor_sync(0xffffffffu, part->first, offset);
+      part->first = other < part->first ? other : part->first;
+    }
+  }
+  return SumFourInWarp(part->sum, part->sum_squares, part->l1, part->l2_squared);
+}
+
+// Stores the sum of a warp's parts in shared memory.
 template <typename Type, typename Reader>
 __device__ void StoreWarpSum(Part<Type, Reader> part, std::uint64_t count,
                              layout::DeviceStats* to) {
-  part.min = MinInWarp(part.min);
-  part.max = -MinInWarp(-part.max);
-  part.hash = XorInWarp(part.hash);
-  part.zero = SumInWarp(part.zero);
-  part.subnormal = SumInWarp(part.subnormal);
-  if (__any_sync(0xffffffffu, part.first != ~std::uint64_t{0})) {
-    part.nan = SumInWarp(part.nan);
-    part.pos_inf = SumInWarp(part.pos_inf);
-    part.neg_inf = SumInWarp(part.neg_inf);
-    for (int offset = 16; offset > 0; offset /= 2) {
-      const std::uint64_t other = __shfl_xor_sync(0xffffffffu, part.first, offset);
-      part.first = other < part.first ? other : part.first;
-    }
-  }
-  const double sums = SumFourInWarp(part.sum, part.sum_squares, part.l1, part.l2_squared);
+  const double sums = AddUpInWarp(&part);
   const unsigned lane = threadIdx.x % 32;
   if (lane == 0) *to = part.Result(count);
   __syncwarp();
   if (lane % 8 == 0) (&to->sum)[lane / 8] = sums;
+}
+
+union StatsWords {
+  static constexpr unsigned kCount = sizeof(layout::DeviceStats) / sizeof(std::uint64_t);
+  std::uint64_t words[kCount];
+  layout::DeviceStats stats;
+};
+
+// The same in global memory, with one store: lane i stores word i.
+template <typename Type, typename Reader>
+__device__ void StoreWarpSumAtOnce(Part<Type, Reader> part, std::uint64_t count,
+                                   layout::DeviceStats* to) {
+  const double sums = AddUpInWarp(&part);
+  constexpr unsigned kFirstSum = offsetof(layout::DeviceStats, sum) / sizeof(std::uint64_t);
+  const unsigned lane = threadIdx.x % 32;
+  const double sum = __shfl_sync(0xffffffffu, sums, static_cast<int>(lane - kFirstSum) * 8);
+  StatsWords all;
+  all.stats = part.Result(count);
+  auto word = static_cast<std::uint64_t>(__double_as_longlong(sum));
+#pragma unroll
+  for (unsigned i = 0; i < StatsWords::kCount; ++i) {
+    if (i == lane && (i < kFirstSum || i >= kFirstSum + 4)) word = all.words[i];
+  }
+  if (lane < StatsWords::kCount) reinterpret_cast<std::uint64_t*>(to)[lane] = word;
+}
+
+// The parts of the lanes of a block, but for its first warp.
+template <int kThreads>
+using LanesOfBlock = std::uint64_t[kThreads / 32 - 1][StatsWords::kCount][32];
+
+// Stores the sum of a block's parts. It takes less time to add up the warps lane by lane, and then
+// the lanes of one warp, than to add up the lanes of each.
+template <int kThreads, typename Type, typename Reader>
+__device__ void StoreBlockSum(Part<Type, Reader> part, std::uint64_t count,
+                              LanesOfBlock<kThreads>& shared, layout::DeviceStats* to) {
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp != 0) {
+    StatsWords mine;
+    mine.stats = part.Result(count);
+#pragma unroll
+    for (unsigned i = 0; i < StatsWords::kCount; ++i) shared[warp - 1][i][lane] = mine.words[i];
+  }
+  __syncthreads();
+  if (warp != 0) return;
+#pragma unroll
+  for (int w = 0; w < kThreads / 32 - 1; ++w) {
+    StatsWords other;
+#pragma unroll
+    for (unsigned i = 0; i < StatsWords::kCount; ++i) other.words[i] = shared[w][i][lane];
+    part.Add(other.stats);
+  }
+  StoreWarpSumAtOnce(part, count, to);
 }
 
 // Every thread of the block calls it; thread 0 gets the sum. `shared` has one place per warp.

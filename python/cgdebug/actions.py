@@ -226,8 +226,8 @@ class TensorStats:
 
     Counts, extremes and the hash are exact. Mean and standard deviation are good to 2e-6 of the
     largest magnitude, L1, L2 and RMS to 2e-6 of themselves, for dtypes of 16 and 8 bits: these are
-    summed in float32 over at most 32 elements and then in float64. For wider dtypes all sums are in
-    float64.
+    summed in float32 over at most 256 elements and then in float64. For wider dtypes all sums are
+    in float64.
 
     every: looks at replays 1, 1 + every, ...
     hash:  also the XOR of the elements widened to 64 bits, as `torch.hash_tensor`; without it

@@ -146,15 +146,8 @@ VALUES = {
 }
 
 
-@pytest.mark.own_lane
-@pytest.mark.parametrize("values", VALUES)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, *FLOATS8], ids=str)
-def test_statistics_of_short_floats_are_good_to_2e_6(daemon, graph_probe, dtype, values):
-    torch.manual_seed(0)
-    x = VALUES[values](dtype).cuda()
-    stats = looked_at(
-        graph_probe(TensorStats(), name=f"{dtype} {values}", lane="direct"), x, daemon
-    ).stats
+def check_short_floats(stats, x):
+    dtype = x.dtype
     wide = x.cpu().to(torch.float64)
     finite = wide[wide.isfinite()]
     assert (stats.nan, stats.zero) == (int(wide.isnan().sum()), int((wide == 0).sum()))
@@ -169,6 +162,79 @@ def test_statistics_of_short_floats_are_good_to_2e_6(daemon, graph_probe, dtype,
     assert math.isclose(stats.l2, finite.square().sum().sqrt().item(), rel_tol=2e-6)
     if dtype not in FLOATS8 or stats.nan == 0:  # torch does not keep the bits of their NaN
         assert stats.xor_hash == xor_of(x)
+
+
+@pytest.mark.own_lane
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, *FLOATS8], ids=str)
+def test_statistics_of_short_floats_are_good_to_2e_6(daemon, graph_probe, dtype, values):
+    torch.manual_seed(0)
+    x = VALUES[values](dtype).cuda()
+    p = graph_probe(TensorStats(), name=f"{dtype} {values}", lane="direct")
+    check_short_floats(looked_at(p, x, daemon).stats, x)
+
+
+def of_each_size(dtype):
+    """Blocks of numbers whose sizes differ by many powers of two."""
+    scale = 2.0 ** torch.randint(-120, 60, (1300, 1))
+    return (torch.randn(1300, 1024) * scale).to(dtype).reshape(-1)
+
+
+def with_rare_values(dtype):
+    x = torch.randn(1_500_000).to(dtype)
+    x[70_000::300_000] = math.inf
+    x[90_000::400_000] = -math.inf
+    x[123_456] = math.nan
+    x[5::65_536] = torch.finfo(dtype).tiny / 4
+    return x
+
+
+LARGE = {
+    **{name: lambda dtype, of=of: of(dtype).repeat(30)[:1_400_003] for name, of in VALUES.items()},
+    "each size": of_each_size,
+    "rare values": with_rare_values,
+    "tiny, but for a few": lambda dtype: torch.where(
+        torch.arange(1_300_000) % 100_000 == 7, 1.0, torch.randn(1_300_000) * 1e-25
+    ).to(dtype),
+    "64 MiB": lambda dtype: torch.randn(1 << 25).to(dtype),
+}
+
+
+# From 2 MiB on the sums are made on the tensor cores.
+@pytest.mark.own_lane
+@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize("values", LARGE)
+def test_statistics_of_large_bfloat16_tensors_are_good_to_2e_6(daemon, graph_probe, values, offset):
+    torch.manual_seed(0)
+    x = LARGE[values](torch.bfloat16).cuda()[offset:]
+    assert x.nbytes >= 2 << 20
+    p = graph_probe(TensorStats(), name=f"large {values} from {offset}", lane="direct")
+    check_short_floats(looked_at(p, x, daemon, replays=2).stats, x)
+
+
+@pytest.mark.own_lane
+@pytest.mark.parametrize("values", ["outliers everywhere", "half zeros", "64 MiB"])
+def test_a_ring_with_a_trigger_keeps_large_bfloat16_tensors(daemon, graph_probe, values):
+    torch.manual_seed(0)
+    x = LARGE[values](torch.bfloat16).cuda()
+    largest = x.abs().max().item()
+    rings = {
+        factor: graph_probe(
+            TensorRecord(capacity=4, where="device", on=f"absmax>{factor * largest}"),
+            name=f"{values}, {factor}",
+            lane="direct",
+        )
+        for factor in (1.01, 0.99)
+    }
+    for factor, p in rings.items():
+        graph, _ = capture(lambda p=p: p(x), warmup=0)
+        for _ in range(3):
+            graph.replay()
+            torch.cuda.synchronize()
+        kept = p.records(synchronize=True)
+        assert len(kept) == (3 if factor > 1 else 1), "the second one's trigger stops it"
+        for record in kept:
+            assert torch.equal(record.tensor.cpu().view(torch.int16), x.cpu().view(torch.int16))
 
 
 def test_a_large_mean_does_not_drown_the_deviation(daemon, graph_probe):
