@@ -41,4 +41,6 @@ def test_a_snapshot_lies_beside_the_kernel_of_its_replay(daemon, graph_probe, tm
     )
     marks = sorted(one["ts"] for one in events if one.get("cat") == "cgdebug")
     apart = [mark - kernel for kernel, mark in zip(kernels, marks, strict=True)]
-    assert len(apart) == 5 and all(-1000 < us < 5000 for us in apart), apart
+    # The replays are 20 ms apart. How well the GPU's clock is known depends on how busy the machine
+    # was when it was read.
+    assert len(apart) == 5 and all(abs(us) < 10_000 for us in apart), apart
