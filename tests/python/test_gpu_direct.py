@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cgdebug import TensorCompare, TensorRecord, TensorStats
-from conftest import capture, wait_until
+from conftest import capture, stop, wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 
@@ -256,7 +256,7 @@ def test_a_daemon_that_hangs_costs_one_deadline(own_daemon, direct, monkeypatch)
     graph, _ = capture(lambda: p(x), warmup=0)
     replay(graph, 3)
     p.assert_ok()
-    daemon.process.send_signal(signal.SIGSTOP)
+    stop(daemon.process.pid)
     try:
         start = time.monotonic()
         replay(graph, 40)
