@@ -118,11 +118,12 @@ class Client:
         invocation: int | None = None,
         iteration: int | None = None,
     ) -> TensorSnapshot:
-        """One tensor, by the exact name of its probe. `replay` counts from 1; -1 is the newest that
-        the daemon keeps, -2 the one before it. A replay given by number is also looked for in the
-        job's ring. `iteration`, from 0, is one run of the body of a conditional node in that
-        replay; without it, it is the last. The result's `.tensor` is a torch tensor (imports
-        torch), `.numpy()` an array."""
+        """One tensor, by the exact name of its probe; if several sessions have it, of the newest of
+        them: `session` names another. `replay` counts from 1; -1 is the newest that the daemon
+        keeps, -2 the one before it. A replay given by number is also looked for in the job's ring.
+        `iteration`, from 0, is one run of the body of a conditional node in that replay; without
+        it, it is the last. The result's `.tensor` is a torch tensor (imports torch), `.numpy()` an
+        array."""
         if replay == 0:
             raise ValueError("get: replays count from 1; -1 is the newest")
         request: dict[str, typing.Any] = {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 
 import numpy
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 import cgdebug
 from cgdebug import _recording
-from conftest import wait_until
+from conftest import own_session, wait_until
 
 PID = str(os.getpid())
 
@@ -120,6 +121,27 @@ def test_show_does_not_promise_values_of_statistics(cli, probe, tmp_path):
     result = cli("show", "-s", PID, "words.stats", "-o", str(tmp_path / "x.npy"))
     assert result.returncode == 4
     assert "TensorStats" in result.stderr and "give the probe a TensorRecord" in result.stderr
+
+
+def test_show_says_that_another_job_has_such_a_probe(cli, probe, job):
+    probe(cgdebug.TensorRecord(), name="words.two")(torch.ones(1))
+    wait_for(cli, "words.two", 1)
+    other = job("""
+        cgdebug.step(5)
+        CudaGraphTensorProbe("words.two", [TensorRecord()], mode="always")(torch.full((1,), 7.0))
+        print("ready")
+        input()
+    """)
+    assert other.line() == "ready"
+    wait_until(lambda: cli("show", "-s", str(other.pid), "words.two").returncode == 0, "the other")
+    for name in ("words.two", "words.two@1", "words.two@step:5"):
+        shown = cli("show", name)
+        assert "[7]" in shown.stdout
+        note, hint = shown.stderr.rstrip("\n").split(" Another one: cgdebug-cli ")
+        assert note == f"2 sessions have a probe 'words.two'; this is of pid {other.pid}."
+        assert shlex.split(hint) == ["show", "-s", own_session(), name]
+    mine = cli("show", "-s", own_session(), "words.two")
+    assert "[1]" in mine.stdout and mine.stderr == ""
 
 
 def test_status_names_the_session_whose_tensor_it_means(cli, probe):

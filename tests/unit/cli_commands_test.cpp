@@ -403,6 +403,24 @@ TEST_F(CommandsTest, ShowFindsAProbeWithAndWithoutItsSession) {
   EXPECT_EQ(Cli({"show", "blk3.attn@zero"}).code, 2);
 }
 
+TEST_F(CommandsTest, ShowSaysWhichOfSeveralSessionsTheTensorIsOf) {
+  world_.sessions = {MakeSession("11111111", 1), MakeSession("22222222", 2),
+                     MakeSession("33333333", 3), MakeSession("3f2a91c0", 0)};
+  world_.sessions[2].set_state(v1::Session::DIED);
+  for (const char* key : {"11111111", "22222222", "33333333"}) {
+    world_.probes.push_back(MakeProbe(key, "blk3.attn"));
+  }
+  Serve();
+  const ProcessResult shown = Cli({"show", "live:blk3.attn@-1"});
+  EXPECT_EQ(shown.code, 0);
+  EXPECT_EQ(shown.err,
+            "3 sessions have a probe 'blk3.attn'; this is of pid 4711, rank 0. Another one: "
+            "cgdebug-cli show -s 22222222 'blk3.attn@-1'\n");
+  EXPECT_EQ(Cli({"show", "blk3.attn", "--json"}).out.find("sessions"), std::string::npos);
+  EXPECT_EQ(Cli({"show", "blk3.attn", "-q"}).err, "");
+  EXPECT_EQ(Cli({"show", "train.py-4711:blk3.attn"}).err, "") << "only that one was meant";
+}
+
 TEST_F(CommandsTest, ShowOfARankIsOfItsNewestJob) {
   world_.sessions.clear();
   for (const char* key : {"11111111", "22222222", "33333333"}) {

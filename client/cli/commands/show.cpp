@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "client/cli/command.h"
@@ -17,6 +18,8 @@
 #include "client/cli/views/tensor_report.h"
 #include "client/cli/views/tensor_text.h"
 #include "client/live/live_tensor.h"
+#include "client/live/probe.h"
+#include "client/live/sessions.h"
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/options/whole_number.h"
@@ -50,6 +53,42 @@ Result<source::Tensor> Fetch(Context& context, const Inside& inside) {
   return live::GetTensor(context.client(),
                          {inside.source.empty() ? session : inside.source, inside.probe,
                           inside.replay, inside.which, rank, inside.iteration});
+}
+
+// If other live sessions that were meant have such a probe too, says which one is shown and how to
+// see another. `name`: what was typed behind the source.
+void NoteOtherSessions(Context& context, const Inside& inside, const std::string& name,
+                       const source::Tensor& shown) {
+  const Result<std::vector<live::Session>> sessions = live::ListSessions(context.client());
+  if (!sessions.ok() || sessions->size() < 2) return;
+  const Result<std::vector<live::Probe>> probes =
+      live::ListProbes(context.client(), "", {shown.slot.probe}, live::LastStats::kNone);
+  if (!probes.ok()) return;
+  std::set<std::string> with_probe;
+  for (const live::Probe& probe : *probes) {
+    const source::Slot& slot = probe.slot;
+    const bool is_meant = slot.probe == shown.slot.probe &&
+                          inside.which.Matches(slot.graph_id, slot.graph, slot.shape);
+    if (is_meant) with_probe.insert(probe.session);
+  }
+  const std::string& selector = context.SessionOr(inside.source);
+  std::string of;
+  std::vector<const live::Session*> others;
+  for (const live::Session& session : *sessions) {
+    // The daemon's answer to a Get has the key, a source the uuid.
+    const bool is_shown = session.key == shown.session_key || session.uuid == shown.slot.uuid;
+    if (is_shown) {
+      of = fmt::format("pid {}", session.pid);
+      if (session.rank >= 0) of += fmt::format(", rank {}", session.rank);
+    } else if (session.state == live::SessionState::kAlive && with_probe.contains(session.key) &&
+               context.ranks.Contains(session.rank) && live::MatchesSession(session, selector)) {
+      others.push_back(&session);
+    }
+  }
+  if (others.empty()) return;
+  context.Note(Printable(fmt::format(
+      "{} sessions have a probe '{}'; this is of {}. Another one: cgdebug-cli show -s {} {}",
+      others.size() + 1, shown.slot.probe, of, others.back()->key, ShellWord(name))));
 }
 
 int Save(Context& context, const ShowOptions& options, const source::Tensor& tensor) {
@@ -106,6 +145,7 @@ int FailToRead(Context& context, const Error& error) {
 int RunShow(Context& context, const ShowOptions& options) {
   Result<Inside> inside = ParseInside(options.inside);
   if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message);
+  const std::string name = options.inside.substr(inside->text.size() - inside->probe.size());
   const Result<WhichSlots> which = options.which.Parse();
   if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
   if (!which->graph.empty()) inside->which.graph = which->graph;
@@ -134,6 +174,8 @@ int RunShow(Context& context, const ShowOptions& options) {
     if (!tensor.ok() && is_unknown && TakeSliceOffName(&*inside)) tensor = Fetch(context, *inside);
   }
   if (!tensor.ok()) return FailToFind(context, *inside, tensor.error());
+  const bool is_live = inside->source.empty() || !source::LooksLikePath(inside->source);
+  if (is_live) NoteOtherSessions(context, *inside, name, *tensor);
   if (!inside->slice.empty()) {
     if (Result<void> cut = CutSlice(&*tensor, inside->slice); !cut.ok()) {
       return context.Fail(kExitTrouble, cut.error().message);
