@@ -340,6 +340,14 @@ def test_a_job_that_goes_on_with_nan_is_followed_from_the_module_to_the_op(run, 
     done = run(MODEL, CALLS["eager"], loop, watch="op:*", options=["--eager"])
     command = re.search(r"next:  cgdebug-cli (ops .*)", done.stderr)
     assert command, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("@")]
+    page = (
+        r"@\d+ eager run: \d+ rows, \d+ with NaN or Inf, first #\d+ \S+: .*  cgdebug-cli (ops .*)"
+    )
+    pages = [re.fullmatch(page, line) for line in said]
+    assert pages and all(pages), done.stderr
+    assert len({page[1] for page in pages}) == len(pages), "each replay has one line"
+    assert "first non-finite: #" in cli(*shlex.split(pages[-1][1])).stdout
     shown = cli(*shlex.split(command[1])).stdout
     # Whether the NaN that is written has a row depends on where torch's allocator put it.
     first = r"first non-finite: #\d+ (fwd/copy__0|in/copy__0\.src), 1 NaN, job.py"

@@ -92,6 +92,45 @@ TEST_F(CommandsTest, AStreamedRunShowsSnapshotsInTheOrderOfTheirReplays) {
   EXPECT_TRUE(std::is_sorted(places.begin(), places.end())) << shown;
 }
 
+TEST_F(CommandsTest, ARunHasOneLineForTheRowsOfAPageThatHoldNan) {
+  v1::Session& session = world_.sessions.front();
+  session.set_run_id("mine");
+  session.set_state(v1::Session::EXITED);
+  session.set_created_ns(INT64_MAX);
+  v1::Page& page = *world_.events.emplace_back().mutable_page();
+  page.set_session(session.key());
+  page.set_replay(7);
+  page.set_step(-1);
+  page.mutable_slot()->set_graph("bs=8");
+  page.mutable_slot()->set_graph_id(4);
+  page.set_rows(140);
+  page.set_nonfinite(98);
+  page.set_first_bad("fwd/mul_0");
+  page.set_first_bad_op("13 aten.mul.Tensor");
+  page.set_nan(3);
+  v1::SessionChange& change = *world_.events.emplace_back().mutable_session_change();
+  *change.mutable_session() = session;
+  change.set_ended(true);
+  world_.keep_open = true;
+  Serve();
+  const auto run = [&](std::vector<std::string> options) {
+    options.insert(options.end(), {"run", "--", "true"});
+    return Process(Command(options), {"NO_COLOR=1", "CGDEBUG_RUN_ID=mine"}).Wait().err;
+  };
+  const auto asked_for_pages = [&] {
+    const std::vector<v1::Request> requests = daemon_->requests();
+    const auto tail = std::ranges::find_if(requests.rbegin(), requests.rend(),
+                                           [](const auto& one) { return one.has_tail(); });
+    return tail->tail().pages();
+  };
+  EXPECT_THAT(run({}),
+              HasSubstr("@7 graph bs=8: 140 rows, 98 with NaN or Inf, first #13 fwd/mul_0: 3 NaN  "
+                        "cgdebug-cli ops '3f2a91c0@g:bs=8@7'\n"));
+  EXPECT_TRUE(asked_for_pages());
+  run({"--json"});
+  EXPECT_FALSE(asked_for_pages()) << "a program takes the rows as they are";
+}
+
 TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNotAPass) {
   v1::Session& session = world_.sessions.emplace_back(MakeSession("99999999"));
   session.set_run_id("mine");

@@ -224,6 +224,29 @@ TEST(FindingFilter, LetsTheFirstBadSnapshotOfEachProbeThrough) {
   EXPECT_FALSE(filter.Wants(live::EventOf(loss)));
 }
 
+// A NaN that spread is one finding, one that comes later behind the first another.
+TEST(FindingFilter, LetsAPageOfAnOpLogThroughIfItsFirstBadRowOrTheirNumberIsNew) {
+  FindingFilter filter;
+  const auto wants = [&](std::uint64_t replay, const char* first, std::uint32_t bad,
+                         std::uint32_t masks = 0) {
+    v1::TailReply event;
+    v1::Page& page = *event.mutable_page();
+    page.set_session("3f2a91c0");
+    page.set_replay(replay);
+    page.set_rows(140);
+    page.set_first_bad(first);
+    page.set_nonfinite(bad);
+    page.set_only_neg_inf(masks);
+    return filter.Wants(live::EventOf(event));
+  };
+  EXPECT_FALSE(wants(1, "", 0));
+  EXPECT_TRUE(wants(2, "fwd/full_0", 1, 1));
+  EXPECT_TRUE(wants(3, "fwd/full_0", 1)) << "no mask any more";
+  EXPECT_TRUE(wants(4, "fwd/mm_2", 98));
+  EXPECT_FALSE(wants(5, "fwd/mm_2", 98));
+  EXPECT_TRUE(wants(6, "fwd/mm_2", 99));
+}
+
 TEST(FindingFilter, CountsWhatItsBoundLeavesOut) {
   FindingFilter filter;
   for (int i = 0; i < 1000; ++i) (void)filter.Wants(SnapshotEvent(std::to_string(i), 1, 1));

@@ -115,6 +115,7 @@ RunWatchOptions WatchingOf(const Context& context, const RunOptions& options,
   watching.only = ParseOnly(options.only);
   watching.prints_reach_terminal = PrintsReachStderr();
   const bool for_people = !context.options.json && !context.options.plain;
+  watching.pages = for_people;
   watching.status_line = for_people && !context.options.quiet && !watching.stream;
   return watching;
 }
@@ -400,8 +401,10 @@ RunFunction AddRun(CLI::App& app) {
                  "nan (NaN or Inf), inf, absmax>X, changed, mismatch. With --watch, values are "
                  "kept there")
       ->type_name("CONDITION");
-  app.add_flag("--tail", options->tail,
-               "show each snapshot while the job runs, not only findings and a status line");
+  app.add_flag(
+      "--tail", options->tail,
+      "show each snapshot while the job runs, not only findings and a status line; rows of "
+      "an op log share one line");
   app.add_option("--only", options->only, "like --tail, but only these snapshots")
       ->check(CLI::IsMember({"nan", "changed", "fail"}))
       ->type_name("{nan,changed,fail}");

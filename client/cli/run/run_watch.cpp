@@ -84,6 +84,7 @@ void RunWatch::Tail() {
   live::TailRequest request;
   request.follow = true;
   request.only = options_.stream ? options_.only : live::Only::kFindings;
+  request.pages = options_.pages;
   while (true) {
     const Result<client::TailEnd> end =
         live::Tail(tail_, request, [this](const live::Event& event) {
@@ -152,7 +153,7 @@ void RunWatch::Hold(const live::Event& event) {
       order = of->order;
       place = of.base();
     }
-  } else if (event.kind == live::EventKind::kSnapshot) {
+  } else if (event.kind == live::EventKind::kSnapshot || event.kind == live::EventKind::kPage) {
     order = {event.tensor.snapshot.serial, event.tensor.slot.order};
     while (place != held_.begin() && std::prev(place)->order > order) --place;
   }

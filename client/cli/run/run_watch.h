@@ -25,6 +25,7 @@ struct RunWatchOptions {
   std::int64_t since_ns = 0;  // sessions before it are of an earlier run with this id
   bool stream = false;        // every event that `only` selects; else only findings
   live::Only only = live::Only::kAll;
+  bool pages = false;                  // as live::TailRequest
   bool prints_reach_terminal = false;  // what TensorPrint writes is there already
   bool status_line = false;
 };

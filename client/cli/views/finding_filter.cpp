@@ -1,5 +1,7 @@
 #include "client/cli/views/finding_filter.h"
 
+#include <fmt/format.h>
+
 namespace cgdebug::cli {
 namespace {
 
@@ -37,7 +39,10 @@ bool FindingFilter::Wants(const live::Event& event) {
     case live::EventKind::kUnequal:
     case live::EventKind::kFrozen:
       return true;
-    case live::EventKind::kPage:  // it asks for rows
+    case live::EventKind::kPage:
+      return event.bad.rows > 0 &&
+             IsFirst(fmt::format("p{}\n{}\n{} {}", tensor.session_key, event.bad.first,
+                                 event.bad.rows, event.bad.only_neg_inf));
     case live::EventKind::kCaughtUp:
       break;
   }

@@ -10,7 +10,9 @@
 namespace cgdebug::cli {
 
 // Wants the first snapshot with NaN or Inf, the first failed comparison and the first loss of each
-// probe, jobs that died, and what TensorPrint wrote. The number of all but the last is bounded.
+// probe, jobs that died, and what TensorPrint wrote. Of the pages of op logs that hold NaN or Inf
+// it wants each whose first such row, or number of such rows, is new. The number of all but what
+// TensorPrint wrote is bounded.
 //
 // Thread: one at a time.
 class FindingFilter {
@@ -22,7 +24,7 @@ class FindingFilter {
  private:
   bool IsFirst(const std::string& key);
 
-  std::set<std::string> seen_;  // kind, session, probe
+  std::set<std::string> seen_;  // kind, session, probe; of a page also its counts
   std::size_t left_out_ = 0;
 };
 
