@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "client/analysis/align.h"
 #include "client/analysis/masks.h"
 #include "proto/layout/op_log_layout.h"
 
@@ -254,6 +255,45 @@ std::uint64_t NanSince(Source& source, const Entries& entries) {
   return first;
 }
 
+// The replays of which any row is kept, oldest first.
+Result<std::set<std::uint64_t>> KeptReplays(Source& source, const Entries& entries) {
+  std::set<std::uint64_t> kept;
+  for (const Entry& entry : entries) {
+    const Result<std::vector<Key>> keys = source.Keys(entry.slot);
+    if (!keys.ok()) return keys.error();
+    for (const Key& key : *keys) kept.insert(key.replay);
+  }
+  return kept;
+}
+
+Result<std::uint64_t> NanKept(Source& source, const Entries& entries, std::uint64_t since) {
+  if (since == 0) return since;
+  for (const Entry& entry : entries) {
+    const Result<std::optional<Key>> key = source.Find(entry.slot, since);
+    if (!key.ok()) return key.error();
+    if (*key) return since;
+  }
+  const Result<std::set<std::uint64_t>> kept = KeptReplays(source, entries);
+  if (!kept.ok()) return kept.error();
+  const auto first = kept->lower_bound(since);
+  return first == kept->end() ? 0 : *first;
+}
+
+// Why the log has nothing of a replay, which ones are kept, and what to type.
+Error NoReplay(const std::string& path, const OpLogChoice& choice, const OpLog& log,
+               std::set<std::uint64_t> kept) {
+  kept.erase(log.replay);  // it has keys, but nothing that can be read
+  const std::string none =
+      fmt::format("{} has no replay {} of the op log of {}", path, choice.replay, log.graph);
+  if (kept.empty()) {
+    return Error{none + ", and keeps no other"};
+  }
+  const auto next = kept.lower_bound(log.replay);
+  const std::uint64_t shown = next == kept.end() ? *kept.rbegin() : *next;
+  return Error{fmt::format("{}; it keeps {}. Type: cgdebug-cli ops '{}@{}'", none,
+                           RangesText({kept.begin(), kept.end()}), choice.typed, shown)};
+}
+
 }  // namespace
 
 std::string UnseenNodes::Text() const {
@@ -465,11 +505,15 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
   Result<OpLog> log = Read(source, *chosen, replay);
   if (!log.ok()) return log.error();
   AddGaps(source, *chosen, /*with_job=*/choice.graph.empty(), &*log);
-  log->nan_since = NanSince(source, *chosen);
   if (replay == 0 || log->lost() == log->rows.size()) {
-    return Error{fmt::format("{} has no replay {} of the op log of {}; the newest is {}", path,
-                             choice.replay, log->graph, *newest)};
+    Result<std::set<std::uint64_t>> kept = KeptReplays(source, *chosen);
+    if (!kept.ok()) return kept.error();
+    return NoReplay(path, choice, *log, *std::move(kept));
   }
+  log->nan_since = NanSince(source, *chosen);
+  const Result<std::uint64_t> nan_kept = NanKept(source, *chosen, log->nan_since);
+  if (!nan_kept.ok()) return nan_kept.error();
+  log->nan_kept = *nan_kept;
   return log;
 }
 

@@ -67,6 +67,8 @@ struct OpLog {
   Coverage coverage = {};
   // The first replay of the log in which the daemon saw a NaN; 0: none that is known.
   std::uint64_t nan_since = 0;
+  // The first replay from then on of which a row is kept; 0: none.
+  std::uint64_t nan_kept = 0;
 
   std::size_t lost() const;
   // The row with that number; nullptr without one.
@@ -128,6 +130,7 @@ struct OpLogChoice {
   // logs do not show belongs to its gaps, too.
   std::string graph;
   std::int64_t replay = -1;  // from 1; -1 is the newest, -2 the one before it
+  std::string typed = {};    // "train-4711@g:bs=8": what names the log when it is typed
 };
 
 // What names one of several op logs.

@@ -269,7 +269,13 @@ TEST_F(CliEndToEndTest, OneRequestHasTheHistoryOfManyRowsAndSaysWhenThereIsMore)
   EXPECT_EQ(none.code, 4);
   EXPECT_THAT(none.err, HasSubstr("has no op log of graph 'bs=3'. It has: bs=1, bs=2"));
   const ProcessResult no_replay = Cli({"ops", job.key() + "@g:bs=1@9"});
-  EXPECT_THAT(no_replay.err, HasSubstr("has no replay 9 of the op log of bs=1; the newest is 3"));
+  EXPECT_THAT(no_replay.err,
+              HasSubstr("has no replay 9 of the op log of bs=1; it keeps 1..3. Type: "
+                        "cgdebug-cli ops '"));
+  const std::size_t typed = no_replay.err.find("ops '") + 5;
+  const std::string proposed = no_replay.err.substr(typed, no_replay.err.find('\'', typed) - typed);
+  EXPECT_TRUE(proposed.ends_with("@g:bs=1@3")) << proposed;
+  EXPECT_EQ(Cli({"ops", proposed}).code, 0);
 }
 
 TEST_F(CliEndToEndTest, TailHasOneLineForThePageOfAnOpLogAtAReplay) {

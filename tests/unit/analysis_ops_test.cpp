@@ -193,6 +193,52 @@ TEST(OpGaps, BelongToTheirLogAndThoseOfTheJobToWhoeverChoseNone) {
   EXPECT_EQ(GapsOf(""), (Gaps{"the graph has a gap", "capture 3 has no log"}));
 }
 
+// Of a log of two rows, replays 4 to 6 are kept, and of the second row 9.
+testing_support::MemorySource LogOfSomeReplays() {
+  testing_support::MemorySource source;
+  for (const char* op : {"1 aten.a.default", "2 aten.b.default 1"}) {
+    const std::size_t slot = source.AddSlot(op, {1});
+    source.Slots()[slot].op = op;
+    for (const std::uint64_t replay : {4, 5, 6}) source.Add(slot, replay, {1});
+  }
+  source.Add(1, 9, {1});
+  return source;
+}
+
+TEST(ReadOpLog, OfAReplayThatIsNotKeptItSaysWhichAreAndWhatToType) {
+  const auto error = [](const OpLogChoice& choice) {
+    testing_support::MemorySource source = LogOfSomeReplays();
+    std::vector<std::string> others;
+    const Result<OpLog> log = ReadOpLog(source, choice, &others);
+    return log.ok() ? "" : log.error().message;
+  };
+  EXPECT_EQ(error({.replay = 2, .typed = "job"}),
+            "memory has no replay 2 of the op log of capture 1; it keeps 4..6, 9. "
+            "Type: cgdebug-cli ops 'job@4'");
+  EXPECT_EQ(error({.graph = "1", .replay = 7, .typed = "job@g:1"}),
+            "memory has no replay 7 of the op log of capture 1; it keeps 4..6, 9. "
+            "Type: cgdebug-cli ops 'job@g:1@9'");
+  EXPECT_TRUE(error({.replay = 12, .typed = "job"}).ends_with("'job@9'"));
+  EXPECT_TRUE(error({.replay = -20, .typed = "job"}).ends_with("'job@4'"));
+  EXPECT_EQ(error({.replay = 9}), "");
+}
+
+TEST(ReadOpLog, TheReplayOfTheFirstNanIsNamedWithTheOneThatIsKept) {
+  const auto kept = [](std::uint64_t nan) {
+    testing_support::MemorySource source = LogOfSomeReplays();
+    source.findings = {{.slot = 0, .kind = source::Finding::Kind::kNan, .replay = nan}};
+    std::vector<std::string> others;
+    const Result<OpLog> log = ReadOpLog(source, {}, &others);
+    EXPECT_TRUE(log.ok()) << log.error().message;
+    EXPECT_EQ(log->nan_since, nan);
+    return log->nan_kept;
+  };
+  EXPECT_EQ(kept(2), 4u);
+  EXPECT_EQ(kept(5), 5u);
+  EXPECT_EQ(kept(7), 9u);
+  EXPECT_EQ(kept(10), 0u);
+}
+
 TEST(ChooseOpLog, AnyRowOfAnEagerRunNamesItWhateverCameLater) {
   const std::vector<OpLogHead> logs = {
       {.first_order = 1, .last_order = 640},

@@ -190,6 +190,9 @@ TEST(RunSummary, LeadsFromARowOfAnOpLogToTheReplayOfTheNanAndNotToThatOfAMask) {
   summary.sessions[0].first_nan = First("fwd/mul_0", 7);
   summary.sessions[0].first_nan->slot.order = 13;
   EXPECT_EQ(NextCommands(summary, "never").front(), "cgdebug-cli ops '3f2a91c0@g:eager.13@7'");
+  summary.sessions[0].first_nan->kept = live::FirstNonfinite::Kept::kNothing;
+  EXPECT_EQ(NextCommands(summary).front(), "cgdebug-cli ops '3f2a91c0@g:eager.13'")
+      << "that replay is no longer kept";
 }
 
 TEST(RunSummary, LeadsFromStatisticsToWhatCameBeforeAndToTheOp) {

@@ -64,6 +64,8 @@ Result<Where> ParseWhere(const std::string& text, const std::string& graph) {
     where.source.resize(label);
   }
   if (where.source.empty()) where.source = "live";
+  where.choice.typed = where.source;
+  if (!where.choice.graph.empty()) where.choice.typed += "@g:" + where.choice.graph;
   return where;
 }
 
@@ -195,11 +197,13 @@ std::string MasksText(const OpLog& log) {
 std::string EarlierText(const OpLog& log, const OpsCommand& command) {
   if (log.nan_since == 0 || log.nan_since >= log.replay) return {};
   const Result<Where> where = ParseWhere(command.source, command.graph);
-  const std::string& graph = where->choice.graph;
-  const std::string began =
-      fmt::format("{}{}@{}", where->source, graph.empty() ? "" : "@g:" + graph, log.nan_since);
-  return fmt::format("the first NaN of this log is in replay {}. Type: cgdebug-cli ops {}",
-                     log.nan_since, ShellWord(began));
+  const std::string began = fmt::format("{}@{}", where->choice.typed, log.nan_kept);
+  std::string text = fmt::format("the first NaN of this log is in replay {}", log.nan_since);
+  if (log.nan_kept != log.nan_since) text += ", which is not kept";
+  if (log.nan_kept == 0 || log.nan_kept >= log.replay) return text;
+  if (log.nan_kept != log.nan_since)
+    text += fmt::format("; the next that is kept is {}", log.nan_kept);
+  return text + ". Type: cgdebug-cli ops " + ShellWord(began);
 }
 
 Json RowJson(const OpRow& row) {

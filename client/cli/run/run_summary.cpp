@@ -270,7 +270,8 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
         is_mask_first && found.back().what == kNan ? found.back() : found.front();
     const auto& [what, session, first] = finding;
     if (is_row(finding)) {
-      commands.push_back(OpsCommandOf(session->key, first->slot, first->replay));
+      const bool is_kept = first->kept != live::FirstNonfinite::Kept::kNothing;
+      commands.push_back(OpsCommandOf(session->key, first->slot, is_kept ? first->replay : 0));
     } else if (first->kept == live::FirstNonfinite::Kept::kValues) {
       commands.push_back(
           fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key,

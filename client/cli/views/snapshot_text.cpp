@@ -39,7 +39,8 @@ std::string OpsCommandOf(const std::string& session_key, const source::Slot& slo
                             : slot.graph.empty() ? std::to_string(slot.graph_id)
                                                  : slot.graph;
   return "cgdebug-cli ops " +
-         Printable(ShellWord(fmt::format("{}@g:{}@{}", session_key, graph, replay)));
+         Printable(ShellWord(fmt::format("{}@g:{}{}", session_key, graph,
+                                         replay == 0 ? "" : fmt::format("@{}", replay))));
 }
 
 }  // namespace cgdebug::cli

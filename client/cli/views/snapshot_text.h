@@ -15,6 +15,7 @@ std::string ControlText(const layout::SlotControl& control);
 std::string ProbeText(const std::string& name, std::uint32_t invocation);
 
 // "cgdebug-cli ops '3f2a91c0@g:bs=8@1204'": shows the op log of a live job that has the row `slot`.
+// `replay`: 0 for the newest.
 std::string OpsCommandOf(const std::string& session_key, const source::Slot& slot,
                          std::uint64_t replay);
 
