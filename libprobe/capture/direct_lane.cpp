@@ -94,9 +94,9 @@ Device SetUpDevice(int index) {
   device.serial_offset_ns = MeasureSerialOffset(device.stream);
   device.clock_offset_ns = device.serial_offset_ns + layout::RealtimeNs() - ring::SerialClockNs();
   device.multiprocessors = Attribute(cudaDevAttrMultiProcessorCount, index);
-  const int capability = Attribute(cudaDevAttrComputeCapabilityMajor, index);
-  device.overlaps = capability >= 9;
-  device.adds_bfloat16 = capability >= 8;
+  const bool is_hopper_or_later = Attribute(cudaDevAttrComputeCapabilityMajor, index) >= 9;
+  device.overlaps = is_hopper_or_later;
+  device.adds_bfloat16 = is_hopper_or_later;
   return device;
 }
 
@@ -422,6 +422,8 @@ std::uint64_t OwnStagingBytes(const layout::SlotRegistration& registration, int 
            std::max(static_cast<std::uint32_t>(blocks), grid.parts()) * sizeof(layout::DeviceStats);
   }
   const DeviceGuard guard(device);
+  static_assert(kTensorCoreBlocksPerMultiprocessor <=
+                kStatsBlocksPerMultiprocessor * kStatsThreads / 32);
   return sizeof(layout::DeviceStats) * kStatsBlocksPerMultiprocessor * kStatsThreads / 32 *
          static_cast<std::uint64_t>(Attribute(cudaDevAttrMultiProcessorCount, device));
 }

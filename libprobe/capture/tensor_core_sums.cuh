@@ -1,13 +1,15 @@
 // tensor_core_sums.cuh: statistics of a large bfloat16 tensor, with the sums on the tensor cores.
 //
 // To add elements one by one takes more instructions than a multiprocessor issues while it reads
-// them. mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16") adds 256 elements at once. It
+// them. mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16") takes 128 or 256 at once. It
 // computes D = A * B + C, where lanes 4 i to 4 i + 3 hold rows i and i + 8 of A and column i of B:
 //   - If row i of A and column i of B are the same elements x, and row i + 8 has their signs, then
 //     D[i][i] is the sum of x * x and D[i + 8][i] the sum of |x|. The rest of D is of no use.
 //   - If B is all ones, each column of D is the sums of the rows of A.
-// Products of bfloat16 are exact. A tensor core cuts off sums where float32 would round them, so at
-// most four steps of 16 elements follow one another in float32, and then the sums are good to 2e-6.
+// Products of bfloat16 are exact. A tensor core cuts off sums where float32 would round them. From
+// compute capability 9.0 on it does so 25 bits below the largest term, and then four steps of 16
+// elements are good to 2e-6. The sum of so many squares is exact if they are close to each other,
+// as the variance needs (short_floats.cuh). Sums of more squares are made in float64.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,7 @@ constexpr std::uint32_t PowerOfTwo(int exponent) {
   return static_cast<std::uint32_t>(exponent + 127) << 7;
 }
 
-#if __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 900
 
 __device__ inline void MultiplyAndAdd(float (&d)[4], std::uint32_t a0, std::uint32_t a1,
                                       std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
@@ -153,7 +155,8 @@ class GroupSums {
   __device__ void AddProducts(const uint4 (&vectors)[kGroupVectors], double scale) {
     constexpr std::uint32_t kOnes = PowerOfTwo(0) * 0x10001;
     const bool odd = (threadIdx.x & 4) != 0;  // the column of the diagonal
-    float sum = 0, l1 = 0, l2_squared = 0;
+    float sum = 0, l1 = 0;
+    double l2_squared = 0;
 #pragma unroll
     for (int begin = 0; begin < kGroupVectors; begin += 4) {
       float sums[4] = {}, products[2][4] = {};
@@ -171,13 +174,13 @@ class GroupSums {
       sum += sums[0] + sums[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        l2_squared += odd ? products[k][1] : products[k][0];
+        l2_squared += static_cast<double>(odd ? products[k][1] : products[k][0]);
         l1 += odd ? products[k][3] : products[k][2];
       }
     }
     sum_ += scale * static_cast<double>(sum);
     l1_ += scale * static_cast<double>(l1);
-    l2_squared_ += scale * scale * static_cast<double>(l2_squared);
+    l2_squared_ += scale * scale * l2_squared;
   }
 
   double sum_ = 0;                    // of lanes 0, 4, ...
@@ -209,7 +212,7 @@ class WarpGroups {
 
   template <typename Sink = ReadOnly>
   __device__ void AddTo(Part<Type, Reader>* part, const Sink& sink = {}) {
-#if __CUDA_ARCH__ < 800
+#if __CUDA_ARCH__ < 900
     const std::uint64_t start = std::uint64_t{warp_} * 32 + threadIdx.x % 32;
     ThreadVectors<Type, Reader>(span_, start, std::uint64_t{warps_} * 32).AddTo(part, sink);
 #else

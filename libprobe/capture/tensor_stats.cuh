@@ -3,7 +3,8 @@
 // Every element is widened to double, which is exact except for int64. Sums are doubles around a
 // shift, one element of the tensor, so that a large mean does not swamp the variance (Chan, Golub,
 // LeVeque, "Algorithms for computing the sample variance", 1983). Parts with the same shift can be
-// added in any order. 16-bit and 8-bit floats are first added in float32 (short_floats.cuh).
+// added in any order. 16-bit and 8-bit floats are first added in float32 (short_floats.cuh,
+// tensor_core_sums.cuh).
 #pragma once
 
 #include <cstdint>
@@ -355,7 +356,7 @@ struct Part {
     return stats;
   }
 
-  // Adds the Result() of another part of the same tensor.
+  // Adds the Result() of another part of the same tensor, as AddPart() below does.
   __device__ void Add(const layout::DeviceStats& other) {
     min = Least(min, static_cast<Value>(other.min));
     max = Most(max, static_cast<Value>(other.max));
