@@ -5,20 +5,16 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/catalogue.h"
-#include "daemon/core/recording/segment_writer.h"
 #include "daemon/log.h"
 #include "daemon/pipeline/snapshot_maker.h"
-#include "proto/layout/recording_layout.h"
 #include "proto/layout/slot_control.h"
 
 namespace cgdebug::pipeline {
@@ -152,13 +148,11 @@ std::uint64_t LesserLimit(std::uint64_t a, std::uint64_t b) {
   return a == 0 || b == 0 ? a + b : std::min(a, b);
 }
 
-// Without what others write there meanwhile, an eighth of it and at most this, and without what is
-// set aside for the end.
-constexpr std::uint64_t kMostOfOthers = 256u << 20;
+// A recording sets space aside ahead of what it writes: at most as much again, and no more than
+// this.
+constexpr std::uint64_t kMostAhead = 257u << 20;
 std::uint64_t UsableOf(std::uint64_t on_disk) {
-  const std::uint64_t kept =
-      std::min(on_disk / 8, kMostOfOthers) + recording::SegmentWriter::kEndReserveBytes;
-  return on_disk - std::min(on_disk, kept);
+  return std::max(on_disk / 2, on_disk - std::min(on_disk, kMostAhead));
 }
 
 struct Share {
@@ -166,34 +160,7 @@ struct Share {
   std::uint64_t bytes;      // of one
 };
 
-Share ShareOf(const SlotRecord& slot, std::uint64_t snapshots) {
-  const std::uint64_t values = slot.slot->registration.payload_bytes;
-  const bool begins_at_page = values >= layout::kLargePayloadBytes;
-  return {snapshots,
-          kSnapshotBytes + values + (begins_at_page ? layout::kLargePayloadAlignment : 0)};
-}
-
-Error NoRoom(const Room& room, const std::vector<Share>& shares, bool is_own_limit) {
-  std::uint64_t bytes = kRecordingBytes;
-  for (const Share& share : shares) bytes += kSlotBytes + (share.snapshots == 0 ? 0 : share.bytes);
-  const std::uint64_t kilobytes = (bytes + 1023) >> 10;
-  const std::string more =
-      room.cause == LossCause::kDisk
-          ? "Choose another directory, or leave less free: CGDEBUG_MIN_FREE_DISK=0 where the "
-            "daemon starts"
-      : is_own_limit ? fmt::format("Type: cgdebug-cli freeze --max-size {}K", kilobytes)
-                     : fmt::format("Where the daemon starts: CGDEBUG_MAX_DISK={}K", kilobytes);
-  return Error{
-      fmt::format("{}, and a replay of {} takes up to {}. {}", room.why,
-                  shares.size() == 1 ? "its probe" : fmt::format("its {} probes", shares.size()),
-                  numerics::FormatBytes(kilobytes << 10), more)};
-}
-
-// Fails: not even the newest replay has room.
-Result<Room> FindRoom(const std::vector<Share>& shares, const FreezeRequest& request,
-                      const recording::WriterOptions& options) {
-  const std::uint64_t max_bytes = LesserLimit(request.max_bytes, options.max_bytes);
-  const std::uint64_t on_disk = UsableOf(recording::RoomOnDisk(request.directory, options));
+Room FindRoom(const std::vector<Share>& shares, std::uint64_t max_bytes, std::uint64_t on_disk) {
   Room room;
   std::uint64_t most = max_bytes == 0 ? on_disk : max_bytes;
   room.why = fmt::format("a recording may take {}", numerics::FormatBytes(most));
@@ -205,16 +172,15 @@ Result<Room> FindRoom(const std::vector<Share>& shares, const FreezeRequest& req
   const auto has_room = [&](std::uint64_t replays) {
     std::uint64_t bytes = kRecordingBytes;
     for (const Share& share : shares) {
-      bytes += kSlotBytes + std::min(share.snapshots, replays) * share.bytes;
+      bytes += kSlotBytes + std::min(share.snapshots, replays) * (share.bytes + kSnapshotBytes);
       if (bytes > most) return false;
     }
     return true;
   };
   std::uint64_t too_many = 0;
   for (const Share& share : shares) too_many = std::max(too_many, share.snapshots);
-  if (has_room(too_many)) return Room();
-  if (!has_room(1)) return NoRoom(room, shares, max_bytes == request.max_bytes);
-  std::uint64_t enough = 1;
+  if (has_room(too_many)) return {};
+  std::uint64_t enough = 0;
   while (too_many - enough > 1) {
     const std::uint64_t middle = enough + (too_many - enough) / 2;
     (has_room(middle) ? enough : too_many) = middle;
@@ -444,8 +410,6 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   record.directory = request.directory;
   record.probes = request.probes;
   record.max_bytes = request.max_bytes;
-  std::error_code ignored;
-  const bool is_new = !std::filesystem::exists(request.directory, ignored);
   auto recording = ActiveRecording::Start(0, std::move(record), options);
   if (!recording.ok()) return recording.error();
   const auto asked_of = [&](const SlotRecord& slot) -> std::uint64_t {
@@ -455,15 +419,10 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   std::vector<Share> shares;
   for (const SlotRecord& slot : request.slots) {
     if (!(*recording)->Wants(*slot.slot)) continue;
-    shares.push_back(ShareOf(slot, MostOf(slot, asked_of(slot), store)));
+    shares.push_back({MostOf(slot, asked_of(slot), store), slot.slot->registration.payload_bytes});
   }
-  const Result<Room> found_room = FindRoom(shares, request, options);
-  if (!found_room.ok()) {
-    recording->reset();
-    if (is_new) std::filesystem::remove_all(request.directory, ignored);
-    return found_room.error();
-  }
-  const Room& room = *found_room;
+  const Room room = FindRoom(shares, LesserLimit(request.max_bytes, options.max_bytes),
+                             UsableOf(recording::RoomOnDisk(request.directory, options)));
   FrozenInfo info;
   std::chrono::nanoseconds patience = kDevicePatience;
   std::deque<SlotFreeze> on_device;

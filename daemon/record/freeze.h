@@ -41,7 +41,7 @@ bool WantsReplay(const SlotRecord& slot, std::uint64_t replay);
 // what the daemon found. Without `last` the recording covers everything that the job produced:
 // snapshots that are no longer kept are losses, and so are values of which only the statistics are
 // left. If not all of it has room, each probe keeps as many of its newest replays, and the older
-// ones are losses with the cause. Fails if not even the newest replay has room.
+// ones are losses with the cause.
 //
 // Rings in device memory stop and go on in the middle of a replay, so the replay in which they went
 // on, and one that was under way on another stream, have some probes of a graph only. With

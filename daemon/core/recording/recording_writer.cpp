@@ -181,8 +181,9 @@ Result<void> RecordingWriter::MakeRoom(std::uint64_t bytes) {
       return Refused();
     }
   }
-  if (segment_->HasReserved(bytes + index_bytes)) return {};
-  auto reserved = segment_->Reserve(bytes + index_bytes, RoomOnDisk(directory_, options_));
+  const std::uint64_t free_before = segment_->reserved_end();
+  auto reserved = segment_->Reserve(bytes + index_bytes);
+  if (reserved.ok() && segment_->reserved_end() == free_before) return {};
   const Result<void> is_free = reserved.ok() ? CheckFree(directory_, options_) : reserved;
   if (is_free.ok()) return {};
   const bool no_space = reserved.ok() || segment_->error_number() == ENOSPC;

@@ -98,11 +98,11 @@ void SegmentWriter::BeginAt(std::uint64_t offset, std::uint64_t number) {
   unwritten_ = {offset, number};
 }
 
-Result<void> SegmentWriter::Reserve(std::uint64_t bytes, std::uint64_t room) {
-  if (HasReserved(bytes)) return {};
+Result<void> SegmentWriter::Reserve(std::uint64_t bytes) {
   const std::uint64_t end = offset_ + bytes + kEndReserveBytes;
+  if (end <= reserved_end_) return {};
   // Reserves a growing step, or, if that does not fit, no more than is needed.
-  for (const std::uint64_t step : {std::min(reserve_step_, room / 2), std::uint64_t{0}}) {
+  for (const std::uint64_t step : {reserve_step_, std::uint64_t{0}}) {
     const std::uint64_t wanted = std::max(end, reserved_end_ + step);
     if (fallocate(fd_.get(), 0, static_cast<off_t>(reserved_end_),
                   static_cast<off_t>(wanted - reserved_end_)) == 0) {
@@ -110,10 +110,7 @@ Result<void> SegmentWriter::Reserve(std::uint64_t bytes, std::uint64_t room) {
       reserve_step_ = std::min(reserve_step_ * 2, kLongestStep);
       return {};
     }
-    if (errno == EOPNOTSUPP || errno == ENOSYS) {
-      can_reserve_ = false;
-      return {};
-    }
+    if (errno == EOPNOTSUPP || errno == ENOSYS) return {};  // then Append meets the full disk
     if (errno != ENOSPC) break;
   }
   return Fail("cannot set space aside for");

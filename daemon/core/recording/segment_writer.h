@@ -26,7 +26,7 @@ using Uuid = std::array<std::uint8_t, 16>;
 class SegmentWriter {
  public:
   // Space that is set aside beyond what is asked for, so that a full disk still takes the end.
-  static constexpr std::uint64_t kEndReserveBytes = 64u << 10;
+  static constexpr std::uint64_t kEndReserveBytes = 1u << 20;
   static constexpr std::uint64_t kPieceBytes = 64u << 10;
 
   // Fails: the file exists, or cannot be made.
@@ -43,16 +43,11 @@ class SegmentWriter {
   std::uint64_t bytes() const { return offset_; }  // those that wait included
   // The first record that is not written as a whole; the next one's number when all are.
   std::uint64_t unwritten_number() const { return unwritten_.number; }
+  std::uint64_t reserved_end() const { return reserved_end_; }
 
-  // Whether appending `bytes` more cannot fail for want of space. True also where none can be set
-  // aside: then Append meets the full disk.
-  bool HasReserved(std::uint64_t bytes) const {
-    return !can_reserve_ || offset_ + bytes + kEndReserveBytes <= reserved_end_;
-  }
-  // Sets that much space aside, and more for what comes then: at most half of `room`, which is what
-  // the file may still take of the disk.
+  // Sets space aside, so that appending `bytes` more cannot fail for want of it.
   // Fails: with error_number() ENOSPC when there is none.
-  Result<void> Reserve(std::uint64_t bytes, std::uint64_t room);
+  Result<void> Reserve(std::uint64_t bytes);
   // The new record begins at bytes() as it was before.
   Result<void> Append(layout::RecordType type, std::uint64_t number, std::string_view meta,
                       std::span<const std::byte> payload, std::uint64_t payload_hash);
@@ -90,7 +85,6 @@ class SegmentWriter {
   Unwritten unwritten_;  // the first record of which something waits, or the next one
   std::uint64_t reserved_end_ = 0;
   std::uint64_t reserve_step_ = 1u << 20;
-  bool can_reserve_ = true;
   int error_number_ = 0;
 };
 
