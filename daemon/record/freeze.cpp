@@ -15,6 +15,7 @@
 #include "daemon/core/recording/catalogue.h"
 #include "daemon/log.h"
 #include "daemon/pipeline/snapshot_maker.h"
+#include "proto/layout/recording_layout.h"
 #include "proto/layout/slot_control.h"
 
 namespace cgdebug::pipeline {
@@ -159,6 +160,12 @@ struct Share {
   std::uint64_t snapshots;  // at most
   std::uint64_t bytes;      // of one
 };
+
+Share ShareOf(const SlotRecord& slot, std::uint64_t snapshots) {
+  const std::uint64_t values = slot.slot->registration.payload_bytes;
+  const bool begins_at_page = values >= layout::kLargePayloadBytes;
+  return {snapshots, values + (begins_at_page ? layout::kLargePayloadAlignment : 0)};
+}
 
 Room FindRoom(const std::vector<Share>& shares, std::uint64_t max_bytes, std::uint64_t on_disk) {
   Room room;
@@ -419,7 +426,7 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   std::vector<Share> shares;
   for (const SlotRecord& slot : request.slots) {
     if (!(*recording)->Wants(*slot.slot)) continue;
-    shares.push_back({MostOf(slot, asked_of(slot), store), slot.slot->registration.payload_bytes});
+    shares.push_back(ShareOf(slot, MostOf(slot, asked_of(slot), store)));
   }
   const Room room = FindRoom(shares, LesserLimit(request.max_bytes, options.max_bytes),
                              UsableOf(recording::RoomOnDisk(request.directory, options)));

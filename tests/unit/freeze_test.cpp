@@ -297,6 +297,21 @@ TEST(Freeze, WhatHasNoRoomOnTheDiskIsLeftOutOldestFirstAndNamed) {
   EXPECT_EQ(run("32m", 4u << 20, 0, LossCause::kLimit), 0) << "the limit is below what is free";
 }
 
+// They begin at pages of the file.
+TEST(Freeze, ALimitCountsWhatLiesBetweenLargeTensorsToo) {
+  constexpr std::uint64_t kNewest = 21, kKilobytes = 263;
+  FreezeRequest request = RequestOfKilobytes(kNewest, kKilobytes);
+  const SnapshotStore store(8);
+  FakeRing ring(ContentOfKilobytes(kNewest, kKilobytes));
+  const testing_support::TempDir dir;
+  request.directory = dir / "a.cgrec";
+  request.max_bytes = 2 * (kNewest - 1) * (kKilobytes * 1000 + 512) + (40u << 10);
+  const auto info = Freeze(request, {}, store, ring.reads());
+  ASSERT_TRUE(info.ok()) << info.error().message;
+  EXPECT_EQ(info->snapshots + info->left_out, 2 * kNewest);
+  EXPECT_EQ(info->lost, info->left_out);
+}
+
 // The older ones of such a ring are not left out for lack of room: the device has overwritten them.
 TEST(Freeze, ARingOnTheDeviceThatHasRoomIsWholeWhenOthersAreNot) {
   constexpr std::uint64_t kNewest = 60;
