@@ -266,28 +266,34 @@ Result<std::set<std::uint64_t>> KeptReplays(Source& source, const Entries& entri
   return kept;
 }
 
-Result<std::uint64_t> NanKept(Source& source, const Entries& entries, std::uint64_t since) {
-  if (since == 0) return since;
+// 0 if there is none, and if that cannot be read: it is a proposal.
+std::uint64_t NanKept(Source& source, const Entries& entries, std::uint64_t since) {
+  if (since == 0) return 0;
   for (const Entry& entry : entries) {
     const Result<std::optional<Key>> key = source.Find(entry.slot, since);
-    if (!key.ok()) return key.error();
-    if (*key) return since;
+    if (key.ok() && *key) return since;
   }
-  const Result<std::set<std::uint64_t>> kept = KeptReplays(source, entries);
-  if (!kept.ok()) return kept.error();
-  const auto first = kept->lower_bound(since);
-  return first == kept->end() ? 0 : *first;
+  for (const Entry& entry : entries) {
+    const Result<std::vector<Key>> keys = source.Keys(entry.slot);
+    if (!keys.ok()) return 0;
+    for (const Key& key : *keys) {
+      if (key.replay >= since) return key.replay;
+    }
+  }
+  return 0;
 }
 
 // Why the log has nothing of a replay, which ones are kept, and what to type.
 Error NoReplay(const std::string& path, const OpLogChoice& choice, const OpLog& log,
                std::set<std::uint64_t> kept) {
   kept.erase(log.replay);  // it has keys, but nothing that can be read
+  if (kept.empty()) {
+    return Error{fmt::format(
+        "{} keeps no replay of the op log of {}. Its graph has not been replayed, or they are gone",
+        path, log.graph)};
+  }
   const std::string none =
       fmt::format("{} has no replay {} of the op log of {}", path, choice.replay, log.graph);
-  if (kept.empty()) {
-    return Error{none + ", and keeps no other"};
-  }
   const auto next = kept.lower_bound(log.replay);
   const std::uint64_t shown = next == kept.end() ? *kept.rbegin() : *next;
   return Error{fmt::format("{}; it keeps {}. Type: cgdebug-cli ops '{}@{}'", none,
@@ -511,9 +517,7 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
     return NoReplay(path, choice, *log, *std::move(kept));
   }
   log->nan_since = NanSince(source, *chosen);
-  const Result<std::uint64_t> nan_kept = NanKept(source, *chosen, log->nan_since);
-  if (!nan_kept.ok()) return nan_kept.error();
-  log->nan_kept = *nan_kept;
+  log->nan_kept = NanKept(source, *chosen, log->nan_since);
   return log;
 }
 

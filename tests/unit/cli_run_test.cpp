@@ -227,27 +227,28 @@ TEST(FindingFilter, LetsTheFirstBadSnapshotOfEachProbeThrough) {
   EXPECT_FALSE(filter.Wants(live::EventOf(loss)));
 }
 
-// A NaN that spread is one finding, one that comes later behind the first another.
-TEST(FindingFilter, LetsAPageOfAnOpLogThroughIfItsFirstBadRowOrTheirNumberIsNew) {
+// A NaN that spread is one finding, one that hides behind a mask another.
+TEST(FindingFilter, LetsAPageOfAnOpLogThroughIfItsFirstBadRowIsNewOrNoMaskAnyMore) {
   FindingFilter filter;
-  const auto wants = [&](std::uint64_t replay, const char* first, std::uint32_t bad,
+  const auto wants = [&](std::uint64_t graph, const char* first, std::uint32_t bad,
                          std::uint32_t masks = 0) {
     v1::TailReply event;
     v1::Page& page = *event.mutable_page();
     page.set_session("3f2a91c0");
-    page.set_replay(replay);
+    page.mutable_slot()->set_graph_id(graph);
+    page.set_replay(1);
     page.set_rows(140);
     page.set_first_bad(first);
     page.set_nonfinite(bad);
     page.set_only_neg_inf(masks);
     return filter.Wants(live::EventOf(event));
   };
-  EXPECT_FALSE(wants(1, "", 0));
-  EXPECT_TRUE(wants(2, "fwd/full_0", 1, 1));
-  EXPECT_TRUE(wants(3, "fwd/full_0", 1)) << "no mask any more";
+  EXPECT_FALSE(wants(4, "", 0));
+  EXPECT_TRUE(wants(4, "fwd/full_0", 2, 2));
+  EXPECT_TRUE(wants(4, "fwd/full_0", 3, 2)) << "a NaN behind the mask";
   EXPECT_TRUE(wants(4, "fwd/mm_2", 98));
-  EXPECT_FALSE(wants(5, "fwd/mm_2", 98));
-  EXPECT_TRUE(wants(6, "fwd/mm_2", 99));
+  EXPECT_FALSE(wants(4, "fwd/mm_2", 99)) << "the same NaN";
+  EXPECT_TRUE(wants(5, "fwd/mm_2", 98)) << "another graph";
 }
 
 TEST(FindingFilter, CountsWhatItsBoundLeavesOut) {

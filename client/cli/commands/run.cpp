@@ -115,7 +115,7 @@ RunWatchOptions WatchingOf(const Context& context, const RunOptions& options,
   watching.only = ParseOnly(options.only);
   watching.prints_reach_terminal = PrintsReachStderr();
   const bool for_people = !context.options.json && !context.options.plain;
-  watching.pages = for_people;
+  watching.pages = for_people && options.only != "changed";  // that asks which rows changed
   watching.status_line = for_people && !context.options.quiet && !watching.stream;
   return watching;
 }

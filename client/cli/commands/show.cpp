@@ -59,6 +59,7 @@ Result<source::Tensor> Fetch(Context& context, const Inside& inside) {
 // see another. `name`: what was typed behind the source.
 void NoteOtherSessions(Context& context, const Inside& inside, const std::string& name,
                        const source::Tensor& shown) {
+  if (context.options.quiet) return;
   const Result<std::vector<live::Session>> sessions = live::ListSessions(context.client());
   if (!sessions.ok() || sessions->size() < 2) return;
   const Result<std::vector<live::Probe>> probes =
@@ -145,7 +146,7 @@ int FailToRead(Context& context, const Error& error) {
 int RunShow(Context& context, const ShowOptions& options) {
   Result<Inside> inside = ParseInside(options.inside);
   if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message);
-  const std::string name = options.inside.substr(inside->text.size() - inside->probe.size());
+  const std::string typed = options.inside.substr(inside->text.size() - inside->probe.size());
   const Result<WhichSlots> which = options.which.Parse();
   if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
   if (!which->graph.empty()) inside->which.graph = which->graph;
@@ -175,7 +176,7 @@ int RunShow(Context& context, const ShowOptions& options) {
   }
   if (!tensor.ok()) return FailToFind(context, *inside, tensor.error());
   const bool is_live = inside->source.empty() || !source::LooksLikePath(inside->source);
-  if (is_live) NoteOtherSessions(context, *inside, name, *tensor);
+  if (is_live) NoteOtherSessions(context, *inside, typed, *tensor);
   if (!inside->slice.empty()) {
     if (Result<void> cut = CutSlice(&*tensor, inside->slice); !cut.ok()) {
       return context.Fail(kExitTrouble, cut.error().message);

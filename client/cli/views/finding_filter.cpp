@@ -41,8 +41,8 @@ bool FindingFilter::Wants(const live::Event& event) {
       return true;
     case live::EventKind::kPage:
       return event.bad.rows > 0 &&
-             IsFirst(fmt::format("p{}\n{}\n{} {}", tensor.session_key, event.bad.first,
-                                 event.bad.rows, event.bad.only_neg_inf));
+             IsFirst(fmt::format("p{}\n{} {}\n{}", tensor.session_key, tensor.slot.graph_id,
+                                 event.bad.rows > event.bad.only_neg_inf, event.bad.first));
     case live::EventKind::kCaughtUp:
       break;
   }

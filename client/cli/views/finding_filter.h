@@ -11,8 +11,8 @@ namespace cgdebug::cli {
 
 // Wants the first snapshot with NaN or Inf, the first failed comparison and the first loss of each
 // probe, jobs that died, and what TensorPrint wrote. Of the pages of op logs that hold NaN or Inf
-// it wants each whose first such row, or number of such rows, is new. The number of all but what
-// TensorPrint wrote is bounded.
+// it wants each whose first such row is new in its graph, and the first in which not all of them
+// are masks. The number of all but what TensorPrint wrote is bounded.
 //
 // Thread: one at a time.
 class FindingFilter {
@@ -24,7 +24,7 @@ class FindingFilter {
  private:
   bool IsFirst(const std::string& key);
 
-  std::set<std::string> seen_;  // kind, session, probe; of a page also its counts
+  std::set<std::string> seen_;  // kind, session, and probe or graph and row
   std::size_t left_out_ = 0;
 };
 
