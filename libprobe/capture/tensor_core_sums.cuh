@@ -103,8 +103,7 @@ class GroupSums {
     return true;
   }
 
-  template <typename Reader>
-  __device__ void AddTo(Part<Bfloat16, Reader>* part) const {
+  __device__ void AddTo(Part<Bfloat16>* part) const {
     const unsigned lane = threadIdx.x % 32;
     const double sum = lane % 4 == 0 ? sum_ : 0;
     const bool on_diagonal = lane / 8 == lane % 4;
@@ -196,7 +195,7 @@ class GroupSums {
 
 // As ThreadVectors, for whole warps: the groups of vectors that a warp adds, of which the first is
 // loaded ahead, and its share of the elements outside of groups.
-template <int kGroupVectors, typename Reader = UsualReader>
+template <int kGroupVectors>
 class WarpGroups {
  public:
   using Type = Bfloat16;
@@ -211,10 +210,10 @@ class WarpGroups {
   }
 
   template <typename Sink = ReadOnly>
-  __device__ void AddTo(Part<Type, Reader>* part, const Sink& sink = {}) {
+  __device__ void AddTo(Part<Type>* part, const Sink& sink = {}) {
 #if __CUDA_ARCH__ < 900
     const std::uint64_t start = std::uint64_t{warp_} * 32 + threadIdx.x % 32;
-    ThreadVectors<Type, Reader>(span_, start, std::uint64_t{warps_} * 32).AddTo(part, sink);
+    ThreadVectors<Type>(span_, start, std::uint64_t{warps_} * 32).AddTo(part, sink);
 #else
     GroupSums<kGroupVectors> sums;
 #pragma unroll 1
@@ -244,9 +243,9 @@ class WarpGroups {
 
   __device__ void Load() {
 #pragma unroll
-    for (int v = 0; v < kGroupVectors; ++v) vectors_[v] = Reader::Load(at_ + 32 * v);
+    for (int v = 0; v < kGroupVectors; ++v) vectors_[v] = at_[32 * v];
   }
-  __device__ void AddEach(Part<Type, Reader>* part) const {
+  __device__ void AddEach(Part<Type>* part) const {
 #pragma unroll 1
     for (int v = 0; v < kGroupVectors; ++v) part->AddEach(span_.elements, at_ + 32 * v);
   }

@@ -376,7 +376,7 @@ struct Part {
 
 // The vectors that a thread adds one by one, of which the first are loaded ahead, and its share of
 // the elements outside of vectors. `start`: the number of the thread among `stride`.
-template <typename Type, typename Reader = UsualReader>
+template <typename Type>
 class ThreadVectors {
  public:
   __device__ ThreadVectors(const Span<typename Type::Raw>& span, std::uint64_t start,
@@ -384,12 +384,12 @@ class ThreadVectors {
       : first_(span, start, stride), span_(span), start_(start), stride_(stride) {}
 
   template <typename Sink = ReadOnly>
-  __device__ void AddTo(Part<Type, Reader>* part, const Sink& sink = {}) const {
+  __device__ void AddTo(Part<Type>* part, const Sink& sink = {}) const {
     part->AddAll(first_, span_, start_, stride_, sink);
   }
 
  private:
-  typename Part<Type, Reader>::First first_;
+  typename Part<Type>::First first_;
   Span<typename Type::Raw> span_;
   std::uint64_t start_, stride_;
 };

@@ -198,12 +198,12 @@ std::string EarlierText(const OpLog& log, const OpsCommand& command) {
   if (log.nan_since == 0 || log.nan_since >= log.replay) return {};
   const Result<Where> where = ParseWhere(command.source, command.graph);
   const std::string began = fmt::format("{}@{}", where->choice.typed, log.nan_kept);
-  std::string text = fmt::format("the first NaN of this log is in replay {}", log.nan_since);
-  if (log.nan_kept != log.nan_since) text += ", which is not kept";
-  if (log.nan_kept == 0 || log.nan_kept >= log.replay) return text;
-  if (log.nan_kept != log.nan_since)
-    text += fmt::format("; the next that is kept is {}", log.nan_kept);
-  return text + ". Type: cgdebug-cli ops " + ShellWord(began);
+  const std::string type = ". Type: cgdebug-cli ops " + ShellWord(began);
+  const std::string first = fmt::format("the first NaN of this log is in replay {}", log.nan_since);
+  if (log.nan_kept == log.nan_since) return first + type;
+  const std::string gone = first + ", which is not kept";
+  if (log.nan_kept == 0 || log.nan_kept >= log.replay) return gone;
+  return fmt::format("{}; the next that is kept is {}{}", gone, log.nan_kept, type);
 }
 
 Json RowJson(const OpRow& row) {
