@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "daemon/core/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
 #include "daemon/log.h"
 #include "daemon/model/text.h"
@@ -21,6 +22,11 @@ constexpr std::uint64_t kSettleBytes = 64u << 10;
 
 // How much backlog one pass reads: some ten milliseconds of work. Nobody waits for the backlog.
 constexpr std::uint64_t kBacklogBytes = 128u << 20;
+
+// In a job of this age the GPU's clock can be far off. What such a job has in its rings when it is
+// found is read after its first commits, which tell, or after this time.
+constexpr auto kMayHaveDrifted = std::chrono::minutes(5);
+constexpr auto kLongestAwait = std::chrono::milliseconds(150);
 
 }  // namespace
 
@@ -143,13 +149,24 @@ void AttachedSegment::OpenSlot(std::uint32_t index, std::uint64_t word) {
   }
   auto slot = std::make_shared<const pipeline::SlotIdentity>(
       pipeline::MakeSlotIdentity(session_, index, ring->generation(), ring->registration()));
+  GpuClock* const clock = ClockOf(*slot);
   slots_[index] = std::make_unique<SlotConsumer>(std::move(slot), *std::move(ring), view_.get(),
-                                                 destination_, *rows);
+                                                 destination_, *rows, clock);
   slots_[index]->Start();
   view_->Accept(index);
   if (refused_.erase(index) != 0) {
     Log("ingest")->info("session {}: slot {} can be read now", session_->key, index);
   }
+}
+
+GpuClock* AttachedSegment::ClockOf(const pipeline::SlotIdentity& slot) {
+  const layout::SlotFacts& registration = slot.registration;
+  if (registration.lane != static_cast<std::uint8_t>(layout::Lane::kDirect)) return nullptr;
+  return &clocks_.try_emplace(registration.device_index, session_->created_ns).first->second;
+}
+
+bool AttachedSegment::AwaitsClock(const SlotConsumer& slot) const {
+  return !draining_ && slot.CanAwaitClock() && std::chrono::steady_clock::now() < *await_until_;
 }
 
 // Tells the slot's writer not to wait for a credit that never comes.
@@ -182,19 +199,30 @@ void AttachedSegment::CloseSlot(std::uint32_t index) {
 }
 
 void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready) {
-  consumed_any_ = coming_ = put_off_ = false;
+  consumed_any_ = coming_ = put_off_ = awaits_clock_ = false;
   if (!alive_ || broken_) return;
   const SigbusGuard guard;
+  const std::int64_t looked_ns = std::exchange(looked_ns_, RealtimeNs());
   activity_ = view_->activity();
   if (ever_polled_ && activity_ == seen_activity_ && !thorough && !draining_) return;
   ScanDirectory();
   in_pass_ = true;
+  if (!await_until_) {
+    const bool may_have_drifted = AgeOf(session_->created_ns) > kMayHaveDrifted;
+    await_until_ = std::chrono::steady_clock::now();
+    if (may_have_drifted) *await_until_ += kLongestAwait;
+  }
+  for (SlotConsumer* slot : graph_order_) slot->WatchClock(looked_ns);
   std::uint64_t backlog_bytes = 0;
   const std::size_t count = graph_order_.size();
   const std::size_t begin = draining_ && count != 0 ? next_slot_ % count : 0;
   for (std::size_t i = 0; i < count; ++i) {
     SlotConsumer* slot = graph_order_[(begin + i) % count];
     if (!slot->HasWork()) continue;
+    if (AwaitsClock(*slot)) {
+      awaits_clock_ = true;
+      continue;
+    }
     if (draining_ || slot->IsReadingAgain()) {
       put_off_ |= backlog_bytes >= kBacklogBytes;
       if (put_off_) continue;
@@ -247,7 +275,7 @@ bool AttachedSegment::EndPass() {
     if ((was_whole && !consumed_any_) || drain_left_ == 0) EndDrained();
     return true;
   }
-  if (consumed_any_) return true;
+  if (consumed_any_ || awaits_clock_) return true;
   // The head of a ring may be visible before the entry that it announces. Look again soon, but only
   // once: a job that never finishes an entry must not keep this thread awake.
   if (coming_ && retried_activity_ != activity_) {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,10 @@ class AttachedSegment {
   // Tells the sinks of freezes that nobody has dealt with.
   void LookForFreezes();
   void LookForFreeze(std::uint32_t device);
+  // The one of the slot's timestamps; null: they come from the host's.
+  GpuClock* ClockOf(const pipeline::SlotIdentity& slot);
+  // Whether the slot is not read yet, because its timestamps could be far off.
+  bool AwaitsClock(const SlotConsumer& slot) const;
   // The slot with this order of registration, also if it is gone. One without a name if it is not
   // known.
   pipeline::SlotPtr SlotWithOrder(std::uint64_t order) const;
@@ -112,6 +117,7 @@ class AttachedSegment {
   std::unique_ptr<ring::SegmentView> view_;  // null after Release()
   Destination destination_;
   pipeline::SessionPtr session_;
+  std::map<int, GpuClock> clocks_;                    // by device
   std::vector<std::uint64_t> words_;                  // of the directory, as last seen
   std::vector<std::unique_ptr<SlotConsumer>> slots_;  // by directory index; may be empty
   std::vector<SlotConsumer*> graph_order_;
@@ -122,10 +128,13 @@ class AttachedSegment {
   std::uint64_t activity_ = 0;                // when the pass began
   std::uint64_t seen_activity_ = 0;           // everything up to here is read
   std::uint64_t retried_activity_ = 0;        // when a snapshot was last seen coming
-  bool consumed_any_ = false;                 // in this pass
-  bool coming_ = false;                       // in this pass: an entry that is not whole yet
-  bool put_off_ = false;                      // in this pass: slots for the next one
-  std::vector<SlotConsumer*> unsettled_;      // consumed, but credit not moved yet
+  std::int64_t looked_ns_ = 0;  // when the slots, or the activity word, were last looked at
+  std::optional<std::chrono::steady_clock::time_point> await_until_;  // set by the first pass
+  bool awaits_clock_ = false;                                         // in this pass: a slot does
+  bool consumed_any_ = false;                                         // in this pass
+  bool coming_ = false;                   // in this pass: an entry that is not whole yet
+  bool put_off_ = false;                  // in this pass: slots for the next one
+  std::vector<SlotConsumer*> unsettled_;  // consumed, but credit not moved yet
   std::uint64_t unsettled_bytes_ = 0;
   bool in_pass_ = false;
   bool ever_polled_ = false;

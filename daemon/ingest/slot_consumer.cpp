@@ -56,12 +56,13 @@ ring::Entry RowOf(const ring::Entry& entry, std::size_t number) {
 
 SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
                            ring::SegmentView* view, const Destination& destination,
-                           const std::vector<ring::OpLogRow>& rows)
+                           const std::vector<ring::OpLogRow>& rows, GpuClock* clock)
     : slot_(std::move(slot)),
       ring_(std::move(ring)),
       device_(&ring_, slot_->registration.device_capacity),
       view_(view),
-      destination_(destination) {
+      destination_(destination),
+      clock_(clock) {
   const pipeline::SnapshotMaker maker(destination.payloads);
   if (!HoldsOpLog()) shown_.push_back({.slot = slot_, .maker = maker});
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -124,6 +125,30 @@ void SlotConsumer::Start() {
 
 bool SlotConsumer::HasWork() const {
   return ring_.valid() && (again_ != 0 || ring_.accepted() > consumed_);
+}
+
+void SlotConsumer::WatchClock(std::int64_t looked_ns) {
+  if (clock_ == nullptr) return;
+  const std::int64_t stamp_ns = ring_.last_timestamp_ns();
+  if (seen_stamp_ns_ == stamp_ns) return;
+  const std::int64_t now_ns = RealtimeNs();
+  if (!ring_.valid()) return;
+  const bool looked = seen_stamp_ns_.has_value();
+  clock_->See(stamp_ns, looked ? std::optional(looked_ns) : std::nullopt, now_ns);
+  seen_stamp_ns_ = stamp_ns;
+}
+
+bool SlotConsumer::CanAwaitClock() const {
+  if (clock_ == nullptr || clock_->known()) return false;
+  const layout::SlotFacts& registration = slot_->registration;
+  const bool may_wait = registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait) ||
+                        (registration.flags & layout::kSlotLossless) != 0;
+  return !may_wait || ring_.accepted() < consumed_ + registration.capacity;
+}
+
+std::int64_t SlotConsumer::HostTime(std::int64_t timestamp_ns, std::int64_t not_before_ns) const {
+  if (clock_ == nullptr) return timestamp_ns;
+  return std::min(std::max(clock_->ToHost(timestamp_ns), not_before_ns), RealtimeNs());
 }
 
 // A recording that continues an earlier daemon's may lack some of these.
@@ -295,6 +320,8 @@ void SlotConsumer::TellClosed(std::uint64_t last_replay) {
 }
 
 void SlotConsumer::MakeSnapshot() {
+  entry_.timestamp_ns = HostTime(entry_.timestamp_ns, made_timestamp_ns_);
+  made_timestamp_ns_ = std::max(made_timestamp_ns_, entry_.timestamp_ns);
   const bool is_stats = (entry_.flags & layout::kEntryIsStats) != 0;
   const bool triggered = (entry_.flags & layout::kEntryTriggered) != 0;
   bytes_ += is_stats ? sizeof(entry_.stats) : entry_.payload.size();
@@ -378,6 +405,7 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request,
       content.unreadable.emplace(content.next, LossCause::kCorrupted);
     }
     if (status != ReadStatus::kOk) continue;
+    entry.timestamp_ns = HostTime(entry.timestamp_ns);
     if ((entry.flags & layout::kEntryOnDevice) != 0) {
       if (!is_sent || !device_.MayCome(content.next)) {
         content.unreadable.emplace(content.next, LossCause::kOnDevice);
@@ -422,9 +450,10 @@ void SlotConsumer::Refresh() {
   counters.graph_replays = head_untrusted.graph_replays;
   counters.passed = head_untrusted.passed;
   counters.unchanged = head_untrusted.unchanged;
-  last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
+  const std::int64_t last_ns = HostTime(head_untrusted.last_timestamp_ns, made_timestamp_ns_);
+  last_timestamp_ns_ = clock_ == nullptr ? std::max(last_timestamp_ns_, last_ns) : last_ns;
   reached_ = head_untrusted.reached;
-  reached_ns_ = head_untrusted.reached_ns;
+  reached_ns_ = HostTime(head_untrusted.reached_ns);
   ShowCounters(counters, ring_.retired());
   if (ControlIsOver(head_untrusted)) ApplyControl(layout::Ended(control_));
 }

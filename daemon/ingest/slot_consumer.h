@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/ingest/device_requests.h"
+#include "daemon/ingest/gpu_clock.h"
 #include "daemon/model/control_queue.h"
 #include "daemon/model/registry.h"
 #include "daemon/pipeline/payload_pool.h"
@@ -41,9 +42,11 @@ class SlotConsumer final : public pipeline::SlotFeedback {
     kGone,      // the producer gave the slot up
   };
 
-  // `view` outlives the consumer. `rows`: those of a slot that holds an op log.
+  // `view` and `clock` outlive the consumer. `rows`: those of a slot that holds an op log. `clock`:
+  // of the slot's timestamps; null: they come from the host's.
   SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring, ring::SegmentView* view,
-               const Destination& destination, const std::vector<ring::OpLogRow>& rows = {});
+               const Destination& destination, const std::vector<ring::OpLogRow>& rows = {},
+               GpuClock* clock = nullptr);
   SlotConsumer(const SlotConsumer&) = delete;  // the sinks and `device_` keep pointers
   SlotConsumer& operator=(const SlotConsumer&) = delete;
 
@@ -54,6 +57,13 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::vector<pipeline::SlotPtr> shown_slots() const;
   bool Shows(const pipeline::SlotPtr& slot) const { return NumberOf(slot) < shown_.size(); }
   std::int64_t last_timestamp_ns() const { return last_timestamp_ns_; }
+
+  // Shows the slot's newest timestamp to its clock. `looked_ns`: by the host's clock, when this was
+  // last called, or later if nothing was committed since.
+  void WatchClock(std::int64_t looked_ns);
+  // Whether its timestamps are not known in the host's time yet, and it can be left unread a while
+  // for that: no replay waits for room.
+  bool CanAwaitClock() const;
 
   // Opens the slot in the sinks. Reads the newest of the entries again that an earlier daemon
   // consumed and that are still in the ring, for the memory of last values only.
@@ -107,6 +117,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
     layout::Lossless lossless = layout::Lossless::kAsRegistered;
   };
 
+  // In the host's time, which it is not ahead of, what the slot's writer stamped.
+  std::int64_t HostTime(std::int64_t timestamp_ns, std::int64_t not_before_ns = 0) const;
   bool HoldsOpLog() const { return (slot_->registration.flags & layout::kSlotHoldsOpLog) != 0; }
   std::size_t NumberOf(const pipeline::SlotPtr& slot) const;  // shown_.size() if it has none
   ring::ReadStatus ReadRing(std::uint64_t ordinal, ring::Entry* entry,
@@ -154,6 +166,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   DeviceRequests device_;
   ring::SegmentView* view_;
   Destination destination_;
+  GpuClock* clock_;
+  std::optional<std::int64_t> seen_stamp_ns_;  // by WatchClock()
   // What Prepare() left for Commit().
   ring::ReadStatus status_ = ring::ReadStatus::kNone;
   bool no_memory_ = false;  // with kDamaged: only the place of the entry is known
@@ -190,6 +204,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t reached_ = 0;  // of the head, as it was last seen
   std::int64_t reached_ns_ = 0;
   std::int64_t last_timestamp_ns_ = 0;
+  std::int64_t made_timestamp_ns_ = 0;  // the newest of the snapshots that were made
 };
 
 }  // namespace cgdebug::ingest

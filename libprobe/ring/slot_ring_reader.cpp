@@ -204,6 +204,9 @@ std::uint64_t SlotRingReader::accepted() const {
   return std::min(LoadAcquire(Head(block_).accepted), layout::kMaxOrdinal);
 }
 std::uint64_t SlotRingReader::replay() const { return LoadRelaxed(Head(block_).replay); }
+std::int64_t SlotRingReader::last_timestamp_ns() const {
+  return LoadRelaxed(Head(block_).last_timestamp_ns);
+}
 std::uint64_t SlotRingReader::consumed() const {
   return CreditedOrdinal(SharedCredit(block_), registration_.order);
 }

@@ -80,6 +80,7 @@ class SlotRingReader {
   std::uint64_t accepted() const;  // ordinal of the newest committed entry
   std::uint64_t replay() const;    // replays seen
   std::uint64_t consumed() const;
+  std::int64_t last_timestamp_ns() const;  // as the writer stamped it
   layout::SlotHead head() const;  // counters, each read once; none is older than `accepted`
   Credit credit() const;
 

@@ -109,7 +109,7 @@ inline constexpr std::uint32_t kEntryDiffers = 1u << 6;
 struct alignas(kCacheLineBytes) EntryHeader {
   std::uint64_t word;         // EntryWord; the commit
   std::uint64_t replay;       // from 1; of the root graph, if the slot is in a body
-  std::int64_t timestamp_ns;  // CLOCK_REALTIME of the commit
+  std::int64_t timestamp_ns;  // CLOCK_REALTIME of the commit; a GPU drifts from it
   std::int64_t step;          // the user's own step marker, -1 when none was set
   // With kEntryHasChecksum: the payload's checksum (ring/payload_checksum.h) plus HeaderSum().
   // Every entry of the direct lane has one.

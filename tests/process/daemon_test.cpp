@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/layout/realtime.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/pipe_reader.h"
 #include "tests/support/producer_process.h"
@@ -103,6 +104,24 @@ TEST_F(DaemonTest, WorkersKeepTheOrderAndTheCountsOfLargeSnapshots) {
       last = at;
     }
   }
+}
+
+TEST_F(DaemonTest, ShowsTheHostsTimeOfSnapshotsThatAnotherClockStamped) {
+  constexpr std::uint32_t kHour = 3600;
+  constexpr std::int64_t kHourNs = kHour * 1'000'000'000ll;
+  DaemonProcess daemon(directory_);
+  SlotSpec spec = Recording("body.out", 64);
+  spec.in_body = true;  // of the direct lane
+  ProducerProcess job({spec});
+  job.Replay(0, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "body.out", 1));
+  job.FakeLag(0, kHour);
+  job.Replay(0, 2);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "body.out", 3));
+  const std::int64_t shown_ns = daemon.Get(job.key(), "body.out").reply.snapshot().timestamp_ns();
+  EXPECT_LE(shown_ns, layout::RealtimeNs());
+  EXPECT_GT(shown_ns, layout::RealtimeNs() - kHourNs / 2);
+  EXPECT_GE(daemon.Probe(job.key(), "body.out")->last_timestamp_ns(), shown_ns);
 }
 
 TEST_F(DaemonTest, FindsJobsThatCameBeforeItAndJobsThatComeLater) {

@@ -46,7 +46,7 @@ class BodyWriter {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     std::memcpy(payload, values.data(), registration_.payload_bytes);
     const std::uint64_t serial = ring::NextSerial();
-    const std::int64_t now_ns = layout::RealtimeNs();
+    const std::int64_t now_ns = layout::RealtimeNs() - fake_lag_ns;
     ring::StoreRelaxed(header.replay, replay_);
     ring::StoreRelaxed(header.iteration, iteration_);
     ring::StoreRelaxed(header.timestamp_ns, now_ns);
@@ -63,6 +63,9 @@ class BodyWriter {
     ring::StoreRelease(head().accepted, ordinal);
     ring::StoreRelaxed(producer_->device_activity, producer_->device_activity + 1);
   }
+
+  // How far the fake clock of the GPU, which stamps the entries, is behind the host's.
+  std::int64_t fake_lag_ns = 0;
 
   std::uint64_t replay() const { return replay_; }
   std::uint32_t iteration() const { return iteration_; }

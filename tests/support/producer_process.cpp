@@ -240,6 +240,9 @@ void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::strin
       replays[slot] = 0;
     }
     if (command.op == Op::kBody) ReplayBody(bodies[slot], specs[slot].elements, command.count);
+    if (command.op == Op::kFakeLag) {
+      bodies[slot].fake_lag_ns = std::int64_t{command.count} * 1'000'000'000;
+    }
     if (command.op == Op::kLaunch) census.Launch(specs[slot].graph_id);
     if (command.op == Op::kReach) ReachLaunch(blocks[slot], command.count);
     const bool writes = command.op == Op::kWrite || command.op == Op::kValue;
@@ -315,6 +318,10 @@ std::uint64_t ProducerProcess::WriteValue(std::uint32_t slot, float value) {
 void ProducerProcess::Replace(std::uint32_t slot) { Tell({Op::kReplace, slot, 0, 0}); }
 
 void ProducerProcess::Scribble(std::uint32_t count) { Tell({Op::kScribble, 0, count, 0}); }
+
+void ProducerProcess::FakeLag(std::uint32_t slot, std::uint32_t seconds) {
+  Tell({Op::kFakeLag, slot, seconds, 0});
+}
 
 void ProducerProcess::Launch(std::uint32_t slot) { Tell({Op::kLaunch, slot, 0, 0}); }
 

@@ -63,6 +63,8 @@ class ProducerProcess {
   // One replay of the graph, in which the body of the slot's conditional node runs `iterations`
   // times. Iteration i of replay n holds n + i / 100 in every element.
   std::uint64_t Replay(std::uint32_t slot, std::uint32_t iterations);
+  // Replay() stamps its entries with a fake clock of a GPU, which is this far behind the host's.
+  void FakeLag(std::uint32_t slot, std::uint32_t seconds);
   // One replay in which every element is `value`; of a page of an op log, one in which row 1 has a
   // NaN.
   std::uint64_t WriteValue(std::uint32_t slot, float value);
@@ -91,6 +93,7 @@ class ProducerProcess {
     kReplace,
     kScribble,
     kBody,
+    kFakeLag,
     kLaunch,
     kReach,
     kExit

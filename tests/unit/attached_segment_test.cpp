@@ -4,18 +4,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "daemon/sinks/model_sink.h"
+#include "proto/layout/realtime.h"
+#include "tests/support/body_ring.h"
 #include "tests/support/device_ring_writer.h"
 #include "tests/support/ring_fixture.h"
+#include "tests/support/wait_until.h"
 
 namespace cgdebug::ingest {
 namespace {
@@ -190,6 +196,94 @@ TEST_F(PassedOver, ASlotThatTakesOverABlockIsNeverReadAsTheEarlierOne) {
   }
   EXPECT_EQ(wrong, 0u);
   EXPECT_EQ(seen["999"], 1u);
+}
+
+// --- a job that runs for days, whose GPU's clock has drifted
+// --------------------------------------
+
+class OldJob : public PassedOver {
+ protected:
+  static constexpr std::int64_t kSecond = 1'000'000'000;
+  static constexpr std::int64_t kLag = 3600 * kSecond;
+
+  void Publish(layout::Policy policy) {
+    auto* header = reinterpret_cast<layout::SegmentHeader*>(segment_.mapping(0).data);
+    header->created_ns -= 10 * 86'400 * kSecond;
+    auto registration = test::MakeSlot("a", 3, 4, policy);
+    test::PutIntoBody(&registration);
+    writer_.emplace(test::PublishSlot(segment_, registration).block.data, segment_.producer());
+    writer_->fake_lag_ns = kLag;
+    sink_.on_consume = [this](const pipeline::Delivery& delivery) {
+      ages_.push_back(layout::RealtimeNs() - delivery.snapshot->timestamp_ns);
+    };
+  }
+  void Write(int count) {
+    const std::int32_t values[3] = {};
+    for (int i = 0; i < count; ++i) {
+      writer_->BeginReplay();
+      writer_->Run(std::as_bytes(std::span(values)));
+    }
+  }
+  auto IsNow() const { return testing::AllOf(testing::Ge(0), testing::Lt(kLag / 2)); }
+
+  std::optional<test::BodyWriter> writer_;
+  std::vector<std::int64_t> ages_;
+};
+
+TEST_F(OldJob, WhatIsInTheRingWaitsForACommitThatTellsTheTime) {
+  Publish(layout::Policy::kOverwrite);
+  Write(2);
+  Adopt();
+  EXPECT_TRUE(Pass());
+  EXPECT_THAT(ages_, testing::IsEmpty());
+  Write(1);
+  while (Pass()) {
+  }
+  EXPECT_THAT(ages_, testing::ElementsAre(IsNow(), IsNow(), IsNow()));
+  attached_->Refresh();
+  EXPECT_THAT(layout::RealtimeNs() - attached_->last_timestamp_ns(), IsNow());
+  EXPECT_EQ(sink_.lost, 0u);
+}
+
+TEST_F(OldJob, WhatIsInTheRingIsReadAlsoIfTheJobStandsStill) {
+  Publish(layout::Policy::kOverwrite);
+  Write(2);
+  Adopt();
+  EXPECT_TRUE(test::WaitUntil([&] {
+    Pass();
+    return ages_.size() == 2;
+  }));
+  EXPECT_THAT(ages_, testing::Each(testing::Ge(kLag)));
+}
+
+TEST_F(OldJob, AFullRingWhoseWriterWaitsIsReadAtOnce) {
+  Publish(layout::Policy::kWait);
+  Write(4);
+  Adopt();
+  Pass();
+  EXPECT_EQ(ages_.size(), 1u);
+}
+
+TEST_F(OldJob, TimestampsOfASlotDoNotRunBackwards) {
+  Publish(layout::Policy::kOverwrite);
+  writer_->fake_lag_ns = 0;
+  std::vector<std::int64_t> times;
+  sink_.on_consume = [&](const pipeline::Delivery& delivery) {
+    times.push_back(delivery.snapshot->timestamp_ns);
+  };
+  Adopt();
+  for (const std::int64_t lag_ns : {kSecond, -kSecond, -kLag, kLag, std::int64_t{0}}) {
+    writer_->fake_lag_ns = lag_ns;
+    for (int i = 0; i < 3; ++i) {
+      Pass();
+      Write(1);
+    }
+  }
+  while (Pass()) {
+  }
+  EXPECT_EQ(times.size(), 15u);
+  EXPECT_TRUE(std::ranges::is_sorted(times));
+  EXPECT_LE(times.back(), layout::RealtimeNs());
 }
 
 }  // namespace
