@@ -117,8 +117,9 @@ void SlotConsumer::Start() {
   // At most a ring full, whatever the producer does to its head meanwhile.
   const std::uint64_t capacity = slot_->registration.capacity;
   const std::uint64_t affordable = kAgainBytes / std::max<std::uint64_t>(payload_bytes(), 1);
-  const std::uint64_t wanted =
-      NeedsAllAgain() ? capacity : std::min(capacity, std::max(affordable, kAgainAtLeast));
+  const std::uint64_t wanted = NeedsAllAgain() || slot_->IsOnDevice()
+                                   ? capacity
+                                   : std::min(capacity, std::max(affordable, kAgainAtLeast));
   if (consumed_ != 0) again_ = consumed_ > wanted ? consumed_ - wanted + 1 : 1;
   if (again_ == 0) TellFindings();
 }
@@ -156,7 +157,7 @@ bool SlotConsumer::NeedsAllAgain() const { return slot_->Has(layout::kActionReco
 
 // Reads large ones again only while there is nothing new: their writer may be waiting.
 void SlotConsumer::PrepareAgain() {
-  const bool is_large = payload_bytes() > kAgainBytes / kAgainAtLeast;
+  const bool is_large = payload_bytes() > kAgainBytes / kAgainAtLeast && !slot_->IsOnDevice();
   if (is_large && !NeedsAllAgain() && ring_.accepted() > consumed_) {
     again_ = 0;
     return;
@@ -166,7 +167,8 @@ void SlotConsumer::PrepareAgain() {
   try {
     const MayRunOutOfMemory large;
     if (ReadRing(ordinal, &entry_) != ReadStatus::kOk) return;
-    if (IsHeaderAlone(entry_)) return;
+    // The earlier daemon took along that nobody has looked at the values.
+    if (IsHeaderAlone(entry_)) return destination_.registry->NoteUnseen(slot_);
     const std::uint64_t bytes = bytes_;  // that snapshot is in there already
     MakeSnapshot();
     bytes_ = bytes;

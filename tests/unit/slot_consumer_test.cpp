@@ -242,6 +242,23 @@ TEST_F(ConsumedOnDevice, EveryHeaderIsConsumedAndWhatStaysOnTheDeviceIsNamed) {
   EXPECT_EQ(registry_.Sessions().front().unseen_probes, 1u);
 }
 
+TEST_F(ConsumedOnDevice, TheNextDaemonKnowsBeforeAnotherReplayThatNobodyHasLookedAtTheValues) {
+  for (int replay = 1; replay <= 3; ++replay) {
+    device_->Run(replay);
+    ASSERT_EQ(Step(), SlotConsumer::Step::kConsumed);
+    consumer_->Settle();
+  }
+  registry_.ForgetSession(session_);
+  session_ = registry_.AddSession(
+      pipeline::MakeSessionIdentity(view_->name(), view_->uuid(), view_->header()));
+  sink_.gaps.clear();
+  Attach();
+  EXPECT_EQ(consumer_->consumed(), 3u);
+  while (consumer_->HasWork()) Step();
+  EXPECT_EQ(registry_.Sessions().front().unseen_probes, 1u);
+  EXPECT_TRUE(sink_.gaps.empty()) << "the earlier daemon told of them";
+}
+
 TEST_F(ConsumedOnDevice, AValueIsWaitedForUntilAReplaySendsIt) {
   for (int replay = 1; replay <= 3; ++replay) device_->Run(100 * replay);
   EXPECT_TRUE(Read(2).waiting);
