@@ -296,8 +296,9 @@ Error NoReplay(const std::string& path, const OpLogChoice& choice, const OpLog& 
       fmt::format("{} has no replay {} of the op log of {}", path, choice.replay, log.graph);
   const auto next = kept.lower_bound(log.replay);
   const std::uint64_t shown = next == kept.end() ? *kept.rbegin() : *next;
-  return Error{fmt::format("{}; it keeps {}. Type: cgdebug-cli ops '{}@{}'", none,
-                           RangesText({kept.begin(), kept.end()}), choice.typed, shown)};
+  return Error{fmt::format("{}; it keeps {}. Type: cgdebug-cli ops '{}@{}'{}", none,
+                           RangesText({kept.begin(), kept.end()}), choice.typed, shown,
+                           choice.among)};
 }
 
 }  // namespace

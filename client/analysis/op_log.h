@@ -131,6 +131,7 @@ struct OpLogChoice {
   std::string graph;
   std::int64_t replay = -1;  // from 1; -1 is the newest, -2 the one before it
   std::string typed = {};    // "train-4711@g:bs=8": what names the log when it is typed
+  std::string among = {};    // " --ranks 0": options that are typed behind it
 };
 
 // What names one of several op logs.

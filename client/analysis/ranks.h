@@ -38,6 +38,8 @@ struct RanksOptions {
   double tolerance = 1e-6;  // of l1 and mean, relative
   bool bitwise = false;     // every difference is a finding
   bool follows = false;     // sources are added again when they have grown
+  // What opens the sources in a proposed command: "runs -s train --ranks 0,1".
+  std::string typed = {};
 };
 
 using replicas::Position;

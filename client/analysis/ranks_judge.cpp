@@ -246,7 +246,9 @@ class Judge {
       return options_.replicated.Matches(replica.first.probe);
     };
     if (options_.has_replicated && std::ranges::none_of(state_.replicas, is_named)) {
-      Miss("no probe of any rank is named by --replicated. To list them, type: cgdebug-cli info");
+      const std::string typed = options_.typed.empty() ? "" : " " + options_.typed;
+      Miss("no probe of any rank is named by --replicated. To list them, type: cgdebug-cli info" +
+           typed);
     }
     TellAbsentRanks();
     std::size_t told = 0, untold = 0;
@@ -490,7 +492,7 @@ class Judge {
         fmt::format("{} row{} of op logs hold{} -Inf, maybe on purpose as a mask does, and {} no "
                     "finding. To list them, type: cgdebug-cli check {}",
                     count, count == 1 ? "" : "s", count == 1 ? "s" : "", count == 1 ? "is" : "are",
-                    state_.masks.begin()->first));
+                    options_.typed.empty() ? state_.masks.begin()->first : options_.typed));
   }
 
   // Ranks that take a step together cannot be seconds apart in it.

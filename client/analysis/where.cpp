@@ -11,7 +11,9 @@ namespace {
 // The probes of one graph, or the rows of its op logs, in graph order.
 using Series = std::vector<const Passed*>;
 
-Place::Stop StopAt(const Passed& passed) { return {passed.name, passed.number, passed.site}; }
+Place::Stop StopAt(const Passed& passed) {
+  return {passed.name, passed.number, passed.site, passed.typed};
+}
 
 bool Tells(const Passed& passed, std::uint64_t replay) {
   const std::uint64_t every = std::max<std::uint32_t>(passed.every, 1);

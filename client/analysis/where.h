@@ -19,6 +19,7 @@ struct Passed {
   std::uint32_t number = 0;  // of a row in its log, from 1; 0: a probe
   std::uint32_t launch = 0;  // rows with the same one are looked at together; 0: alone
   std::string site = {};
+  std::string typed = {};      // what names it on the command line: "blk3.attn@g:bs=8"
   std::uint64_t replay = 0;    // the newest that passed it; 0: none did
   std::uint32_t every = 1;     // it tells of replays 1, 1 + every, ... only
   std::int64_t last_ns = 0;    // CLOCK_REALTIME of the newest sign of it
@@ -53,6 +54,7 @@ struct Place {
     std::string name;
     std::uint32_t number = 0;  // as Passed
     std::string site = {};
+    std::string typed = {};  // likewise
   };
   Kind kind = Kind::kNowhere;
   bool has_rows = false;  // `after` and `before` are rows of an op log

@@ -200,6 +200,7 @@ int CommandLine::Explain(const CLI::ParseError& error) {
 }
 
 int CommandLine::Run(int argc, const char* const* argv) {
+  context_.words.assign(argv + 1, argv + argc);
   try {
     app_.parse(argc, argv);
     // Words that no command knows end up here; `daemon start` passes them on.

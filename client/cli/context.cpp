@@ -26,6 +26,20 @@ Result<void> Context::Resolve() {
   return {};
 }
 
+std::string Context::SameSession() const {
+  return options.session.empty() ? "" : " -s " + ShellWord(options.session);
+}
+
+std::string Context::SameRanks() const {
+  return options.ranks.empty() ? "" : " --ranks " + options.ranks;
+}
+
+std::string Context::Again(std::string_view more) const {
+  std::string command = "cgdebug-cli";
+  for (const std::string& word : words) command += " " + ShellWord(word);
+  return fmt::format("{} {}", command, more);
+}
+
 client::ConnectOptions Context::MakeConnectOptions() const {
   client::ConnectOptions connect;
   connect.socket = options.socket;

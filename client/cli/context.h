@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cgdebug/client.h"
 #include "client/analysis/json_number.h"
@@ -37,9 +38,10 @@ class Context {
  public:
   GlobalOptions options;
   RankSet ranks;
-  Style out;                      // of stdout
-  Style err;                      // of stderr
-  const CLI::App* app = nullptr;  // the whole command line, for completion
+  Style out;                       // of stdout
+  Style err;                       // of stderr
+  const CLI::App* app = nullptr;   // the whole command line, for completion
+  std::vector<std::string> words;  // what was typed behind the program's name
 
   // After parsing: ranks, colours. Fails: --ranks.
   Result<void> Resolve();
@@ -49,6 +51,15 @@ class Context {
   const std::string& SessionOr(const std::string& session) const {
     return session.empty() ? options.session : session;
   }
+
+  // What every proposed command repeats, so that it means the same job: " -s train", or nothing.
+  std::string SameSession() const;
+  // Likewise " --ranks 0,1".
+  std::string SameRanks() const;
+  // Both.
+  std::string SameJob() const { return SameSession() + SameRanks(); }
+  // The command that was typed, with all of its options, and `more`: "cgdebug-cli tail 'blk*' -f".
+  std::string Again(std::string_view more) const;
 
   // Connects, and starts the daemon unless --no-spawn was given. Returns 0, or what to exit with
   // after the reason has been printed.

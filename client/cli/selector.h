@@ -46,6 +46,7 @@ struct Inside {
 };
 
 // Fails: an empty probe, a replay of 0, or one that is not a number, "first-nan" or "step:N".
+// The message ends with a command.
 Result<Inside> ParseInside(std::string_view text);
 
 // "blk[0][-2:,:5]" names the newest tensor of blk[0], sliced. A name may end in brackets, so look

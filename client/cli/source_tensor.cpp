@@ -118,7 +118,9 @@ bool NeedsSource(const Inside& inside) {
          (!inside.source.empty() && source::LooksLikePath(inside.source));
 }
 
-Result<FoundTensor> FindTensor(Source& source, const RankSet& ranks, const Inside& inside) {
+Result<FoundTensor> FindTensor(Source& source, const Context& context, const Inside& inside) {
+  const std::string typed = inside.source.empty() ? "live" : inside.source;
+  const std::string info = " Type: cgdebug-cli info " + ShellWord(typed) + context.SameJob();
   std::vector<std::string> names;
   std::optional<std::size_t> other_slot;
   std::set<std::string> others;  // with that name, but not meant
@@ -126,20 +128,20 @@ Result<FoundTensor> FindTensor(Source& source, const RankSet& ranks, const Insid
   std::optional<FoundTensor> found;
   source::Moment found_at;
   for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
-    const Slot& info = source.slots()[slot];
-    names.push_back(SlotName(info));
-    if (SlotName(info) != inside.probe || !ranks.Contains(info.rank)) continue;
-    if (!Matches(inside.which, info)) {
-      others.insert(SlotText(info));
+    const Slot& slot_info = source.slots()[slot];
+    names.push_back(SlotName(slot_info));
+    if (SlotName(slot_info) != inside.probe || !context.ranks.Contains(slot_info.rank)) continue;
+    if (!Matches(inside.which, slot_info)) {
+      others.insert(SlotText(slot_info));
       continue;
     }
-    if (found && source.slots()[found->slot].rank != info.rank) {
+    if (found && source.slots()[found->slot].rank != slot_info.rank) {
       return Error{fmt::format("{} has '{}' on several ranks. Type for example: --ranks {}",
-                               source.Describe().path, inside.probe, info.rank)};
+                               source.Describe().path, inside.probe, slot_info.rank)};
     }
-    if (found && source.slots()[found->slot].session != info.session) {
+    if (found && source.slots()[found->slot].session != slot_info.session) {
       return Error{fmt::format("{} has '{}' of several jobs. Type for example: -s {}",
-                               source.Describe().path, inside.probe, ShellWord(info.session))};
+                               source.Describe().path, inside.probe, ShellWord(slot_info.session))};
     }
     other_slot = slot;
     const Result<std::optional<Key>> key = FindKey(source, slot, inside);
@@ -147,8 +149,8 @@ Result<FoundTensor> FindTensor(Source& source, const RankSet& ranks, const Insid
     if (!*key) continue;
     const Result<source::Snapshot> snapshot = source.Get(slot, **key);
     if (!snapshot.ok()) return FoundTensor{slot, **key};
-    with_replay.insert(SlotText(info));
-    const source::Moment moment = MomentOf(info, *snapshot);
+    with_replay.insert(SlotText(slot_info));
+    const source::Moment moment = MomentOf(slot_info, *snapshot);
     const bool is_earliest = inside.first_nan || inside.step >= 0;
     if (found && (is_earliest ? moment >= found_at : moment <= found_at)) continue;
     found = FoundTensor{slot, **key};
@@ -156,7 +158,8 @@ Result<FoundTensor> FindTensor(Source& source, const RankSet& ranks, const Insid
   }
   const bool has_number = !inside.first_nan && inside.step < 0 && inside.replay > 0;
   if (const std::string ambiguous =
-          AmbiguousReplay({with_replay.begin(), with_replay.end()}, inside.replay);
+          AmbiguousReplay({with_replay.begin(), with_replay.end()}, inside.replay,
+                          inside.source.empty() ? "" : inside.source + ":", context.SameJob());
       has_number && !ambiguous.empty()) {
     return Error{source.Describe().path + ": " + ambiguous};
   }
@@ -166,13 +169,11 @@ Result<FoundTensor> FindTensor(Source& source, const RankSet& ranks, const Insid
                              inside.probe, inside.which.Text(), fmt::join(others, ", "))};
   }
   if (other_slot) {
-    return Error{fmt::format("in {} '{}' {}. Type: cgdebug-cli info {}", source.Describe().path,
-                             inside.probe, WhyNot(source, *other_slot, inside),
-                             ShellWord(source.Describe().path))};
+    return Error{fmt::format("in {} '{}' {}.{}", source.Describe().path, inside.probe,
+                             WhyNot(source, *other_slot, inside), info)};
   }
-  return Error{fmt::format("{} has no probe '{}'.{} Type: cgdebug-cli info {}",
-                           source.Describe().path, inside.probe, DidYouMean(inside.probe, names),
-                           ShellWord(source.Describe().path))};
+  return Error{fmt::format("{} has no probe '{}'.{}{}", source.Describe().path, inside.probe,
+                           DidYouMean(inside.probe, names), info)};
 }
 
 Result<source::Tensor> LoadTensor(Source& source, const FoundTensor& found) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "client/cli/context.h"
 #include "client/cli/selector.h"
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"
@@ -24,7 +25,8 @@ struct FoundTensor {
 // one whose snapshot is the newest, or with first_nan and step the earliest, by serial. Fails: no
 // such probe, rank or replay, or a replay number that several of them have; the message
 //        names what there is.
-Result<FoundTensor> FindTensor(source::Source& source, const RankSet& ranks, const Inside& inside);
+Result<FoundTensor> FindTensor(source::Source& source, const Context& context,
+                               const Inside& inside);
 
 // Fails: it cannot be read.
 Result<source::Tensor> LoadTensor(source::Source& source, const FoundTensor& found);

@@ -212,6 +212,11 @@ Result<WhichSlots> WhichOptions::Parse() const {
   return Error{fmt::format("'{}' is not a shape. Type for example: --shape 16,100", shape)};
 }
 
+std::string SameWhich(const WhichOptions& options) {
+  return (options.graph.empty() ? "" : " --graph " + ShellWord(options.graph)) +
+         (options.shape.empty() ? "" : " --shape " + ShellWord(options.shape));
+}
+
 void AddWhichOptions(CLI::App& app, WhichOptions* options) {
   app.add_option("--graph", options->graph, "only in this graph: its label, or eager")
       ->type_name("LABEL");
@@ -235,7 +240,8 @@ Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& op
   return scope;
 }
 
-int FailNoProbe(const Context& context, const source::Source& source, const ScopeOptions& options) {
+int FailNoProbe(const Context& context, const source::Source& source, const ScopeOptions& options,
+                const std::string& typed) {
   std::set<std::string> distinct;
   for (const source::Slot& slot : source.slots()) distinct.insert(slot.probe);
   const std::vector<std::string> names(distinct.begin(), distinct.end());
@@ -262,7 +268,7 @@ int FailNoProbe(const Context& context, const source::Source& source, const Scop
                       fmt::format("no probe matches '{}' in {} ({} probe{}).{} Type: cgdebug-cli "
                                   "info {}",
                                   wanted, path, names.size(), names.size() == 1 ? "" : "s",
-                                  DidYouMean(wanted, names), ShellWord(path)));
+                                  DidYouMean(wanted, names), typed));
 }
 
 }  // namespace cgdebug::cli

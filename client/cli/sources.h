@@ -53,6 +53,8 @@ struct WhichOptions {
   // Fails: an invalid shape.
   Result<WhichSlots> Parse() const;
 };
+// " --graph 'bs=8' --shape 16,100", as they were given.
+std::string SameWhich(const WhichOptions& options);
 void AddWhichOptions(CLI::App& app, WhichOptions* options);
 
 struct ScopeOptions {
@@ -64,7 +66,9 @@ struct ScopeOptions {
 // Fails: a bad glob or range.
 Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& options);
 
-// Says that `options` select no probe of `source`, and names that are close.
-int FailNoProbe(const Context& context, const source::Source& source, const ScopeOptions& options);
+// Says that `options` select no probe of `source`, and names that are close. `typed`: what opens
+// the source in another command: "a.cgrec -s train".
+int FailNoProbe(const Context& context, const source::Source& source, const ScopeOptions& options,
+                const std::string& typed);
 
 }  // namespace cgdebug::cli

@@ -35,7 +35,13 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
     return fmt::format("{}: {}. Type: cgdebug-cli ranks -s '{}'", text, finding.text,
                        slot.session->run_id);
   }
-  if (!slot.op.empty()) return fmt::format("{}. Type: cgdebug-cli ops -s {}", text, key);
+  if (!slot.op.empty()) {
+    const std::uint64_t id = slot.registration.graph_id;
+    const std::string log = id == 0         ? fmt::format("eager.{}", slot.registration.order)
+                            : graph.empty() ? std::to_string(id)
+                                            : graph;
+    return fmt::format("{}. Type: cgdebug-cli ops '{}@g:{}@{}'", text, key, log, finding.replay);
+  }
   return fmt::format("{}. Type: cgdebug-cli show -s {} '{}@{}' --where nonfinite", text, key, name,
                      finding.replay);
 }

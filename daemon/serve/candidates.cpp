@@ -152,7 +152,7 @@ const StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates, std:
 }
 
 std::string Ambiguous(const std::vector<Candidate>& candidates, const When& when,
-                      const pipeline::Registry& registry) {
+                      const pipeline::Registry& registry, const std::string& among) {
   if (when.replay <= 0) return "";
   std::set<std::string> names;
   for (const Candidate& candidate : candidates) {
@@ -160,7 +160,7 @@ std::string Ambiguous(const std::vector<Candidate>& candidates, const When& when
     const pipeline::SlotIdentity& slot = *candidate.slot.slot;
     names.insert(slot.probe + registry.PlaceOf(slot).qualifier);
   }
-  return AmbiguousReplay({names.begin(), names.end()}, when.replay);
+  return AmbiguousReplay({names.begin(), names.end()}, when.replay, "", among);
 }
 
 }  // namespace cgdebug::serve

@@ -55,7 +55,8 @@ const pipeline::StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candid
                                             std::uint64_t back, const Candidate** owner);
 
 // Why a replay number alone is not enough, and what to type; empty if it is enough.
+// `among`: the options that chose them.
 std::string Ambiguous(const std::vector<Candidate>& candidates, const When& when,
-                      const pipeline::Registry& registry);
+                      const pipeline::Registry& registry, const std::string& among);
 
 }  // namespace cgdebug::serve

@@ -60,8 +60,21 @@ pipeline::SlotRange RangeOf(const v1::ProbesRequest& request) {
           .rows_of = rows.graph_id()};
 }
 
+// " -s train": the option that a proposed command repeats, so that it means the same session.
+std::string SameSession(const v1::GetRequest& request) {
+  return request.session().empty() ? "" : fmt::format(" -s '{}'", request.session());
+}
+
+// What names that probe's tensors on the command line: "blk3.attn#1{8,512}@g:bs=8".
+std::string NameOf(const v1::GetRequest& request) {
+  return request.probe() +
+         (request.invocation() == 0 ? "" : fmt::format("#{}", request.invocation())) +
+         ToWhich(request.which()).Text();
+}
+
 // Why the values of a slot on the device cannot be shown.
-std::string WhyLeftOnDevice(const SlotRecord& slot, pipeline::SessionState state) {
+std::string WhyLeftOnDevice(const v1::GetRequest& request, const SlotRecord& slot,
+                            pipeline::SessionState state) {
   const layout::SlotFacts& r = slot.slot->registration;
   const std::uint64_t newest = slot.counters.replays;
   const std::uint64_t kept =
@@ -83,8 +96,8 @@ std::string WhyLeftOnDevice(const SlotRecord& slot, pipeline::SessionState state
   }
   return fmt::format(
       "probe '{0}': its values are on the device, whose ring has {1}. They come when the job "
-      "replays, and none came now. Type: cgdebug-cli show '{0}@-1' while it replays",
-      slot.slot->probe, replays);
+      "replays, and none came now. Type: cgdebug-cli show{2} '{3}@-1' while it replays",
+      slot.slot->probe, replays, SameSession(request), NameOf(request));
 }
 
 // The probe exists, but not the requested call.
@@ -94,8 +107,8 @@ void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
   if (request.graph_id() != 0) call += fmt::format(" in graph {}", request.graph_id());
   call += ToWhich(request.which()).Text();
   error->set_code(v1::Error::NO_PROBE);
-  error->set_message(fmt::format("probe '{0}' has no call{1}. Type: cgdebug-cli probes '{0}'",
-                                 request.probe(), call));
+  error->set_message(fmt::format("probe '{0}' has no call{1}. Type: cgdebug-cli probes{2} '{0}'",
+                                 request.probe(), call, SameSession(request)));
 }
 
 }  // namespace
@@ -286,7 +299,7 @@ void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) 
   }
   if (reply->probes_size() == 0 && !patterns.empty() && request.after_session().empty()) {
     response->clear_probes();
-    SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), *sessions, names,
+    SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), request.session(), *sessions, names,
                response->mutable_error());
   }
 }
@@ -336,7 +349,7 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
         AddFromRing(&candidate, WhenOf(request), model_.reads);
       }
       if (candidate.slot.slot->IsOnDevice() && candidate.slot.counters.produced != 0) {
-        left_on_device = WhyLeftOnDevice(candidate.slot, state);
+        left_on_device = WhyLeftOnDevice(request, candidate.slot, state);
       }
       if (!candidate.history.empty() || candidate.left_on_device) {
         candidates.push_back(std::move(candidate));
@@ -352,7 +365,8 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
     }
     const bool is_known = std::find(names.begin(), names.end(), request.probe()) != names.end();
     is_known ? SetNoCall(request, response->mutable_error())
-             : SetNoProbe(request.probe(), *sessions, names, response->mutable_error());
+             : SetNoProbe(request.probe(), request.session(), *sessions, names,
+                          response->mutable_error());
     return true;
   }
   if (candidates.empty() && !left_on_device.empty()) {
@@ -361,8 +375,8 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
   if (candidates.empty()) {
     return fail(v1::Error::NO_SNAPSHOT,
                 fmt::format("probe '{}' has no snapshot yet: its graph has not been replayed. "
-                            "Type: cgdebug-cli tail -f '{}'",
-                            request.probe(), request.probe()));
+                            "Type: cgdebug-cli tail -f{} '{}'",
+                            request.probe(), SameSession(request), request.probe()));
   }
   FillGet(request, state, &candidates, response, payload);
   return true;
@@ -376,7 +390,8 @@ void Handlers::FillGet(const v1::GetRequest& request, pipeline::SessionState sta
   const std::int64_t replay = request.replay() == 0 ? -1 : request.replay();
   const When when = WhenOf(request);
   PreferLiving(candidates, when);
-  if (const std::string ambiguous = Ambiguous(*candidates, when, *model_.registry);
+  if (const std::string ambiguous =
+          Ambiguous(*candidates, when, *model_.registry, SameSession(request));
       !ambiguous.empty()) {
     return SetError(response, v1::Error::NO_SNAPSHOT, ambiguous);
   }
@@ -384,18 +399,18 @@ void Handlers::FillGet(const v1::GetRequest& request, pipeline::SessionState sta
       replay > 0 ? FindReplay(*candidates, when, &owner)
                  : FindFromEnd(*candidates, -static_cast<std::uint64_t>(replay), &owner);
   if (const Candidate* left = FindLeftOnDevice(*candidates, when, stored, owner)) {
-    return SetError(response, v1::Error::NO_SNAPSHOT, WhyLeftOnDevice(left->slot, state));
+    return SetError(response, v1::Error::NO_SNAPSHOT, WhyLeftOnDevice(request, left->slot, state));
   }
   if (stored == nullptr) {
     FindFromEnd(*candidates, 1, &owner);
     return SetError(
         response, v1::Error::NO_SNAPSHOT,
         fmt::format("probe '{}' has no snapshot of replay {}{}: {} are kept, replays {} to {}. "
-                    "Type: cgdebug-cli show '{}@-1'",
+                    "Type: cgdebug-cli show{} '{}@-1'",
                     request.probe(), replay,
                     when.iteration ? fmt::format(", iteration {}", *when.iteration) : "",
                     owner->history.size(), owner->history.front().snapshot->replay,
-                    owner->history.back().snapshot->replay, request.probe()));
+                    owner->history.back().snapshot->replay, SameSession(request), NameOf(request)));
   }
   v1::GetReply* reply = response->mutable_get();
   Fill(*stored->snapshot, *model_.registry, reply->mutable_snapshot());
@@ -532,8 +547,8 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
                                 without_ring->probe));
   }
   if (changes.empty()) {
-    return SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), *sessions, names,
-                      response->mutable_error());
+    return SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), request.session(), *sessions,
+                      names, response->mutable_error());
   }
   v1::SetReply* reply = response->mutable_set();
   reply->set_slots(static_cast<std::uint32_t>(changes.size()));

@@ -219,8 +219,8 @@ void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) 
   for (const pipeline::SlotRecord& slot : freeze.slots) names.push_back(slot.slot->probe);
   const auto matches = [&](const std::string& name) { return selector->Matches(name); };
   if (!freeze.probes.empty() && std::ranges::none_of(names, matches)) {
-    return SetNoProbe(fmt::format("{}", fmt::join(freeze.probes, " ")), meant, names,
-                      response->mutable_error());
+    return SetNoProbe(fmt::format("{}", fmt::join(freeze.probes, " ")), request.session(), meant,
+                      names, response->mutable_error());
   }
   const auto info =
       pipeline::Freeze(freeze, model_.recorder->options(), *model_.store, model_.reads);

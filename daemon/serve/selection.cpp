@@ -53,7 +53,8 @@ void SetNoSession(const std::string& selector, const std::vector<pipeline::Sessi
                                  sessions.size()));
 }
 
-void SetNoProbe(const std::string& probe, const std::vector<pipeline::SessionRecord>& sessions,
+void SetNoProbe(const std::string& probe, const std::string& selector,
+                const std::vector<pipeline::SessionRecord>& sessions,
                 const std::vector<std::string>& names, v1::Error* error) {
   const std::set<std::string> distinct(names.begin(), names.end());
   const std::vector<std::string> unique(distinct.begin(), distinct.end());
@@ -61,8 +62,9 @@ void SetNoProbe(const std::string& probe, const std::vector<pipeline::SessionRec
   const std::string where = sessions.size() == 1 ? "session " + sessions.front().session->label
                                                  : fmt::format("{} sessions", sessions.size());
   error->set_message(
-      fmt::format("no probe matches '{}' in {} ({} probe{}). Type: cgdebug-cli probes", probe,
-                  where, unique.size(), unique.size() == 1 ? "" : "s"));
+      fmt::format("no probe matches '{}' in {} ({} probe{}). Type: cgdebug-cli probes{}", probe,
+                  where, unique.size(), unique.size() == 1 ? "" : "s",
+                  selector.empty() ? "" : fmt::format(" -s '{}'", selector)));
   for (const std::string& name : CloseNames(probe, unique)) error->add_close(name);
 }
 

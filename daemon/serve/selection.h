@@ -29,7 +29,9 @@ std::optional<std::vector<pipeline::SessionRecord>> SelectSessions(
 // "no job with a probe ..." for a request that needs a session when there is none.
 void SetNoSession(const std::string& selector, const std::vector<pipeline::SessionRecord>& sessions,
                   v1::Error* error);
-void SetNoProbe(const std::string& probe, const std::vector<pipeline::SessionRecord>& sessions,
+// `selector`: what the request calls the sessions.
+void SetNoProbe(const std::string& probe, const std::string& selector,
+                const std::vector<pipeline::SessionRecord>& sessions,
                 const std::vector<std::string>& names, v1::Error* error);
 
 }  // namespace cgdebug::serve

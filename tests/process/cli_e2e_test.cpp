@@ -53,6 +53,8 @@ TEST_F(CliEndToEndTest, ShowsTheValuesOfTheReplayThatWasAskedFor) {
   const ProcessResult typo = Cli({"show", "blk0.ot"});
   EXPECT_EQ(typo.code, 4);
   EXPECT_THAT(typo.err, HasSubstr(". Close: 'blk0.out'. Type: cgdebug-cli probes"));
+  const ProcessResult late = Cli({"show", "-s", job.key(), "blk0.out@9"});
+  EXPECT_THAT(late.err, HasSubstr("Type: cgdebug-cli show -s '" + job.key() + "' 'blk0.out@-1'"));
 }
 
 TEST_F(CliEndToEndTest, IterationsOfAConditionalBodyAreToldApartAndAReplayWithoutAnyIsNoLoss) {
@@ -441,6 +443,8 @@ TEST_F(CliEndToEndTest, WherePutsRanksSideBySideAndMarksTheOneThatDiffers) {
   }));
   const ProcessResult alive = Cli({"where"});
   EXPECT_THAT(alive.out, HasSubstr("rank 2 ended, type: cgdebug-cli where run\n"));
+  EXPECT_THAT(Cli({"where", "--ranks", "0,2"}).out,
+              HasSubstr("rank 2 ended, type: cgdebug-cli where run --ranks 0,2\n"));
   EXPECT_THAT(Cli({"where", "run"}).out, HasSubstr("rank 2  died"));
   EXPECT_THAT(Cli({"--ranks", "0", "where"}).out, Not(HasSubstr("rank 2")));
 }

@@ -123,24 +123,26 @@ def test_show_does_not_promise_values_of_statistics(cli, probe, tmp_path):
     assert "TensorStats" in result.stderr and "give the probe a TensorRecord" in result.stderr
 
 
-def test_show_says_that_another_job_has_such_a_probe(cli, probe, job):
-    probe(cgdebug.TensorRecord(), name="words.two")(torch.ones(1))
-    wait_for(cli, "words.two", 1)
-    other = job("""
+@pytest.mark.parametrize("probed", ["words.two", "words[2]"])
+def test_show_says_that_another_job_has_such_a_probe(cli, probe, job, probed):
+    probe(cgdebug.TensorRecord(), name=probed)(torch.ones(1))
+    wait_for(cli, probed, 1)
+    other = job(f"""
         cgdebug.step(5)
-        CudaGraphTensorProbe("words.two", [TensorRecord()], mode="always")(torch.full((1,), 7.0))
+        CudaGraphTensorProbe("{probed}", [TensorRecord()], mode="always")(torch.full((1,), 7.0))
         print("ready")
         input()
     """)
     assert other.line() == "ready"
-    wait_until(lambda: cli("show", "-s", str(other.pid), "words.two").returncode == 0, "the other")
-    for name in ("words.two", "words.two@1", "words.two@step:5"):
-        shown = cli("show", name)
-        assert "[7]" in shown.stdout
-        note, hint = shown.stderr.rstrip("\n").split(" Another one: cgdebug-cli ")
-        assert note == f"2 sessions have a probe 'words.two'; this is of pid {other.pid}."
-        assert shlex.split(hint) == ["show", "-s", own_session(), name]
-    mine = cli("show", "-s", own_session(), "words.two")
+    wait_until(lambda: cli("show", "-s", str(other.pid), probed).returncode == 0, "the other")
+    for name in (probed, probed + "@1", probed + "@step:5"):
+        for options in ([], ["--graph", "eager", "--shape", "1"]):
+            shown = cli("show", name, *options)
+            assert "[7]" in shown.stdout
+            note, hint = shown.stderr.rstrip("\n").split(" Another one: cgdebug-cli ")
+            assert note == f"2 sessions have a probe '{probed}'; this is of pid {other.pid}."
+            assert shlex.split(hint) == ["show", "-s", own_session(), name, *options]
+    mine = cli("show", "-s", own_session(), probed)
     assert "[1]" in mine.stdout and mine.stderr == ""
 
 

@@ -246,14 +246,15 @@ def test_a_later_replay_names_the_one_in_which_its_nan_began(debug_mode, cli, tm
                 weight.mul_(scale).div_(scale)
         dm.log()  # it has been read
     job = own_session()
-    for source in (job, path):
-        done = cli("ops", source)
+    for words in ([job], [path], ["-s", job], ["-s", job, path]):
+        done = cli("ops", *words)
         assert "in/" in done.stdout.split("first non-finite: ")[1], "that of before"
         command = re.search(r"the first NaN .* replay 2. Type: cgdebug-cli (ops .*)", done.stderr)
         assert command, done.stderr
+        assert all(word in shlex.split(command[1]) for word in words[:-1])
         shown = cli(*shlex.split(command[1]))
         assert "replay 2:" in shown.stdout and "Type:" not in shown.stderr
-        assert json.loads(cli("--json", "ops", source).stdout)["nan_since"] == 2
+        assert json.loads(cli("--json", "ops", *words).stdout)["nan_since"] == 2
     # Of the job, other tests have left findings too.
     hint = re.search(r"next:  cgdebug-cli (ops .*)", cli("check", path).stderr)
     assert hint and "replay 2:" in cli(*shlex.split(hint[1])).stdout

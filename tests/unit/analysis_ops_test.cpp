@@ -219,6 +219,8 @@ TEST(ReadOpLog, OfAReplayThatIsNotKeptItSaysWhichAreAndWhatToType) {
             "memory has no replay 7 of the op log of capture 1; it keeps 4..6, 9. "
             "Type: cgdebug-cli ops 'job@g:1@9'");
   EXPECT_TRUE(error({.replay = 12, .typed = "job"}).ends_with("'job@9'"));
+  EXPECT_TRUE(error({.replay = 12, .typed = "live", .among = " -s job --ranks 3"})
+                  .ends_with("'live@9' -s job --ranks 3"));
   EXPECT_TRUE(error({.replay = -20, .typed = "job"}).ends_with("'job@4'"));
   EXPECT_EQ(error({.replay = 9}), "");
 }

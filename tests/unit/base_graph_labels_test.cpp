@@ -91,6 +91,8 @@ TEST(AmbiguousReplay, NamesSomeAndSaysWhatToType) {
   EXPECT_EQ(AmbiguousReplay({"x{1}", "x{2}", "x{3}", "x{4}"}, 20),
             "4 shapes have @20: x{1}@20, x{2}@20, x{3}@20 and 1 more. Type for example: "
             "cgdebug-cli show 'x{1}@20'");
+  EXPECT_TRUE(AmbiguousReplay({"x{1}", "x{2}"}, 2, "a.cgrec:", " --ranks 0")
+                  .ends_with("cgdebug-cli show 'a.cgrec:x{1}@2' --ranks 0"));
 }
 
 }  // namespace

@@ -160,7 +160,8 @@ TEST_F(CommandsTest, EmptyPsSaysWhyAndIsExitFour) {
   world_.sessions[0].set_state(v1::Session::EXITED);
   Serve();
   EXPECT_EQ(Cli({"ps"}).code, 4);
-  EXPECT_THAT(Cli({"ps"}).err, HasSubstr("1 dead but readable. Type: cgdebug-cli ps -a"));
+  EXPECT_THAT(Cli({"ps"}).err, HasSubstr("1 dead but readable. Type: cgdebug-cli "));
+  EXPECT_THAT(Cli({"ps", "-s", "train.py-4710"}).err, HasSubstr(" ps -s train.py-4710 -a\n"));
 }
 
 TEST_F(CommandsTest, StatusShowsLossesAndSkippedSegments) {
@@ -416,6 +417,8 @@ TEST_F(CommandsTest, ShowSaysWhichOfSeveralSessionsTheTensorIsOf) {
   EXPECT_EQ(shown.err,
             "3 sessions have a probe 'blk3.attn'; this is of pid 4711, rank 0. Another one: "
             "cgdebug-cli show -s 22222222 'blk3.attn@-1'\n");
+  EXPECT_THAT(Cli({"show", "blk3.attn", "--graph", "eager", "--shape", "4"}).err,
+              HasSubstr("show -s 22222222 blk3.attn --graph eager --shape 4\n"));
   EXPECT_EQ(Cli({"show", "blk3.attn", "--json"}).out.find("sessions"), std::string::npos);
   EXPECT_EQ(Cli({"show", "blk3.attn", "-q"}).err, "");
   EXPECT_EQ(Cli({"show", "train.py-4711:blk3.attn"}).err, "") << "only that one was meant";

@@ -280,7 +280,8 @@ TEST_F(CommandsTest, EndedJobsAreShownOnRequestOrIfThereIsNothingElse) {
   world_.recordings = {recording};
   Serve();
   EXPECT_THAT(Cli({"status"}).out, AllOf(HasSubstr("new-2"), Not(HasSubstr("old-1"))));
-  EXPECT_THAT(Cli({"status"}).err, HasSubstr("1 more ended: cgdebug-cli status -a"));
+  EXPECT_THAT(Cli({"status"}).err, HasSubstr(" status -a\n"));
+  EXPECT_THAT(Cli({"probes", "*"}).err, HasSubstr(" probes '*' -a\n"));
   EXPECT_THAT(Cli({"status", "-a"}).out, HasSubstr("old-1"));
   EXPECT_THAT(Cli({"probes"}).out, AllOf(HasSubstr("head"), Not(HasSubstr("blk3.attn"))));
   const std::string all = Cli({"probes", "-a"}).out;

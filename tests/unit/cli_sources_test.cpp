@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing_support::Process;
@@ -214,6 +215,26 @@ TEST_F(CliSourcesTest, SessionIsNeverLeftOutOfAnAnswerInSilence) {
               HasSubstr("cgdebug-cli -s two extract"));
 }
 
+TEST_F(CliSourcesTest, WhatIsProposedRepeatsTheOptionsThatChoseJobAndRank) {
+  WriteRecording(dir_ / "runs/a.cgrec", 3, 1, 0, "one");
+  WriteRecording(dir_ / "runs/b.cgrec", 2, 5, 1, "one");
+  WriteRecording(dir_ / "runs/c.cgrec", 4, 5, 1, "two");
+  const std::string runs = dir_ / "runs";
+  const std::string chosen = "cgdebug-cli info " + runs + " -s one/r1 --ranks 1\n";
+  for (const std::string name : {":z@1", ":x@9"}) {
+    EXPECT_THAT(Cli({"show", runs + name, "-s", "one/r1", "--ranks", "1"}).err, EndsWith(chosen));
+  }
+  for (const char* verb : {"check", "stats", "info", "probes"}) {
+    EXPECT_THAT(Cli({verb, runs, "z", "-s", "one/r1", "--ranks", "1"}).err, EndsWith(chosen))
+        << verb;
+  }
+  const std::string where = Cli({"where", runs}).out;
+  for (const char* of :
+       {":y@3' --ranks 0\n", ":y@2' -s one/r1 --ranks 1\n", ":y@4' -s two/r1 --ranks 1\n"}) {
+    EXPECT_THAT(where, HasSubstr("-> cgdebug-cli show '" + runs + of));
+  }
+}
+
 TEST_F(CliSourcesTest, JobsWithProbesOfOneNameAreToldApart) {
   WriteRecording(dir_ / "runs/a.cgrec", 3, 1, -1, "one");
   RecordingFixture two(dir_ / "runs/b.cgrec", -1, "two");
@@ -228,8 +249,9 @@ TEST_F(CliSourcesTest, JobsWithProbesOfOneNameAreToldApart) {
   const ProcessResult which = Cli({"show", runs + ":x@1"});
   EXPECT_EQ(which.code, 4);
   EXPECT_THAT(which.err, HasSubstr("has 'x' of several jobs. Type for example: -s two"));
-  const std::string hint = Cli({"check", runs}).err;
-  EXPECT_THAT(hint, HasSubstr(":x@1' -s two --where nonfinite"));
+  for (const ProcessResult& checked : {Cli({"check", runs}), Cli({"check", runs, "-s", "two"})}) {
+    EXPECT_THAT(checked.err, HasSubstr(":x@1' -s two --where nonfinite"));
+  }
 }
 
 TEST_F(CliSourcesTest, StatsTellNanFromInfinityAndNothingFromEither) {
@@ -575,7 +597,8 @@ TEST_F(CliSourcesTest, DiffOverRecordingsTakesMapsAndRanks) {
   WriteRecording(dir_ / "c.cgrec", 2);
   const ProcessResult names = Cli({"diff", "--name-only", dir_ / "a.cgrec", dir_ / "c.cgrec"});
   EXPECT_EQ(names.code, 3);
-  EXPECT_THAT(names.err, HasSubstr("not everything was compared. Why: cgdebug-cli diff --stat "));
+  EXPECT_THAT(names.err,
+              HasSubstr("not everything was compared. Why: the same command with --stat"));
 }
 
 }  // namespace

@@ -60,7 +60,9 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   }
   const Result<analysis::Check> check = analysis::RunCheck(*source, options);
   if (!check.ok()) return context.Fail(kExitTrouble, check.error().message);
-  if (check->slots == 0) return FailNoProbe(context, *source, command.scope);
+  if (check->slots == 0)
+    return FailNoProbe(context, *source, command.scope,
+                       ShellWord(command.source) + context.SameJob());
   if (context.options.json) {
     Context::PrintJson(analysis::CheckJson(*source, *check));
   } else {
@@ -72,8 +74,10 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   if (check->first && command.source != "live") {
     const source::Slot& slot = source->slots()[check->first->slot];
     const source::Snapshot& snapshot = check->first->snapshot;
+    // A source of one session alone does not say that its file has several.
+    const bool names_session = HasSeveralJobs(*source) || !context.options.session.empty();
     const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
-                              (HasSeveralJobs(*source) ? " -s " + ShellWord(slot.session) : "");
+                              (names_session ? " -s " + ShellWord(slot.session) : "");
     if (analysis::ParseOpText(slot.op)) {
       context.Hint(OpsCommandOf(command.source, slot, snapshot.key.replay) + among);
     } else {

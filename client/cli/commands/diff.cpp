@@ -74,16 +74,18 @@ int RunDiff(Context& context, DiffCommand& command) {
   std::unique_ptr<source::Source> a, b;
   // If one source is a live job, --session says which.
   const bool has_live = command.a == "live" || command.b == "live";
+  const auto takes_session = [&](const std::string& name) { return name == "live" || !has_live; };
   for (auto [name, source] : {std::pair(&command.a, &a), std::pair(&command.b, &b)}) {
-    const bool is_meant = *name == "live" || !has_live;
-    const std::string session = is_meant ? context.options.session : "";
+    const std::string session = takes_session(*name) ? context.options.session : "";
     if (const int failed = OpenSource(context, *name, session, source); failed != kExitOk) {
       return failed;
     }
   }
   const auto is_wanted = [&](const auto& slot) { return options.align.scope.Wants(slot); };
   if (std::none_of(a->slots().begin(), a->slots().end(), is_wanted)) {
-    return FailNoProbe(context, *a, command.scope);
+    return FailNoProbe(context, *a, command.scope,
+                       ShellWord(command.a) +
+                           (takes_session(command.a) ? context.SameJob() : context.SameRanks()));
   }
   const Result<analysis::Diff> diff = analysis::Compare(*a, *b, options);
   if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
@@ -93,8 +95,8 @@ int RunDiff(Context& context, DiffCommand& command) {
   } else if (command.name_only) {
     Context::Print(PrintableLines(analysis::DiffNamesText(*a, *diff)));
     if (diff->missing_count > 0) {
-      context.Say(fmt::format("not everything was compared. Why: cgdebug-cli diff --stat {} {}",
-                              ShellWord(command.a), ShellWord(command.b)));
+      context.Say(
+          "not everything was compared. Why: the same command with --stat, without --name-only");
     }
   } else if (command.stat) {
     Context::Print(PrintableLines(analysis::DiffStatText(*a, *diff, /*all=*/false)) + "\n");

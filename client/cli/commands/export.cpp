@@ -42,7 +42,8 @@ sys.exit(cgdebug.export.main())
 // The writers of these formats are Python libraries, so Python takes over this process.
 int RunExport(Context& context, const ExportOptions& options) {
   if (!source::LooksLikePath(options.source)) {
-    const std::string session = options.source == "live" ? "" : ShellWord(options.source) + " ";
+    const std::string& job = options.source == "live" ? context.options.session : options.source;
+    const std::string session = job.empty() ? "" : ShellWord(job) + " ";
     return context.Fail(
         kExitTrouble, fmt::format("there is no recording '{0}'. To export a live job, first type: "
                                   "cgdebug-cli freeze {1}-o {2}",

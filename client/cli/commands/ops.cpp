@@ -40,9 +40,11 @@ struct Where {
   analysis::OpLogChoice choice;
 };
 
-Result<Where> ParseWhere(const std::string& text, const std::string& graph) {
+Result<Where> ParseWhere(const Context& context, const std::string& text,
+                         const std::string& graph) {
   Where where{.source = text};
   where.choice.graph = graph;
+  where.choice.among = context.SameJob();
   const std::size_t mark = where.source.rfind('@');
   if (mark != std::string::npos && !where.source.substr(mark).starts_with("@g:")) {
     const std::string number = where.source.substr(mark + 1);
@@ -50,10 +52,10 @@ Result<Where> ParseWhere(const std::string& text, const std::string& graph) {
     const auto parsed = std::from_chars(number.data(), number.data() + number.size(), replay);
     const bool is_number = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
     if (!is_number || replay == 0) {
-      return Error{
-          fmt::format("'{}' names no replay of {}: replays count from 1, -1 is the newest. Type "
-                      "for example: cgdebug-cli ops {}@12",
-                      number, text.substr(0, mark), ShellWord(text.substr(0, mark)))};
+      return Error{fmt::format(
+          "'{}' names no replay of {}: replays count from 1, -1 is the newest. Type "
+          "for example: cgdebug-cli ops {}@12{}",
+          number, text.substr(0, mark), ShellWord(text.substr(0, mark)), where.choice.among)};
     }
     where.choice.replay = replay;
     where.source.resize(mark);
@@ -72,7 +74,7 @@ Result<Where> ParseWhere(const std::string& text, const std::string& graph) {
 // 0; otherwise the exit status, and the reason has been printed.
 int OpenLog(Context& context, const std::string& text, const std::string& graph, OpLog* log,
             std::vector<std::string>* others) {
-  const Result<Where> where = ParseWhere(text, graph);
+  const Result<Where> where = ParseWhere(context, text, graph);
   if (!where.ok()) return context.Fail(kExitTrouble, where.error().message);
   return OpenOpLog(context, where->source, where->choice, log, others);
 }
@@ -194,11 +196,11 @@ std::string MasksText(const OpLog& log) {
 }
 
 // Says where a NaN began that is older than the replay shown.
-std::string EarlierText(const OpLog& log, const OpsCommand& command) {
+std::string EarlierText(const Context& context, const OpLog& log, const OpsCommand& command) {
   if (log.nan_since == 0 || log.nan_since >= log.replay) return {};
-  const Result<Where> where = ParseWhere(command.source, command.graph);
+  const Result<Where> where = ParseWhere(context, command.source, command.graph);
   const std::string began = fmt::format("{}@{}", where->choice.typed, log.nan_kept);
-  const std::string type = ". Type: cgdebug-cli ops " + ShellWord(began);
+  const std::string type = ". Type: cgdebug-cli ops " + ShellWord(began) + where->choice.among;
   const std::string first = fmt::format("the first NaN of this log is in replay {}", log.nan_since);
   if (log.nan_kept == log.nan_since) return first + type;
   const std::string gone = first + ", which is not kept";
@@ -311,7 +313,7 @@ int RunOps(Context& context, const OpsCommand& command) {
   if (code == kExitInconclusive) {
     Context::Print("inconclusive: no NaN or Inf in what is shown, but not all is shown\n");
   }
-  if (const std::string began = EarlierText(log, command); !began.empty()) {
+  if (const std::string began = EarlierText(context, log, command); !began.empty()) {
     context.Note(Printable(began));
   }
   if (!others.empty()) {

@@ -31,7 +31,8 @@ int OpenOverview(Context& context, const OverviewOptions& options,
   for (const source::Slot& slot : (*source)->slots()) {
     if (scope->Wants(slot)) return kExitOk;
   }
-  return FailNoProbe(context, **source, options.scope);
+  return FailNoProbe(context, **source, options.scope,
+                     ShellWord(options.source) + context.SameJob());
 }
 
 int PrintTable(Context& context, const Result<TextTable>& table) {

@@ -55,7 +55,7 @@ Result<std::vector<live::Probe>> CurrentProbes(Context& context, const ProbesOpt
       *note = fmt::format("no job is alive; the newest that ended is {}. ",
                           Printable(live::GroupByJob(current).front().name));
     }
-    if (hidden > 0) *note += fmt::format("{} more ended: cgdebug-cli probes -a", hidden);
+    if (hidden > 0) *note += fmt::format("{} more ended: {}", hidden, context.Again("-a"));
   }
   std::vector<live::Probe> probes;
   for (const live::Session& session : sessions) {
@@ -99,19 +99,20 @@ int RunProbesOf(Context& context, const ProbesOptions& options) {
   const ScopeOptions wanted{.probes = {options.probes.begin() + 1, options.probes.end()},
                             .replays = "",
                             .which = options.which};
+  const std::string typed = ShellWord(options.probes.front()) + context.SameJob();
   const Result<analysis::Scope> scope = MakeScope(context, wanted);
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
   if (context.options.json) {
     Result<Json> probes = SlotsJson(*source, *scope);
     if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
-    if (probes->empty()) return FailNoProbe(context, *source, wanted);
+    if (probes->empty()) return FailNoProbe(context, *source, wanted, typed);
     Context::PrintJson({{"probes", *std::move(probes)}});
     return kExitOk;
   }
   const bool is_whole = options.each || context.options.plain || !scope->which.selects_all();
   const Result<TextTable> table = SlotTable(*source, *scope, context.out, is_whole);
   if (!table.ok()) return context.Fail(kExitTrouble, table.error().message);
-  if (table->empty()) return FailNoProbe(context, *source, wanted);
+  if (table->empty()) return FailNoProbe(context, *source, wanted, typed);
   context.PrintTable(*table);
   return kExitOk;
 }

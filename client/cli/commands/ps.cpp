@@ -89,9 +89,8 @@ TextTable MakeRunTable(const std::vector<live::JobRanks>& jobs) {
 int NothingToList(Context& context, std::size_t dead_count, const std::vector<std::string>& names) {
   if (dead_count > 0) {
     return context.Fail(kExitNoMatch,
-                        fmt::format("no job with probes is alive; {} dead but readable. Type: "
-                                    "cgdebug-cli ps -a",
-                                    dead_count));
+                        fmt::format("no job with probes is alive; {} dead but readable. Type: {}",
+                                    dead_count, context.Again("-a")));
   }
   if (!context.options.session.empty() || !context.ranks.selects_all()) {
     return context.FailNoJob("no session matches." + DidYouMean(context.options.session, names) +
@@ -144,7 +143,7 @@ int RunPs(Context& context, const PsOptions& options) {
       has_runs ? MakeRunTable(jobs) : MakeTable(sessions, context.options.plain);
   context.PrintTable(table, options.no_trunc ? 0 : TerminalColumns(STDOUT_FILENO));
   if (dead_count > 0 && !options.all && !context.options.plain) {
-    context.Note(fmt::format("{} more dead but readable: cgdebug-cli ps -a", dead_count));
+    context.Note(fmt::format("{} more dead but readable: {}", dead_count, context.Again("-a")));
   }
   return kExitOk;
 }

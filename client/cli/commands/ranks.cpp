@@ -313,6 +313,7 @@ int RunRanks(Context& context, RanksCommand& command) {
   Result<analysis::Scope> scope = MakeScope(context, command.scope);
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
   command.options.scope = *std::move(scope);
+  command.options.typed = ShellWord(command.source) + context.SameJob();
   command.options.follows = command.follow;
   command.options.has_replicated = !command.replicated.empty();
   Result<Selector> replicated = Selector::Parse(command.replicated);
@@ -324,8 +325,9 @@ int RunRanks(Context& context, RanksCommand& command) {
   const analysis::RanksReport report = reading.Finish();
   if (report.rows.empty()) {
     return context.Fail(
-        kExitNoMatch, fmt::format("{} has no such probe on these ranks. Type: cgdebug-cli info {}",
-                                  command.source, ShellWord(command.source)));
+        kExitNoMatch,
+        fmt::format("{} has no such probe on these ranks. Type: cgdebug-cli info {}{}",
+                    command.source, ShellWord(command.source), context.SameSession()));
   }
   Show(context, command, report);
   return ExitCodeOf(report);

@@ -51,7 +51,7 @@ int RunReport(Context& context, ReportCommand& command) {
   const auto is_wanted = [&](const source::Slot& slot) { return scope->Wants(slot); };
   // A source without any probe has a report too: it says so.
   if (!source_a->slots().empty() && std::ranges::none_of(source_a->slots(), is_wanted)) {
-    return FailNoProbe(context, *source_a, command.scope);
+    return FailNoProbe(context, *source_a, command.scope, ShellWord(command.a) + context.SameJob());
   }
   const Result<report::Report> report = report::MakeReport(
       *source_a, source_b.get(), {.scope = *scope, .name_a = command.a, .name_b = b});

@@ -85,7 +85,7 @@ int RunSet(Context& context, const SetOptions& options) {
       request->control.mode == layout::ControlMode::kAsRegistered ? ""
       : forever                                                   ? ", until the job ends"
                 : ", for " + FormatDuration(static_cast<double>(request->ttl_ms) / 1e3)));
-  context.Hint("cgdebug-cli probes");
+  context.Hint("cgdebug-cli probes" + context.SameJob());
   return kExitOk;
 }
 

@@ -56,8 +56,8 @@ Result<source::Tensor> Fetch(Context& context, const Inside& inside) {
 }
 
 // If other live sessions that were meant have such a probe too, says which one is shown and how to
-// see another. `name`: what was typed behind the source.
-void NoteOtherSessions(Context& context, const Inside& inside, const std::string& name,
+// see another. `typed`: what was typed behind the source, and which of its slots were chosen.
+void NoteOtherSessions(Context& context, const Inside& inside, const std::string& typed,
                        const source::Tensor& shown) {
   if (context.options.quiet) return;
   const Result<std::vector<live::Session>> sessions = live::ListSessions(context.client());
@@ -89,7 +89,7 @@ void NoteOtherSessions(Context& context, const Inside& inside, const std::string
   if (others.empty()) return;
   context.Note(Printable(fmt::format(
       "{} sessions have a probe '{}'; this is of {}. Another one: cgdebug-cli show -s {} {}",
-      others.size() + 1, shown.slot.probe, of, others.back()->key, ShellWord(name))));
+      others.size() + 1, shown.slot.probe, of, others.back()->key, typed)));
 }
 
 int Save(Context& context, const ShowOptions& options, const source::Tensor& tensor) {
@@ -129,9 +129,9 @@ int Save(Context& context, const ShowOptions& options, const source::Tensor& ten
 int FailToFind(Context& context, const Inside& inside, const Error& error) {
   std::error_code ignored;
   if (inside.source.empty() && std::filesystem::exists(inside.probe, ignored)) {
-    return context.Fail(kExitTrouble,
-                        fmt::format("'{}' is a file: which probe of it? Type: cgdebug-cli info {}",
-                                    inside.probe, ShellWord(inside.probe)));
+    return context.Fail(
+        kExitTrouble, fmt::format("'{}' is a file: which probe of it? Type: cgdebug-cli info {}{}",
+                                  inside.probe, ShellWord(inside.probe), context.SameJob()));
   }
   const bool said_by_daemon = context.client().last_failure() != client::Failure::kNone;
   return said_by_daemon ? context.Fail(error) : context.Fail(kExitNoMatch, error.message);
@@ -145,8 +145,10 @@ int FailToRead(Context& context, const Error& error) {
 
 int RunShow(Context& context, const ShowOptions& options) {
   Result<Inside> inside = ParseInside(options.inside);
-  if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message);
-  const std::string typed = options.inside.substr(inside->text.size() - inside->probe.size());
+  if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message + context.SameJob());
+  const std::string typed =
+      ShellWord(options.inside.substr(inside->text.size() - inside->probe.size())) +
+      SameWhich(options.which);
   const Result<WhichSlots> which = options.which.Parse();
   if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
   if (!which->graph.empty()) inside->which.graph = which->graph;
@@ -161,9 +163,9 @@ int RunShow(Context& context, const ShowOptions& options) {
     const std::string name = inside->source.empty() ? "live" : inside->source;
     if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
     SayUnread(context, *source);
-    Result<FoundTensor> found = FindTensor(*source, context.ranks, *inside);
+    Result<FoundTensor> found = FindTensor(*source, context, *inside);
     if (!found.ok() && TakeSliceOffName(&*inside)) {
-      found = FindTensor(*source, context.ranks, *inside);
+      found = FindTensor(*source, context, *inside);
     }
     if (!found.ok()) return FailToFind(context, *inside, found.error());
     tensor = LoadTensor(*source, *found);

@@ -331,7 +331,7 @@ int RunStatus(Context& context, const StatusOptions& options) {
                        Printable(file.reason));
   }
   Context::Print(out);
-  if (hidden > 0) context.Note(fmt::format("{} more ended: cgdebug-cli status -a", hidden));
+  if (hidden > 0) context.Note(fmt::format("{} more ended: {}", hidden, context.Again("-a")));
   if (sessions.empty()) context.Hint("cgdebug-cli run -- python train.py");
   return kExitOk;
 }

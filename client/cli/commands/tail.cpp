@@ -43,12 +43,13 @@ live::TailRequest MakeRequest(const Context& context, const TailOptions& options
   return request;
 }
 
-std::string WhyNothingCame(const TailOptions& options) {
+std::string WhyNothingCame(const Context& context, const TailOptions& options) {
   if (!options.only.empty()) {
-    return fmt::format("nothing with --only {} has happened; all snapshots: cgdebug-cli tail",
-                       options.only);
+    return fmt::format(
+        "nothing with --only {} has happened; all snapshots: the same command without --only",
+        options.only);
   }
-  return "no snapshot has come yet; to wait for one: cgdebug-cli tail -f";
+  return "no snapshot has come yet; to wait for one: " + context.Again("-f");
 }
 
 // Where events may come from.
@@ -103,8 +104,8 @@ int CheckSomethingMatches(Context& context, const TailOptions& options, EventPri
     return context.Fail(kExitNoMatch, "no such probe is on these ranks. Type: cgdebug-cli ps -a");
   }
   if (origins->empty() && !options.request.follow) {
-    return context.FailNoJob(
-        "no job of this user has a probe. To wait for one, type: cgdebug-cli tail -f");
+    return context.FailNoJob("no job of this user has a probe. To wait for one, type: " +
+                             context.Again("-f"));
   }
   return kExitOk;
 }
@@ -138,13 +139,15 @@ int RunTail(Context& context, const TailOptions& options) {
       });
   if (!end.ok()) return context.Fail(end.error());
   const bool asked = options.request.last > 0 || options.request.follow;
-  if (!any && asked && !interrupt.interrupted()) context.Note("-- " + WhyNothingCame(options));
+  if (!any && asked && !interrupt.interrupted())
+    context.Note("-- " + WhyNothingCame(context, options));
   if (options.request.follow) context.Note("-- " + printer.Summary());
   if (*end == client::TailEnd::kDaemonGone) {
     return context.Fail(
         kExitTrouble,
-        "the daemon ended; what happens now is not shown. Type: cgdebug-cli tail -f "
-        "  to go on with a new one");
+        fmt::format(
+            "the daemon ended; what happens now is not shown. To go on with a new one, type: {}",
+            context.Again(options.request.follow ? "" : "-f")));
   }
   return interrupt.interrupted() ? InterruptExitCode() : static_cast<int>(kExitOk);
 }

@@ -34,7 +34,8 @@ struct Rank {
   std::string name;   // "rank 3", or the session
   std::string state;  // "alive"
   std::string session;
-  std::string selector;  // what names it on the command line
+  std::string selector;  // what names it, or its file, on the command line
+  std::string among;     // " --ranks 3": options that tell it from the other processes of a file
   int rank = -1;
   int pid = 0;
   Place place = {};
@@ -108,7 +109,7 @@ std::string NextCommand(const Rank& rank) {
   const std::string session = rank.is_file ? "" : fmt::format(" -s {}", ShellWord(rank.selector));
   const std::string inside = rank.is_file ? rank.selector + ":" : "";
   if (place.kind == Place::Kind::kNowhere) {
-    return rank.is_file ? fmt::format("cgdebug-cli info {}", ShellWord(rank.selector))
+    return rank.is_file ? fmt::format("cgdebug-cli info {}{}", ShellWord(rank.selector), rank.among)
                         : fmt::format("cgdebug-cli graphs {}", ShellWord(rank.selector));
   }
   const bool is_under_way =
@@ -118,14 +119,13 @@ std::string NextCommand(const Rank& rank) {
                               : place.graph.empty() ? fmt::format("@g:{}", place.graph_id)
                                                     : "@g:" + place.graph;
     const std::uint64_t whole = is_under_way && place.replay > 1 ? place.replay - 1 : place.replay;
-    return fmt::format("cgdebug-cli ops {}",
-                       ShellWord(fmt::format("{}{}@{}", rank.selector, graph, whole)));
+    return fmt::format("cgdebug-cli ops {}{}",
+                       ShellWord(fmt::format("{}{}@{}", rank.selector, graph, whole)), rank.among);
   }
   if (!place.after) return fmt::format("cgdebug-cli graphs {}", ShellWord(rank.selector));
-  const std::string graph = place.graph_id != 0 && !place.graph.empty() ? "@g:" + place.graph : "";
-  return fmt::format(
-      "cgdebug-cli show{} {}", session,
-      ShellWord(fmt::format("{}{}{}@{}", inside, place.after->name, graph, place.replay)));
+  return fmt::format("cgdebug-cli show{} {}{}", session,
+                     ShellWord(fmt::format("{}{}@{}", inside, place.after->typed, place.replay)),
+                     rank.among);
 }
 
 std::string LaunchesText(const Place& place) {
@@ -261,7 +261,8 @@ Passed PassedAt(const source::Slot& slot) {
           .graph_id = slot.graph_id,
           .graph = slot.graph,
           .number = NumberOf(slot),
-          .site = slot.site};
+          .site = slot.site,
+          .typed = SlotText(slot)};
 }
 
 std::string StateText(const live::Session& session) {
@@ -286,10 +287,10 @@ std::string MissingText(const Context& context, const live::JobRanks& all,
   std::string text = live::MissingRanksText(all);
   if (ended.empty()) return text;
   const live::Session& first = *all.sessions.front();
-  return fmt::format("{}{}rank{} {} ended, type: cgdebug-cli where {}", text,
-                     text.empty() ? "" : "; ", ended.size() == 1 ? "" : "s",
-                     analysis::RangesText({ended.begin(), ended.end()}),
-                     ShellWord(first.run_id.empty() ? first.label : first.run_id));
+  return fmt::format(
+      "{}{}rank{} {} ended, type: cgdebug-cli where {}{}", text, text.empty() ? "" : "; ",
+      ended.size() == 1 ? "" : "s", analysis::RangesText({ended.begin(), ended.end()}),
+      ShellWord(first.run_id.empty() ? first.label : first.run_id), context.SameRanks());
 }
 
 int RunLive(Context& context, const std::string& wanted) {
@@ -388,10 +389,10 @@ int RunFile(Context& context, const std::string& path) {
     trails[{slot.rank, slot.session}].passed.push_back(std::move(passed));
   }
   if (trails.empty()) {
-    return context.Fail(
-        kExitNoMatch,
-        fmt::format("{} has no probe{}. Type: cgdebug-cli info {}", path,
-                    context.ranks.selects_all() ? "" : " of these ranks", ShellWord(path)));
+    return context.Fail(kExitNoMatch,
+                        fmt::format("{} has no probe{}. Type: cgdebug-cli info {}{}", path,
+                                    context.ranks.selects_all() ? "" : " of these ranks",
+                                    ShellWord(path), context.SameSession()));
   }
   std::uint64_t lost = 0;
   for (const source::Gap& gap : source->Gaps()) {
@@ -400,8 +401,8 @@ int RunFile(Context& context, const std::string& path) {
   if (lost > 0) {
     missing.push_back(
         fmt::format("{} snapshots are missing at the end, so the job may have come further. Type: "
-                    "cgdebug-cli info {}",
-                    lost, ShellWord(path)));
+                    "cgdebug-cli info {}{}",
+                    lost, ShellWord(path), context.SameJob()));
   }
   if (description.is_cut_off) {
     missing.push_back(fmt::format("{} ends early ({}), so the job may have come further", path,
@@ -409,12 +410,17 @@ int RunFile(Context& context, const std::string& path) {
   }
   for (const std::string& damage : description.damage) missing.push_back("damaged: " + damage);
   Job job{.name = path};
+  std::map<int, std::size_t> of_rank;
+  for (const auto& [key, trail] : trails) ++of_rank[key.first];
   for (const auto& [key, trail] : trails) {
     const auto& [rank, session] = key;
+    const bool is_one_of_several = of_rank[rank] > 1 || !context.options.session.empty();
     job.ranks.push_back({.name = rank < 0 ? session : fmt::format("rank {}", rank),
                          .state = description.is_growing ? "is being recorded" : "recorded",
                          .session = session,
                          .selector = path,
+                         .among = (is_one_of_several ? " -s " + ShellWord(session) : "") +
+                                  (rank >= 0 ? fmt::format(" --ranks {}", rank) : ""),
                          .rank = rank,
                          .place = analysis::FindPlace(trail),
                          .is_file = true});

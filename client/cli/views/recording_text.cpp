@@ -64,7 +64,7 @@ int ReportRecording(const Context& context, const live::Recording& recording,
   }
   context.Say(text);
   if (recording.snapshots == 0) {
-    context.Hint("cgdebug-cli probes");
+    context.Hint("cgdebug-cli probes" + context.SameJob());
   } else {
     context.Hint("cgdebug-cli check " + ShellWord(recording.directory));
   }

@@ -99,7 +99,8 @@ std::string WhichSlots::Text() const {
   return (shape ? ShapeSelector(*shape) : "") + (graph.empty() ? "" : "@g:" + graph);
 }
 
-std::string AmbiguousReplay(const std::vector<std::string>& names, std::int64_t replay) {
+std::string AmbiguousReplay(const std::vector<std::string>& names, std::int64_t replay,
+                            const std::string& source, const std::string& among) {
   if (names.size() < 2) return "";
   constexpr std::size_t kNamed = 3;
   const bool are_graphs = names.front().find("@g:") != std::string::npos;
@@ -110,7 +111,8 @@ std::string AmbiguousReplay(const std::vector<std::string>& names, std::int64_t 
     text += (i == 0 ? "" : ", ") + names[i] + at;
   }
   if (names.size() > kNamed) text += " and " + std::to_string(names.size() - kNamed) + " more";
-  return text + ". Type for example: cgdebug-cli show '" + names.front() + at + "'";
+  return text + ". Type for example: cgdebug-cli show '" + source + names.front() + at + "'" +
+         among;
 }
 
 std::string ShapeSelector(std::span<const std::uint64_t> shape) {

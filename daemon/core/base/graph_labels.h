@@ -52,8 +52,10 @@ struct WhichSlots {
 };
 
 // Why a replay number alone does not identify a snapshot among several slots, and what to type.
-// `names` are the slots that have that replay, with qualifiers. Empty for fewer than two.
-std::string AmbiguousReplay(const std::vector<std::string>& names, std::int64_t replay);
+// `names` are the slots that have that replay, with qualifiers. Empty for fewer than two. `source`,
+// "a.cgrec:", stands in front of a name that is typed, and `among`, " --ranks 0", behind it.
+std::string AmbiguousReplay(const std::vector<std::string>& names, std::int64_t replay,
+                            const std::string& source = "", const std::string& among = "");
 
 // "8x512"; "scalar" without dimensions.
 std::string ShapeLabel(std::span<const std::uint64_t> shape);
