@@ -10,16 +10,16 @@
 namespace cgdebug::live {
 namespace {
 
-// The newest session of that rank.
+// The session of that rank that comes first.
 Result<std::string> SessionOfRank(client::Client& client, const std::string& selector, int rank) {
   const Result<std::vector<Session>> sessions = ListSessions(client);
   if (!sessions.ok()) return sessions.error();
-  const Session* newest = nullptr;
+  const Session* first = nullptr;
   for (const Session& session : *sessions) {
     if (session.rank != rank || !MatchesSession(session, selector)) continue;
-    if (newest == nullptr || session.created_ns > newest->created_ns) newest = &session;
+    if (first == nullptr || ComesFirst(session, *first)) first = &session;
   }
-  if (newest != nullptr) return newest->key;
+  if (first != nullptr) return first->key;
   return Error{fmt::format("no session{} has rank {}. Type: cgdebug-cli ps -a",
                            selector.empty() ? "" : " '" + selector + "'", rank)};
 }

@@ -112,6 +112,12 @@ double SecondsSince(std::int64_t realtime_ns) {
   return std::chrono::duration<double>(AgeOf(realtime_ns)).count();
 }
 
+bool ComesFirst(const Session& a, const Session& b) {
+  const bool is_a_alive = a.state == SessionState::kAlive;
+  const bool is_b_alive = b.state == SessionState::kAlive;
+  return is_a_alive != is_b_alive ? is_a_alive : a.created_ns > b.created_ns;
+}
+
 bool MatchesSession(const Session& session, std::string_view selector) {
   return selector.empty() || selector == session.key ||
          NamesSession(selector, session.label, session.run_id, session.pid, session.uuid);

@@ -141,6 +141,10 @@ Result<std::vector<SessionGraphs>> ListGraphs(client::Client& client, const std:
 // it.
 bool MatchesSession(const Session& session, std::string_view selector);
 
+// Whether `a` comes before `b` where a probe's name alone may mean either: sessions that are alive
+// first, then the newest.
+bool ComesFirst(const Session& a, const Session& b);
+
 // The ranks of one run, or one process that is not distributed. A restart is a run of its own.
 struct JobRanks {
   std::string name;

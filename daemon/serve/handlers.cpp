@@ -333,6 +333,10 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
     return true;
   }
   response->clear_error();
+  // Those that are alive come first, then the newest.
+  std::stable_partition(sessions->begin(), sessions->end(), [](const SessionRecord& session) {
+    return session.state != pipeline::SessionState::kAlive;
+  });
   std::vector<Candidate> candidates;
   bool found_probe = false;
   std::string left_on_device;

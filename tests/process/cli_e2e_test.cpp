@@ -57,6 +57,52 @@ TEST_F(CliEndToEndTest, ShowsTheValuesOfTheReplayThatWasAskedFor) {
   EXPECT_THAT(late.err, HasSubstr("Type: cgdebug-cli show -s '" + job.key() + "' 'blk0.out@-1'"));
 }
 
+TEST_F(CliEndToEndTest, ShowTakesAJobThatIsAliveBeforeANewerOneThatDied) {
+  const std::vector<SlotSpec> probe = {
+      {.name = "x", .elements = 4, .capacity = 8, .record_every = 1}};
+  DaemonProcess daemon(directory_);
+  ProducerProcess alive(probe), dead(probe);
+  dead.WriteValue(0, NAN);
+  for (const float value : {1.0f, NAN, 3.0f}) alive.WriteValue(0, value);
+  ASSERT_TRUE(daemon.WaitForConsumed(alive.key(), "x", 3));
+  ASSERT_TRUE(daemon.WaitForConsumed(dead.key(), "x", 1));
+  const auto replay = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"show", "--json"});
+    return json::parse(Cli(words).out)["replay"];
+  };
+  dead.Kill();
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto session = daemon.Session(dead.key());
+    return session && session->state() == v1::Session::DIED;
+  }));
+  EXPECT_EQ(replay({"x"}), 3);
+  EXPECT_EQ(replay({"x@first-nan"}), 2);
+  EXPECT_EQ(replay({"-s", dead.key(), "x"}), 1);
+  EXPECT_EQ(replay({"-s", dead.key(), "x@first-nan"}), 1);
+}
+
+TEST_F(CliEndToEndTest, OfARankThatWasStartedAgainShowTakesTheNewestProcess) {
+  const std::vector<SlotSpec> probe = {
+      {.name = "x", .elements = 4, .capacity = 8, .record_every = 1}};
+  DaemonProcess daemon(directory_);
+  ProducerProcess other(probe, -1, "run", 1), before(probe, -1, "run", 0);
+  other.WriteValue(0, 1);
+  before.WriteValue(0, NAN);
+  before.Kill();
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto session = daemon.Session(before.key());
+    return session && session->state() == v1::Session::DIED;
+  }));
+  ProducerProcess now(probe, -1, "run", 0);
+  for (const float value : {1.0f, NAN, 3.0f}) now.WriteValue(0, value);
+  ASSERT_TRUE(daemon.WaitForConsumed(now.key(), "x", 3));
+  for (const char* job : {"", "run"}) {
+    const ProcessResult shown = Cli({"show", "--json", "-s", job, "--ranks", "0", "x@first-nan"});
+    ASSERT_EQ(shown.code, 0) << shown.err;
+    EXPECT_EQ(json::parse(shown.out)["replay"], 2) << job;
+  }
+}
+
 TEST_F(CliEndToEndTest, IterationsOfAConditionalBodyAreToldApartAndAReplayWithoutAnyIsNoLoss) {
   ProducerProcess job(
       {{.name = "x", .elements = 4, .capacity = 32, .record_every = 1, .in_body = true}});

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "client/cli/command.h"
 #include "client/cli/output_file.h"
@@ -17,9 +18,11 @@
 #include "client/cli/views/npy.h"
 #include "client/cli/views/tensor_report.h"
 #include "client/cli/views/tensor_text.h"
+#include "client/live/live_source.h"
 #include "client/live/live_tensor.h"
 #include "client/live/probe.h"
 #include "client/live/sessions.h"
+#include "client/source/merged_source.h"
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/options/whole_number.h"
@@ -92,6 +95,74 @@ void NoteOtherSessions(Context& context, const Inside& inside, const std::string
       others.size() + 1, shown.slot.probe, of, others.back()->key, typed)));
 }
 
+// The keys of the live sessions that have the probe.
+std::set<std::string> WithProbe(client::Client& client, const Inside& inside) {
+  std::set<std::string> names = {inside.probe};
+  if (Inside cut = inside; TakeSliceOffName(&cut)) names.insert(cut.probe);
+  std::vector<std::string> globs;  // that also select the name that is spelled like them
+  for (const std::string& name : names) {
+    globs.push_back(name);
+    globs.push_back(name.substr(0, name.rfind('#')));
+  }
+  const Result<std::vector<live::Probe>> probes =
+      live::ListProbes(client, "", globs, live::LastStats::kNone);
+  std::set<std::string> keys;
+  if (!probes.ok()) return keys;
+  for (const live::Probe& probe : *probes) {
+    const source::Slot& slot = probe.slot;
+    const bool is_meant = names.contains(SlotName(slot)) &&
+                          inside.which.Matches(slot.graph_id, slot.graph, slot.shape);
+    if (is_meant) keys.insert(probe.session);
+  }
+  return keys;
+}
+
+// The processes in which a live tensor is looked for: the ranks of one job that have the probe, and
+// of a rank that was started again its newest process. As without a step, jobs that are alive come
+// first, then the newest. Empty: none has it.
+std::vector<live::Session> ProcessesOf(Context& context, const Inside& inside) {
+  const Result<std::vector<live::Session>> sessions = live::ListSessions(context.client());
+  if (!sessions.ok()) return {};
+  const std::set<std::string> with_probe = WithProbe(context.client(), inside);
+  std::vector<live::Session> meant;
+  for (const live::Session& session : *sessions) {
+    const bool is_meant = with_probe.contains(session.key) &&
+                          context.ranks.Contains(session.rank) &&
+                          live::MatchesSession(session, context.SessionOr(inside.source));
+    if (is_meant) meant.push_back(session);
+  }
+  std::ranges::stable_sort(meant, live::ComesFirst);
+  std::vector<live::Session> processes;
+  for (const live::Session& session : meant) {
+    const bool is_first = processes.empty();
+    const bool is_other_rank =
+        !is_first && session.rank >= 0 && !session.run_id.empty() &&
+        session.run_id == processes.front().run_id &&
+        session.restart_count == processes.front().restart_count &&
+        std::ranges::find(processes, session.rank, &live::Session::rank) == processes.end();
+    if (is_first || is_other_rank) processes.push_back(session);
+  }
+  return processes;
+}
+
+// Opens the source in which a tensor is looked for by its step or its values.
+int Open(Context& context, const Inside& inside, std::unique_ptr<source::Source>* source) {
+  const std::string name = inside.source.empty() ? "live" : inside.source;
+  if (source::LooksLikePath(name)) return OpenSource(context, name, source);
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  const std::vector<live::Session> processes = ProcessesOf(context, inside);
+  if (processes.empty()) return OpenSource(context, name, source);  // which says why
+  const live::Session& first = processes.front();
+  const std::string selector = processes.size() == 1 ? first.key : first.run_id;
+  Result<std::unique_ptr<source::Source>> opened = live::OpenLive(context.client(), selector);
+  if (!opened.ok()) return context.Fail(kExitNoMatch, opened.error().message);
+  std::set<std::string> uuids;
+  for (const live::Session& process : processes) uuids.insert(process.uuid);
+  *source = source::Only(*std::move(opened),
+                         [uuids](const source::Slot& slot) { return uuids.contains(slot.uuid); });
+  return kExitOk;
+}
+
 int Save(Context& context, const ShowOptions& options, const source::Tensor& tensor) {
   const source::Slot& slot = tensor.slot;
   const std::string name = fmt::format("{}@{}", Printable(slot.probe), tensor.snapshot.key.replay);
@@ -160,8 +231,7 @@ int RunShow(Context& context, const ShowOptions& options) {
   Result<source::Tensor> tensor = Error{};
   if (NeedsSource(*inside)) {
     std::unique_ptr<source::Source> source;
-    const std::string name = inside->source.empty() ? "live" : inside->source;
-    if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
+    if (const int failed = Open(context, *inside, &source); failed != kExitOk) return failed;
     SayUnread(context, *source);
     Result<FoundTensor> found = FindTensor(*source, context, *inside);
     if (!found.ok() && TakeSliceOffName(&*inside)) {
