@@ -89,6 +89,10 @@ __global__ void __launch_bounds__(kStatsThreads, kTensorCoreBlocksPerMultiproces
 
 // --- leaves ------------------------------------------------------------------------------------
 
+__device__ bool ComputesStats(const LeafArgs& args, Outcome outcome) {
+  return args.only_stats ? outcome != Outcome::kSkip : Computes(outcome);
+}
+
 template <typename Type>
 __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   __shared__ layout::DeviceStats warps[kLeafThreads / 32];
@@ -100,14 +104,15 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   const bool sends = blockIdx.x < args.sending_blocks;
   if (threadIdx.x == 0) {
     plan = MakePlan(args.slot);
-    if (plan.outcome == Outcome::kFull && sends) Claim(args.slot, plan, blockIdx.x == 0);
+    const bool sends_now = plan.outcome == Outcome::kFull && !args.only_stats;
+    if (sends_now && sends) Claim(args.slot, plan, blockIdx.x == 0);
     const bool is_short = args.bytes <= kOverlapBytes || plan.unchanged;
-    if (is_short && !Computes(plan.outcome)) LetNextGridStart();
+    if (args.only_stats || (is_short && !Computes(plan.outcome))) LetNextGridStart();
   }
   HostWords read = {};
   if (threadIdx.x == 32 && sends) read = ReadHostWords(args.slot);
   __syncthreads();
-  const bool computes = Computes(plan.outcome);
+  const bool computes = ComputesStats(args, plan.outcome);
   std::uint64_t sum = 0;
   if (!computes && !sends) {
     if (threadIdx.x == 0 && AddToGrid(state, /*wrote=*/false, &sum)) {
@@ -131,8 +136,8 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
       const bool wanted =
           plan.outcome == Outcome::kTriggered && TriggerHolds(state->control, total, changed);
       // A tensor smaller than its statistics is sent as values.
-      send_values = wanted || args.bytes < sizeof(stats);
-      state->sent = wanted ? kSentValues : send_values ? kSentUnwanted : kSentStats;
+      send_values = !args.only_stats && (wanted || args.bytes < sizeof(stats));
+      state->sent = !send_values ? kSentStats : wanted ? kSentValues : kSentUnwanted;
       Claim(args.slot, plan, /*counts=*/true);
     }
     __syncthreads();

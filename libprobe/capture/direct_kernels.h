@@ -217,13 +217,14 @@ const void* HashKernel();  // void(HashArgs)
 // want. All blocks compute statistics; the last one to finish decides and sends alone.
 struct LeafArgs {
   DirectSlot slot;
-  const std::byte* staging;
+  const std::byte* staging;  // or the tensor itself, if that is stable
   std::uint64_t bytes;
   std::uint64_t count;
   layout::DeviceStats* parts;     // one per block, if there are several
   std::uint32_t sending_blocks;   // the first blocks send values, the others end at once
   std::uint32_t sending_threads;  // of each of these blocks
   bool hash;
+  bool only_stats;  // the slot never has values
 };
 const void* LeafKernel(layout::Dtype dtype);  // void(LeafArgs)
 

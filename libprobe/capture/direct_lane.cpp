@@ -33,7 +33,7 @@ using layout::LaneReason;
 
 constexpr std::size_t kOpenCaptures = 32;
 constexpr std::uint64_t kOneBlockBytes = 256ull << 10;
-constexpr std::uint64_t kLinkBoundBytes = 8ull << 20;
+constexpr std::uint64_t kLinkBoundBytes = 2ull << 20;
 constexpr std::uint64_t kMostStageBlocks = 1024;
 constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
 // From here on bfloat16 is added on the tensor cores, which takes longer to begin and to end.
@@ -42,6 +42,11 @@ constexpr int kClockReadings = 5;
 
 // How many bytes one block of a leaf reads for statistics: 5 us of work.
 constexpr std::uint64_t kLeafBytesPerBlock = 256ull << 10;
+
+// Up to so many bytes of a stable tensor the leaf computes the statistics, where a kernel in front
+// of it would take longer to begin than to read.
+constexpr std::uint64_t kStableLeafBytes = 256ull << 10;
+constexpr std::uint64_t kStableLeafBytesPerBlock = kStableLeafBytes / kMostLeafBlocks;
 
 int Attribute(cudaDeviceAttr attribute, int device) {
   int value = 0;
@@ -452,24 +457,39 @@ void CaptureStaged(ProbeSlot* slot, const Device& device, const TensorRef& tenso
 void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
                   const TensorRef& tensor, cudaStream_t stream) {
   const layout::SlotRegistration& r = slot.registration;
-  const std::uint64_t count = ElementCount(r);
+  const bool is_staged = (r.flags & layout::kSlotUnstaged) == 0;
+  const bool hash = (r.flags & layout::kStatsWithoutHash) == 0;
+  const std::uint64_t bytes = TensorBytes(r);
   StatsArgs args = {};
   args.from = static_cast<const std::byte*>(tensor.data);
-  args.count = count;
+  args.count = ElementCount(r);
   args.parts = static_cast<layout::DeviceStats*>(slot.buffers.staging);
   args.state = direct.state;
-  const StatsGrid grid =
-      GridOfStats(tensor.dtype, count * layout::DtypeBytes(tensor.dtype), device);
+  if (!is_staged && bytes <= kStableLeafBytes) {
+    LeafArgs leaf = {};
+    leaf.slot = direct;
+    leaf.staging = args.from;
+    leaf.bytes = bytes;
+    leaf.count = args.count;
+    leaf.parts = args.parts;
+    leaf.sending_blocks = 1;
+    leaf.sending_threads = kLeafThreads;
+    leaf.hash = hash;
+    leaf.only_stats = true;
+    AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
+            Blocks(bytes, kStableLeafBytesPerBlock, kMostLeafBlocks), kLeafThreads, leaf);
+    return;
+  }
+  const StatsGrid grid = GridOfStats(tensor.dtype, bytes, device);
   const void* const kernel =
       grid.on_tensor_cores ? TensorCoreStatsKernel() : StatsKernel(tensor.dtype);
   cudaGraphNode_t front = nullptr;
-  if ((r.flags & layout::kSlotUnstaged) != 0) {
+  if (is_staged) {
+    Launch(kernel, grid.blocks, kStatsThreads, &args, stream, device.overlaps);
+  } else {
     front =
         AddInFrontOfLeaf(GetCaptureInfo(stream), device, kernel, grid.blocks, kStatsThreads, args);
-  } else {
-    Launch(kernel, grid.blocks, kStatsThreads, &args, stream, device.overlaps);
   }
-  const bool hash = (r.flags & layout::kStatsWithoutHash) == 0;
   const StatsLeafArgs leaf = {direct, args.parts, grid.parts(), hash};
   AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf, front);
 }

@@ -76,6 +76,41 @@ def test_statistics_of_eight_bit_floats(daemon, graph_probe, dtype):
     check(snapshot.stats, x)
 
 
+# Up to 256 KiB the leaf computes them alone, and with several blocks from 16 KiB on.
+@pytest.mark.parametrize("kib", [0, 1, 16, 17, 200, 256, 257])
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.float8_e4m3fn, torch.int64, torch.bool], ids=str)
+def test_statistics_of_stable_tensors(daemon, graph_probe, dtype, kib):
+    count = (kib << 10) // dtype.itemsize + (kib % 2) * 3
+    x = (torch.randn(count, device="cuda", dtype=torch.float64) * 3 + 1).to(dtype)
+    if count and dtype in FLOATS:
+        x[1], x[2], x[-1] = 0, -math.inf, math.nan
+        x[4] = torch.finfo(dtype).tiny / 4
+    p = graph_probe(TensorStats(), name=f"{dtype}{kib}", lane="direct", stable=True)
+    snapshot = looked_at(p, x, daemon, replays=3)
+    check(snapshot.stats, x)
+    assert snapshot.replay == 3
+    (slot,) = p.status().slots
+    assert (slot.unstaged, slot.accepted) == (True, 3)
+
+
+def test_a_stable_tensor_has_the_statistics_and_the_hash_of_a_staged_one(daemon, graph_probe):
+    x = torch.randn(50_000, device="cuda", dtype=torch.bfloat16)
+    probes = [
+        graph_probe(TensorStats(), name=f"stable{stable}", lane="direct", stable=stable)
+        for stable in (False, True)
+    ]
+    graph, _ = capture(lambda: [p(x) for p in probes], warmup=0)
+    graph.replay()
+    torch.cuda.synchronize()
+    for p in probes:
+        p.status()
+    with daemon.connect() as client:
+        staged, stable = (client.get(p.name).stats for p in probes)
+    assert staged.xor_hash == stable.xor_hash != 0
+    assert (staged.min, staged.max, staged.zero) == (stable.min, stable.max, stable.zero)
+    assert math.isclose(staged.l2, stable.l2, rel_tol=1e-6)
+
+
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_statistics_of_integer_tensors(daemon, graph_probe, dtype, count):

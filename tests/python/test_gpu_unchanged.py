@@ -11,7 +11,7 @@ from conftest import capture, own_session, wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 
-SIZES = [64 << 10, (64 << 10) + 3, (1 << 20) + 8, (9 << 20) + 1]
+SIZES = [64 << 10, (64 << 10) + 3, (1 << 20) + 8, (3 << 20) + 1]
 
 
 @pytest.fixture
