@@ -4,7 +4,8 @@
 Two chains: kernels of about 5 us, of whose result the probe sees one row, and the smallest kernels,
 where a probe takes almost as long as what it looks at. Replay time and CPU time of graph.replay(),
 compared with the same graph without probes. `off` is a probe that records one replay in 2^31: it is
-in the graph and does nothing.
+in the graph and does nothing. `kernel` is no probe but the smallest kernel of torch: what any kernel
+among those of the job takes. `stable` probes add none there; the job keeps their tensors.
 
 Needs a GPU and torch: PYTHONPATH=BUILD/python python3 tools/bench/many_probes.py
 """
@@ -17,11 +18,17 @@ import cgdebug
 COUNT = 212
 CHAINS = {"64 x 2048": (64, 2048), "2 x 1024": (2, 1024)}  # rows, width
 SHOWN = 2048  # elements
+DIRECT = {"lane": "direct"}
+STABLE = {"lane": "direct", "stable": True}
+ACTIONS = {
+    "direct": lambda: cgdebug.TensorRecord(capacity=4),
+    "off": lambda: cgdebug.TensorRecord(capacity=4, every=2**31),
+    "TensorStats": cgdebug.TensorStats,
+}
 VARIANTS = {
-    "direct": ({"lane": "direct"}, lambda: cgdebug.TensorRecord(capacity=4)),
-    "off": ({"lane": "direct"}, lambda: cgdebug.TensorRecord(capacity=4, every=2**31)),
-    "TensorStats": ({"lane": "direct"}, lambda: cgdebug.TensorStats()),
-    "callback": ({"lane": "callback"}, lambda: cgdebug.TensorRecord(capacity=4)),
+    **{name: (DIRECT, action) for name, action in ACTIONS.items()},
+    **{f"{name}, stable": (STABLE, action) for name, action in ACTIONS.items()},
+    "callback": ({"lane": "callback"}, ACTIONS["direct"]),
 }
 
 
@@ -33,20 +40,23 @@ def measure(rows, width, options, variants=VARIANTS):
     torch.manual_seed(0)
     x = torch.randn(rows, width, device="cuda", dtype=torch.bfloat16)
     w = torch.randn(width, width, device="cuda", dtype=torch.bfloat16) / width**0.5
-    probes = []
+    probes, kept = [], []
 
     def body(variant):
         y = x
         for i in range(COUNT):
             y = y @ w
-            if variant != "plain":
+            kept.append(y)
+            if variant == "kernel":
+                torch.neg(y.view(-1)[:1])
+            elif variant != "plain":
                 lane, action = VARIANTS[variant]
                 probes.append(cgdebug.CudaGraphTensorProbe(f"{variant}{i}", [action()], **lane))
                 probes[-1](y.view(-1)[:SHOWN])
 
     body("plain")
     torch.cuda.synchronize()
-    graphs = {v: bench.TimedGraph(lambda v=v: body(v)) for v in ("plain", *variants)}
+    graphs = {v: bench.TimedGraph(lambda v=v: body(v)) for v in ("plain", "kernel", *variants)}
     samples = bench.interleaved(graphs, options.rounds, options.replays)
     plain = bench.medians(samples["plain"])
     figures = {}
