@@ -15,7 +15,9 @@ COUNTS = {torch.bfloat16: 1_100_003}  # large tensors have kernels of their own
 WAYS = {
     "record": lambda _: TensorRecord(capacity=2),
     "record, skip unchanged": lambda _: TensorRecord(capacity=2, unchanged="skip"),
+    "stable record": lambda _: TensorRecord(capacity=2),
     "stats": lambda _: TensorStats(),
+    "stable stats": lambda _: TensorStats(),
     "compare": lambda x: TensorCompare(x.clone()),
     "compare with the first": lambda _: TensorCompare("first"),
     "device": lambda _: TensorRecord(capacity=2, where="device"),
@@ -40,7 +42,9 @@ def look(dtype):
         for way, action in WAYS.items():
             # A trigger that holds would stop all rings.
             x, name = (finite if way == "armed" else whole)[part], f"{dtype} {place} {way}"
-            probes[name] = CudaGraphTensorProbe(name, [action(x)], lane="direct"), x
+            stable = way.startswith("stable")
+            probe = CudaGraphTensorProbe(name, [action(x)], lane="direct", stable=stable)
+            probes[name] = probe, x
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for probe, x in probes.values():
