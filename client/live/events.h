@@ -43,6 +43,7 @@ struct Event {
   struct Bad {
     std::uint32_t rows = 0;          // with NaN or Inf
     std::uint32_t only_neg_inf = 0;  // of those, with -Inf and nothing else that is not finite
+    std::uint32_t with_nan = 0;      // likewise, with NaN
     // The first of those that are not only_neg_inf; if there is none, of all.
     std::string first = {};
     std::string first_op = {};

@@ -146,6 +146,7 @@ Event EventOf(const v1::TailReply& message) {
       event.rows = page.rows();
       event.bad.rows = page.nonfinite();
       event.bad.only_neg_inf = page.only_neg_inf();
+      event.bad.with_nan = page.with_nan();
       event.bad.first = page.first_bad();
       event.bad.first_op = page.first_bad_op();
       event.bad.stats.nan = page.nan();

@@ -260,6 +260,7 @@ void FillPage(const pipeline::Rows& rows, const pipeline::Registry& registry, v1
     const numerics::Stats& stats = row->stats;
     if (stats.nonfinite() == 0) continue;
     message->set_nonfinite(message->nonfinite() + 1);
+    if (stats.nan != 0) message->set_with_nan(message->with_nan() + 1);
     const bool is_only_neg_inf = stats.nan == 0 && stats.pos_inf == 0;
     if (is_only_neg_inf) message->set_only_neg_inf(message->only_neg_inf() + 1);
     if (first != nullptr && (!is_mask || is_only_neg_inf)) continue;

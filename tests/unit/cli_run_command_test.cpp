@@ -126,6 +126,14 @@ TEST_F(CommandsTest, ARunHasOneLineForTheRowsOfAPageThatHoldNan) {
   EXPECT_THAT(run({}),
               HasSubstr("@7 graph bs=8: 140 rows, 98 with NaN or Inf, first #13 fwd/mul_0: 3 NaN  "
                         "cgdebug-cli ops '3f2a91c0@g:bs=8@7'\n"));
+  v1::Page* found = nullptr;
+  for (v1::TailReply& event : world_.events) {
+    if (event.has_page()) found = event.mutable_page();
+  }
+  found->set_nan(0);
+  found->set_pos_inf(3);
+  found->set_with_nan(2);
+  EXPECT_THAT(run({}), HasSubstr("first #13 fwd/mul_0: 3 +Inf; NaN in 2  cgdebug-cli ops "));
   EXPECT_TRUE(asked_for_pages());
   run({"--json"});
   EXPECT_FALSE(asked_for_pages()) << "a program takes the rows as they are";

@@ -231,7 +231,7 @@ TEST(FindingFilter, LetsTheFirstBadSnapshotOfEachProbeThrough) {
 TEST(FindingFilter, LetsAPageOfAnOpLogThroughIfItsFirstBadRowIsNewOrNoMaskAnyMore) {
   FindingFilter filter;
   const auto wants = [&](std::uint64_t graph, const char* first, std::uint32_t bad,
-                         std::uint32_t masks = 0) {
+                         std::uint32_t masks = 0, std::uint32_t with_nan = 0) {
     v1::TailReply event;
     v1::Page& page = *event.mutable_page();
     page.set_session("3f2a91c0");
@@ -241,6 +241,7 @@ TEST(FindingFilter, LetsAPageOfAnOpLogThroughIfItsFirstBadRowIsNewOrNoMaskAnyMor
     page.set_first_bad(first);
     page.set_nonfinite(bad);
     page.set_only_neg_inf(masks);
+    page.set_with_nan(with_nan);
     return filter.Wants(live::EventOf(event));
   };
   EXPECT_FALSE(wants(4, "", 0));
@@ -249,6 +250,8 @@ TEST(FindingFilter, LetsAPageOfAnOpLogThroughIfItsFirstBadRowIsNewOrNoMaskAnyMor
   EXPECT_TRUE(wants(4, "fwd/mm_2", 98));
   EXPECT_FALSE(wants(4, "fwd/mm_2", 99)) << "the same NaN";
   EXPECT_TRUE(wants(5, "fwd/mm_2", 98)) << "another graph";
+  EXPECT_TRUE(wants(5, "fwd/mm_2", 98, 0, 1)) << "a NaN beside the Inf that was there before";
+  EXPECT_FALSE(wants(5, "fwd/mm_2", 99, 0, 2)) << "the same NaN";
 }
 
 TEST(FindingFilter, CountsWhatItsBoundLeavesOut) {

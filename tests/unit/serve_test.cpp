@@ -399,6 +399,31 @@ TEST_F(Served, ATailIsToldOfWhatItMissedOfItsOwnJobOnly) {
   EXPECT_EQ(missed, 1u);
 }
 
+TEST_F(Served, APageCountsItsRowsWithNanBesideTheFirstThatIsNotFinite) {
+  const auto job = AddJob("aa", 10);
+  v1::TailRequest request;
+  request.set_follow(true);
+  request.set_pages(true);
+  TailStream pages = Tail(request);
+  std::vector<pipeline::SnapshotPtr> rows;
+  for (const std::uint64_t nan : {0, 2, 0, 1}) {
+    const auto slot = AddSlot(job, "row" + std::to_string(rows.size()), rows.size() + 1);
+    pipeline::Snapshot row = *test::MakeDelivery(slot, 1, {1, 1}).snapshot;
+    row.stats.nan = nan;
+    row.stats.pos_inf = rows.empty() ? 5 : 0;
+    rows.push_back(std::make_shared<const pipeline::Snapshot>(std::move(row)));
+  }
+  events_.Add(job, pipeline::Rows{std::move(rows)});
+  pages.Collect();
+  v1::Page page;
+  for (const v1::TailReply& reply : RepliesOf(&pages)) {
+    if (reply.has_page()) page = reply.page();
+  }
+  EXPECT_EQ(page.first_bad(), "row0");
+  EXPECT_EQ(page.nonfinite(), 3u);
+  EXPECT_EQ(page.with_nan(), 2u);
+}
+
 TEST_F(Served, AClientThatReadsSlowlyHoldsOnlySoManyRowsAndIsToldHowManyItMissed) {
   const auto job = AddJob("aa", 10);
   const auto wanted = test::MakeDelivery(AddSlot(job, "x", 1), 1, {1, 1}).snapshot;

@@ -92,8 +92,12 @@ std::string BadRowsText(const live::Event::Bad& bad) {
   if (!are_masks && bad.only_neg_inf > 0) {
     text += fmt::format(" ({} with -Inf alone: a mask?)", FormatGrouped(bad.only_neg_inf));
   }
-  return text + fmt::format(", first #{} {}: {}", bad.first_op.substr(0, bad.first_op.find(' ')),
-                            Printable(bad.first), counts);
+  text += fmt::format(", first #{} {}: {}", bad.first_op.substr(0, bad.first_op.find(' ')),
+                      Printable(bad.first), counts);
+  if (bad.stats.nan == 0 && bad.with_nan > 0) {
+    text += fmt::format("; NaN in {}", FormatGrouped(bad.with_nan));
+  }
+  return text;
 }
 
 // With what tells the slot from others of its probe.

@@ -41,8 +41,9 @@ bool FindingFilter::Wants(const live::Event& event) {
       return true;
     case live::EventKind::kPage:
       return event.bad.rows > 0 &&
-             IsFirst(fmt::format("p{}\n{} {}\n{}", tensor.session_key, tensor.slot.graph_id,
-                                 event.bad.rows > event.bad.only_neg_inf, event.bad.first));
+             IsFirst(fmt::format("p{}\n{} {} {}\n{}", tensor.session_key, tensor.slot.graph_id,
+                                 event.bad.rows > event.bad.only_neg_inf, event.bad.with_nan > 0,
+                                 event.bad.first));
     case live::EventKind::kCaughtUp:
       break;
   }

@@ -11,8 +11,9 @@ namespace cgdebug::cli {
 
 // Wants the first snapshot with NaN or Inf, the first failed comparison and the first loss of each
 // probe, jobs that died, and what TensorPrint wrote. Of the pages of op logs that hold NaN or Inf
-// it wants each whose first such row is new in its graph, and the first in which not all of them
-// are masks. The number of all but what TensorPrint wrote is bounded.
+// it wants each whose first such row is new in its graph, the first in which not all of them are
+// masks, and the first in which one has NaN. The number of all but what TensorPrint wrote is
+// bounded.
 //
 // Thread: one at a time.
 class FindingFilter {
