@@ -12,6 +12,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "libprobe/torch/observe.h"
 
@@ -26,6 +27,27 @@ void Check(AOTITorchError status, const char* call) {
   if (status == AOTI_TORCH_SUCCESS) return;
   throw std::runtime_error(std::string("cgdebug::observe: torch's ") + call + " failed");
 }
+
+// An argument of type str, which belongs to the op. Torch's headers would make a std::string of it,
+// but some versions leak one in each call (pytorch#191340).
+class StringArgument {
+ public:
+  explicit StringArgument(StringHandle handle) : handle_(handle) {}
+  ~StringArgument() { (void)torch_delete_string(handle_); }
+  StringArgument(const StringArgument&) = delete;
+  StringArgument& operator=(const StringArgument&) = delete;
+
+  std::string_view view() const {
+    const char* data = nullptr;
+    std::size_t length = 0;
+    Check(torch_string_c_str(handle_, &data), "torch_string_c_str");
+    Check(torch_string_length(handle_, &length), "torch_string_length");
+    return {data, length};
+  }
+
+ private:
+  StringHandle handle_;
+};
 
 TorchTensor Facts(const Tensor& x) {
   TorchTensor facts;
@@ -67,11 +89,12 @@ void ObserveTensor(ProbeState& probe, const Tensor& x, std::string_view shard, v
   Observe(probe, tensor, stream);
 }
 
-void ObserveCpu(const Tensor& x, std::string site, std::string shard) {
+void ObserveCpu(const Tensor& x, StringHandle site_text, StringHandle shard_text) {
+  const StringArgument site(site_text), shard(shard_text);
   WithStandardErrors([&] {
-    const auto probe = Lookup(site);
+    const auto probe = Lookup(site.view());
     if (probe == nullptr || OptionsOf(*probe).mode == ProbeMode::kCapture) return;
-    ObserveTensor(*probe, x, shard, nullptr);
+    ObserveTensor(*probe, x, shard.view(), nullptr);
   });
 }
 
@@ -137,9 +160,10 @@ void FreeToTorch(void* memory) noexcept {
     (void)cuda->raw_delete(memory);  // fails when the process ends: torch is gone
 }
 
-void ObserveCuda(const Tensor& x, std::string site, std::string shard) {
+void ObserveCuda(const Tensor& x, StringHandle site_text, StringHandle shard_text) {
+  const StringArgument site(site_text), shard(shard_text);
   WithStandardErrors([&] {
-    const auto probe = Lookup(site);
+    const auto probe = Lookup(site.view());
     if (probe == nullptr) return;
     const CudaTorch* const cuda = Cuda();
     if (cuda == nullptr) {
@@ -158,22 +182,26 @@ void ObserveCuda(const Tensor& x, std::string site, std::string shard) {
     void* stream = nullptr;
     Check(cuda->get_current_stream(device, &stream), "aoti_torch_get_current_cuda_stream");
     if (OptionsOf(*probe).mode == ProbeMode::kCapture && !IsCapturing(stream)) return;
-    ObserveTensor(*probe, x, shard, stream);
+    ObserveTensor(*probe, x, shard.view(), stream);
   });
 }
 
-void PrepareAny(const Tensor& x, std::string site, std::string shard) {
+void PrepareAny(const Tensor& x, StringHandle site_text, StringHandle shard_text) {
+  const StringArgument site(site_text), shard(shard_text);
   WithStandardErrors([&] {
-    const auto probe = Lookup(site);
+    const auto probe = Lookup(site.view());
     if (probe == nullptr) throw ProbeError(ErrorKind::kClosed, "the probe to prepare is closed");
-    Prepare(*probe, Describe(*probe, Facts(x), shard));
+    Prepare(*probe, Describe(*probe, Facts(x), shard.view()));
   });
 }
 
-void DoNothing(const Tensor&, std::string, std::string) {}
+void DoNothing(const Tensor&, StringHandle site_text, StringHandle shard_text) {
+  const StringArgument site(site_text), shard(shard_text);
+}
 
-void ObserveBatched(const Tensor&, std::string site, std::string) {
-  WithStandardErrors([&] { RefuseBatched(site); });
+void ObserveBatched(const Tensor&, StringHandle site_text, StringHandle shard_text) {
+  const StringArgument site(site_text), shard(shard_text);
+  WithStandardErrors([&] { RefuseBatched(site.view()); });
 }
 
 }  // namespace

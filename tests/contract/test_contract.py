@@ -2,6 +2,8 @@
 any installed package, beside any torch, without a GPU. Uses only public names, except for the census of
 graphs, which depends on how torch is built."""
 
+import ctypes
+import gc
 import html
 import inspect
 import os
@@ -24,6 +26,19 @@ from cgdebug import CudaGraphTensorProbe, TensorRecord
 
 TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 BACKENDS = ["aot_eager", "inductor"]
+LIBC = ctypes.CDLL(None)
+MALLINFO2 = [
+    "arena",
+    "ordblks",
+    "smblks",
+    "hblks",
+    "hblkhd",
+    "usmblks",
+    "fsmblks",
+    "uordblks",
+    "fordblks",
+    "keepcost",
+]
 
 
 @pytest.fixture
@@ -114,6 +129,26 @@ def test_probes_do_not_enter_the_gradient(probe):
     x = torch.ones(2, requires_grad=True)
     g.attach_grad(p(x * 3)).sum().backward()
     assert x.grad.tolist() == [3, 3] and values(g) == [1]
+
+
+@pytest.mark.skipif(not hasattr(LIBC, "mallinfo2"), reason="a C library without mallinfo2")
+def test_calls_leave_no_memory_behind(probe):
+    class Mallinfo2(ctypes.Structure):
+        _fields_ = tuple((name, ctypes.c_size_t) for name in MALLINFO2)
+
+    def used():
+        gc.collect()
+        info = LIBC.mallinfo2()
+        return info.uordblks + info.hblkhd
+
+    LIBC.mallinfo2.restype = Mallinfo2
+    p, x = probe(), torch.ones(8)
+    for _ in range(1000):
+        p(x)
+    before = used()
+    for _ in range(5000):
+        p(x)
+    assert used() - before < 5000 * 16, "less than the smallest block a call"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
