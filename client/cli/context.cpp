@@ -37,7 +37,7 @@ std::string Context::SameRanks() const {
 std::string Context::Again(std::string_view more) const {
   std::string command = "cgdebug-cli";
   for (const std::string& word : words) command += " " + ShellWord(word);
-  return fmt::format("{} {}", command, more);
+  return more.empty() ? command : fmt::format("{} {}", command, more);
 }
 
 client::ConnectOptions Context::MakeConnectOptions() const {

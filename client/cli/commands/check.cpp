@@ -60,9 +60,10 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   }
   const Result<analysis::Check> check = analysis::RunCheck(*source, options);
   if (!check.ok()) return context.Fail(kExitTrouble, check.error().message);
-  if (check->slots == 0)
+  if (check->slots == 0) {
     return FailNoProbe(context, *source, command.scope,
                        ShellWord(command.source) + context.SameJob());
+  }
   if (context.options.json) {
     Context::PrintJson(analysis::CheckJson(*source, *check));
   } else {

@@ -139,8 +139,9 @@ int RunTail(Context& context, const TailOptions& options) {
       });
   if (!end.ok()) return context.Fail(end.error());
   const bool asked = options.request.last > 0 || options.request.follow;
-  if (!any && asked && !interrupt.interrupted())
+  if (!any && asked && !interrupt.interrupted()) {
     context.Note("-- " + WhyNothingCame(context, options));
+  }
   if (options.request.follow) context.Note("-- " + printer.Summary());
   if (*end == client::TailEnd::kDaemonGone) {
     return context.Fail(
