@@ -212,6 +212,7 @@ void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready
     await_until_ = std::chrono::steady_clock::now();
     if (may_have_drifted) *await_until_ += kLongestAwait;
   }
+  for (auto& [device, clock] : clocks_) clock.BeginLook();
   for (SlotConsumer* slot : graph_order_) slot->WatchClock(looked_ns);
   std::uint64_t backlog_bytes = 0;
   const std::size_t count = graph_order_.size();
@@ -226,7 +227,7 @@ void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready
     if (draining_ || slot->IsReadingAgain()) {
       put_off_ |= backlog_bytes >= kBacklogBytes;
       if (put_off_) continue;
-      backlog_bytes += slot->payload_bytes();
+      backlog_bytes += slot->bytes_to_read();
       next_slot_ = begin + i + 1;
     }
     ready->push_back(slot);

@@ -23,6 +23,7 @@ bool IsPossible(std::int64_t timestamp_ns) {
 void GpuClock::See(std::int64_t timestamp_ns, std::optional<std::int64_t> absent_ns,
                    std::int64_t seen_ns) {
   if (!IsPossible(timestamp_ns)) return;
+  newest_ns_ = std::max(newest_ns_, timestamp_ns);
   const std::int64_t most = seen_ns - timestamp_ns;
   // The host's clock may have been set back between the two looks.
   const std::int64_t least = absent_ns ? std::min(*absent_ns - timestamp_ns, most)
@@ -38,8 +39,12 @@ void GpuClock::See(std::int64_t timestamp_ns, std::optional<std::int64_t> absent
   }
   if (is_first) lags_.clear();
   known_ |= is_first;
-  while (!lags_.empty() && lags_.back().from_ns >= timestamp_ns) lags_.pop_back();
-  lags_.push_back({timestamp_ns, lag_ns});
+  // This look may have found several commits; of a slot it sees the newest alone.
+  const std::int64_t from_ns = absent_ns && !is_first && seen_before_ns_ != 0
+                                   ? std::min(timestamp_ns, seen_before_ns_ + 1)
+                                   : timestamp_ns;
+  while (!lags_.empty() && lags_.back().from_ns >= from_ns) lags_.pop_back();
+  lags_.push_back({from_ns, lag_ns});
   if (lags_.size() > kMostLags) lags_.pop_front();
 }
 

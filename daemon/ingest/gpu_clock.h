@@ -24,6 +24,9 @@ class GpuClock {
   // `set_ns`: when the two clocks agreed, by the host's.
   explicit GpuClock(std::int64_t set_ns) : set_ns_(set_ns) {}
 
+  // The daemon looks at the slots: what it has not seen yet was committed after the look before.
+  void BeginLook() { seen_before_ns_ = newest_ns_; }
+
   // The newest timestamp of a slot, which may be anything. By the host's clock it was there at
   // `seen_ns`, and not yet at `absent_ns`; not set: nobody looked before.
   void See(std::int64_t timestamp_ns, std::optional<std::int64_t> absent_ns, std::int64_t seen_ns);
@@ -42,7 +45,9 @@ class GpuClock {
   };
 
   std::int64_t set_ns_;
-  std::deque<Lag> lags_;  // oldest first
+  std::int64_t newest_ns_ = 0;       // that was seen
+  std::int64_t seen_before_ns_ = 0;  // likewise, before this look
+  std::deque<Lag> lags_;             // oldest first
   bool known_ = false;
 };
 

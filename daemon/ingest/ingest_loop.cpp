@@ -45,8 +45,9 @@ constexpr double kReclaimAfterSeconds = 3600;
 // Parts of /dev/shm: what stays free while dead jobs hold some, and what these may hold together.
 constexpr double kFreePart = 1.0 / 16;
 constexpr double kDeadPart = 1.0 / 4;
-constexpr std::size_t kMaxDead = 64;          // sessions shown
-constexpr auto kCatchUp = milliseconds(200);  // how long for jobs that never pause
+constexpr std::size_t kMaxDead = 64;  // sessions shown
+// How long for jobs that never pause. A segment may wait 150 ms of it for its GPU's clock.
+constexpr auto kCatchUp = milliseconds(350);
 
 // Descriptors kept for clients: a daemon without any could not be asked why it reads nothing.
 constexpr rlim_t kDescriptorsForClients = 32;

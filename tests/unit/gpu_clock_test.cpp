@@ -80,6 +80,15 @@ TEST_F(DriftingClock, ASilentDaySaysNothingAndTheNextCommitTells) {
   EXPECT_EQ(ErrorAt(kNow), before);  // what was shown is shown again
 }
 
+TEST_F(DriftingClock, AllCommitsOfALookAreCorrectedAlike) {
+  Commit(kNow);
+  clock_.BeginLook();
+  lag_ns_ = 300 * kMs;
+  const std::int64_t first = kNow + 36'000 * kSecond;
+  Commit(first + 4 * kMs, 5 * kMs);  // the newest of five
+  for (int i = 0; i < 5; ++i) EXPECT_LE(std::abs(ErrorAt(first + i * kMs)), 6 * kMs);
+}
+
 TEST_F(DriftingClock, AStallBetweenTheStampAndTheCommitIsUndoneByTheNextCommit) {
   Commit(kNow);
   clock_.See(kNow + kSecond, kNow + 2 * kSecond, kNow + 2 * kSecond + kMs);
