@@ -60,11 +60,6 @@ pipeline::SlotRange RangeOf(const v1::ProbesRequest& request) {
           .rows_of = rows.graph_id()};
 }
 
-// " -s train": the option that a proposed command repeats, so that it means the same session.
-std::string SameSession(const v1::GetRequest& request) {
-  return request.session().empty() ? "" : fmt::format(" -s '{}'", request.session());
-}
-
 // What names that probe's tensors on the command line: "blk3.attn#1{8,512}@g:bs=8".
 std::string NameOf(const v1::GetRequest& request) {
   return request.probe() +
@@ -97,7 +92,7 @@ std::string WhyLeftOnDevice(const v1::GetRequest& request, const SlotRecord& slo
   return fmt::format(
       "probe '{0}': its values are on the device, whose ring has {1}. They come when the job "
       "replays, and none came now. Type: cgdebug-cli show{2} '{3}@-1' while it replays",
-      slot.slot->probe, replays, SameSession(request), NameOf(request));
+      slot.slot->probe, replays, SameSession(request.session()), NameOf(request));
 }
 
 // The probe exists, but not the requested call.
@@ -108,7 +103,7 @@ void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
   call += ToWhich(request.which()).Text();
   error->set_code(v1::Error::NO_PROBE);
   error->set_message(fmt::format("probe '{0}' has no call{1}. Type: cgdebug-cli probes{2} '{0}'",
-                                 request.probe(), call, SameSession(request)));
+                                 request.probe(), call, SameSession(request.session())));
 }
 
 }  // namespace
@@ -380,7 +375,7 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
     return fail(v1::Error::NO_SNAPSHOT,
                 fmt::format("probe '{}' has no snapshot yet: its graph has not been replayed. "
                             "Type: cgdebug-cli tail -f{} '{}'",
-                            request.probe(), SameSession(request), request.probe()));
+                            request.probe(), SameSession(request.session()), request.probe()));
   }
   FillGet(request, state, &candidates, response, payload);
   return true;
@@ -395,7 +390,7 @@ void Handlers::FillGet(const v1::GetRequest& request, pipeline::SessionState sta
   const When when = WhenOf(request);
   PreferLiving(candidates, when);
   if (const std::string ambiguous =
-          Ambiguous(*candidates, when, *model_.registry, SameSession(request));
+          Ambiguous(*candidates, when, *model_.registry, SameSession(request.session()));
       !ambiguous.empty()) {
     return SetError(response, v1::Error::NO_SNAPSHOT, ambiguous);
   }
@@ -414,7 +409,8 @@ void Handlers::FillGet(const v1::GetRequest& request, pipeline::SessionState sta
                     request.probe(), replay,
                     when.iteration ? fmt::format(", iteration {}", *when.iteration) : "",
                     owner->history.size(), owner->history.front().snapshot->replay,
-                    owner->history.back().snapshot->replay, SameSession(request), NameOf(request)));
+                    owner->history.back().snapshot->replay, SameSession(request.session()),
+                    NameOf(request)));
   }
   v1::GetReply* reply = response->mutable_get();
   Fill(*stored->snapshot, *model_.registry, reply->mutable_snapshot());

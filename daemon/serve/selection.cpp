@@ -53,6 +53,10 @@ void SetNoSession(const std::string& selector, const std::vector<pipeline::Sessi
                                  sessions.size()));
 }
 
+std::string SameSession(const std::string& selector) {
+  return selector.empty() ? "" : fmt::format(" -s '{}'", selector);
+}
+
 void SetNoProbe(const std::string& probe, const std::string& selector,
                 const std::vector<pipeline::SessionRecord>& sessions,
                 const std::vector<std::string>& names, v1::Error* error) {
@@ -63,8 +67,7 @@ void SetNoProbe(const std::string& probe, const std::string& selector,
                                                  : fmt::format("{} sessions", sessions.size());
   error->set_message(
       fmt::format("no probe matches '{}' in {} ({} probe{}). Type: cgdebug-cli probes{}", probe,
-                  where, unique.size(), unique.size() == 1 ? "" : "s",
-                  selector.empty() ? "" : fmt::format(" -s '{}'", selector)));
+                  where, unique.size(), unique.size() == 1 ? "" : "s", SameSession(selector)));
   for (const std::string& name : CloseNames(probe, unique)) error->add_close(name);
 }
 

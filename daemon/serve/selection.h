@@ -29,6 +29,9 @@ std::optional<std::vector<pipeline::SessionRecord>> SelectSessions(
 // "no job with a probe ..." for a request that needs a session when there is none.
 void SetNoSession(const std::string& selector, const std::vector<pipeline::SessionRecord>& sessions,
                   v1::Error* error);
+// " -s 'train'": the option that a proposed command repeats, so that it means the same sessions;
+// nothing for an empty `selector`.
+std::string SameSession(const std::string& selector);
 // `selector`: what the request calls the sessions.
 void SetNoProbe(const std::string& probe, const std::string& selector,
                 const std::vector<pipeline::SessionRecord>& sessions,

@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
     if (sends_now && sends) Claim(args.slot, plan, blockIdx.x == 0);
     const bool is_short = args.bytes <= kOverlapBytes || plan.unchanged;
     // Leaves that wait for room do so one after another, to leave the job its registers.
-    const bool may_wait = args.slot.waits || IsLossless(args.slot.periods, state->control);
-    if (args.only_stats ? !may_wait : is_short && !Computes(plan.outcome)) LetNextGridStart();
+    if (args.only_stats ? !MayWait(args.slot) : is_short && !Computes(plan.outcome))
+      LetNextGridStart();
   }
   HostWords read = {};
   if (threadIdx.x == 32 && sends) read = ReadHostWords(args.slot);

@@ -135,9 +135,14 @@ __device__ inline Plan MakePlan(const DirectSlot& slot) {
   return plan;
 }
 
+// Whether the slot waits for room in its ring.
+__device__ inline bool MayWait(const DirectSlot& slot) {
+  return slot.waits || IsLossless(slot.periods, slot.state->control);
+}
+
 // Called before the first store to the entry.
 __device__ inline void Claim(const DirectSlot& slot, const Plan& plan, bool counts) {
-  const bool waits = slot.waits || IsLossless(slot.periods, slot.state->control);
+  const bool waits = MayWait(slot);
   if (waits && plan.ordinal > slot.capacity) WaitForRoom(slot, plan.ordinal, counts);
   // W2, pairs with R2. Each block stores the same word. No fence follows, because a fence costs a
   // microsecond on the link. If a byte of the payload overtakes the word, a reader of the entry
