@@ -3,11 +3,14 @@
 A rank's snapshot of a DTensor knows its place in the whole tensor, so that the ranks' parts can be
 put together; under DDP every rank must have the same bits. With a GPU for each rank, a step under
 DDP with its NCCL collectives is one CUDA graph, and with --capture every step is; else steps run
-eagerly, without GPUs with gloo. Under EP each rank has an expert of its own, of another depth, so
-that their graphs differ; only the router is the same on all ranks.
+eagerly, without GPUs with gloo. With --share-gpus, ranks that have no GPU of their own share one:
+NCCL connects them by sockets, which is slow, but the graphs are the same. Under EP each rank has an
+expert of its own, of another depth, so that their graphs differ; only the router is the same on all
+ranks.
 
     python parallel_training.py                              two ranks, each way in turn
     torchrun --nproc-per-node 4 parallel_training.py tp ddp --capture
+    torchrun --nproc-per-node 4 parallel_training.py fsdp2 --capture --share-gpus
 """
 
 from __future__ import annotations
@@ -179,10 +182,15 @@ class Training:
         return lines
 
 
-def main(ways: list[str], captures_all: bool) -> None:
+def main(ways: list[str], captures_all: bool, shares_gpus: bool) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
+    shares_gpus &= 0 < gpus < int(os.environ["LOCAL_WORLD_SIZE"])
+    on_gpu = shares_gpus or gpus >= int(os.environ["LOCAL_WORLD_SIZE"])
+    device = torch.device("cuda", local_rank % gpus) if on_gpu else torch.device("cpu")
+    if shares_gpus:
+        # NCCL refuses two ranks with one GPU, unless it takes them for ranks on different hosts.
+        os.environ.update(NCCL_HOSTID=f"rank{rank}", NCCL_NET="Socket", NCCL_SOCKET_IFNAME="lo")
     if on_gpu:
         torch.cuda.set_device(device)
         # Of eager steps and of the capture alike: DDP wants to be made where it is captured.
@@ -207,12 +215,12 @@ def main(ways: list[str], captures_all: bool) -> None:
 
 
 if __name__ == "__main__":
-    captures_all = "--capture" in sys.argv
-    asked = [way for way in sys.argv[1:] if way != "--capture"] or list(WAYS)
+    options = {"--capture", "--share-gpus"} & set(sys.argv)
+    asked = [way for way in sys.argv[1:] if way not in options] or list(WAYS)
     if unknown := set(asked) - set(WAYS):
         sys.exit(f"no way {unknown}: there are {', '.join(WAYS)}")
     if "RANK" in os.environ:
-        main(asked, captures_all)
+        main(asked, "--capture" in options, "--share-gpus" in options)
     else:
         from torch.distributed.run import main as torchrun
 

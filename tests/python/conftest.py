@@ -366,6 +366,19 @@ class Job:
         return out, err
 
 
+def rank_environment(rank, world):
+    """Variables of one of `world` ranks that NCCL connects. Ranks without a GPU of their own share
+    one: NCCL takes each for a host of its own, and goes through sockets."""
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(world)}
+    if torch.cuda.device_count() < world:
+        variables |= {
+            "NCCL_HOSTID": f"rank{rank}",
+            "NCCL_NET": "Socket",
+            "NCCL_SOCKET_IFNAME": "lo",
+        }
+    return variables
+
+
 @pytest.fixture
 def job():
     """job(code, **environment) starts a process that is gone when the test ends."""

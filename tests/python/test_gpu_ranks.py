@@ -3,20 +3,20 @@ replicas are compared."""
 
 import json
 import os
+import sys
 import time
 
 import pytest
-import torch
 
-from conftest import wait_until
+from conftest import ROOT, rank_environment, wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 
 TRAIN = """
 import torch.distributed as dist
-rank = int(os.environ["RANK"])
-torch.cuda.set_device(rank)
-dist.init_process_group("nccl", init_method=sys.argv[1], rank=rank, world_size=2)
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.cuda.set_device(rank % torch.cuda.device_count())
+dist.init_process_group("nccl", init_method=sys.argv[1], rank=rank, world_size=world)
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8)).cuda()
 side = torch.cuda.Stream()
@@ -24,12 +24,14 @@ side.wait_stream(torch.cuda.current_stream())
 flipped_at, steps, way = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 with torch.cuda.stream(side):
     if way == "ddp":
-        model = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+        model = torch.nn.parallel.DistributedDataParallel(
+            net, device_ids=[torch.cuda.current_device()]
+        )
     elif way == "own-order":
         model = net
     else:
         from torch.distributed.tensor import parallel
-        mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (2,), mesh_dim_names=("tp",))
+        mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (world,), mesh_dim_names=("tp",))
         plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
         model = parallel.parallelize_module(net, mesh, plan)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -86,12 +88,10 @@ os._exit(0)  # NCCL may wait at exit for a graph that holds its communicator
 """
 
 
-needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-
-
-def train(cli, job, tmp_path, flipped_at, steps=40, way="ddp", options=(), record=()):
+def train(cli, job, tmp_path, flipped_at, steps=40, way="ddp", options=(), record=(), world=2):
     """What `ranks` says of the live run, and of its recording."""
-    path, run = str(tmp_path / "run.cgrec"), f"nccl-{os.getpid()}-{flipped_at}-{way}-{steps}"
+    path = str(tmp_path / "run.cgrec")
+    run = f"nccl-{os.getpid()}-{flipped_at}-{way}-{steps}-{world}"
     arguments = [f"file://{tmp_path}/rendezvous", str(flipped_at), str(steps), way]
     began = time.monotonic()
 
@@ -99,12 +99,12 @@ def train(cli, job, tmp_path, flipped_at, steps=40, way="ddp", options=(), recor
         print(f"{time.monotonic() - began:6.1f} s: {what}", flush=True)
 
     ranks = [
-        job(TRAIN, arguments=arguments, RANK=str(rank), WORLD_SIZE="2", CGDEBUG_RUN_ID=run)
-        for rank in range(2)
+        job(TRAIN, arguments=arguments, CGDEBUG_RUN_ID=run, **rank_environment(rank, world))
+        for rank in range(world)
     ]
     for one in ranks:
         assert one.line() == "ready"
-    tell("two ranks are captured")
+    tell(f"{world} ranks are captured")
     assert cli("record", "start", "-o", path, "-s", run, *record).returncode == 0
     for one in ranks:
         one.go_on()
@@ -123,7 +123,6 @@ def train(cli, job, tmp_path, flipped_at, steps=40, way="ddp", options=(), recor
     return live, offline
 
 
-@needs_two
 def test_ten_thousand_healthy_replays_raise_no_alarm(cli, daemon, job, tmp_path):
     _, offline = train(cli, job, tmp_path, 0, steps=10_000, record=["--lossless"])
     report = json.loads(offline.stdout)
@@ -131,7 +130,6 @@ def test_ten_thousand_healthy_replays_raise_no_alarm(cli, daemon, job, tmp_path)
     assert report["compared"] == 8 * 10_000, offline.stdout
 
 
-@needs_two
 def test_ranks_that_add_in_different_orders_are_close_and_raise_no_alarm(
     cli, daemon, job, tmp_path
 ):
@@ -143,7 +141,6 @@ def test_ranks_that_add_in_different_orders_are_close_and_raise_no_alarm(
         assert {row["replicas"] for row in report["ranks"]} <= {"close", "same"}, said.stdout
 
 
-@needs_two
 def test_a_bit_flipped_on_one_of_two_tensor_parallel_ranks_is_found(cli, daemon, job, tmp_path):
     for said in train(cli, job, tmp_path, 20, way="tp"):
         found = json.loads(said.stdout)["first_difference"]
@@ -151,7 +148,17 @@ def test_a_bit_flipped_on_one_of_two_tensor_parallel_ranks_is_found(cli, daemon,
         assert (found["step"], found["probe"]) == (21, "param/2.bias"), said.stdout
 
 
-@needs_two
+@pytest.mark.parametrize("way", ["ddp", "tp"])
+def test_the_one_of_four_ranks_whose_bit_was_flipped_is_named(cli, daemon, job, tmp_path, way):
+    probe = "param/2.weight" if way == "ddp" else "param/2.bias"
+    for said in train(cli, job, tmp_path, 20, way=way, world=4):
+        found = json.loads(said.stdout)["first_difference"]
+        assert said.returncode == 1 and found is not None, said.stdout
+        assert (found["step"], found["probe"]) == (21, probe), said.stdout
+        assert found["majority"], said.stdout
+        assert [1] in [value["ranks"] for value in found["values"]], said.stdout
+
+
 @pytest.mark.parametrize("flipped_at", [0, 20])
 def test_a_bit_flipped_between_two_replays_is_found_live_and_offline(
     cli, daemon, job, tmp_path, flipped_at
@@ -254,3 +261,27 @@ def test_the_daemon_tells_within_a_second_what_differs_and_nothing_before(
         one.finish()
     found = json.loads(cli("--json", "ranks", path).stdout)["first_difference"]
     assert (found["step"], found["equal_before"]) == (10_001, 10_000)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_example_captures_each_way_to_train_in_parallel(tmp_path, ranks, cli, daemon):
+    recording = str(tmp_path / "parallel.cgrec")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    example = str(ROOT / "python" / "examples" / "parallel_training.py")
+    done = cli(
+        *("run", "-o", recording, "--", sys.executable, *torchrun, example),
+        *("--capture", "--share-gpus"),
+    )
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0
+    for way in ("ddp", "fsdp2", "tp", "pp", "ep"):
+        assert f"{way}: {ranks} ranks, 3 steps as one CUDA graph with NCCL inside" in done.stdout
+    rows = 128 // ranks
+    parts = ", ".join([f"[{rows}, 64]"] * ranks)
+    for way in ("fsdp2", "tp"):
+        assert f"{way}/0.weight @3: parts {parts} make [128, 64]" in done.stdout
+    assert "RANKS DIFFER" not in done.stdout
+    told = cli("--json", "ranks", recording, "--replicated", "ddp/*", "--replicated", "ep/router*")
+    report = json.loads(told.stdout)
+    assert told.returncode == 0 and report["first_difference"] is None, told.stdout
+    assert report["compared"] > 0, told.stdout

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import cgdebug
 from cgdebug import TensorStats
-from conftest import capture, own_session, wait_until
+from conftest import capture, own_session, rank_environment, wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 needs_mode = pytest.mark.skipif(
@@ -179,7 +179,7 @@ def test_ranks_that_hang_in_different_graphs_are_put_side_by_side_and_stay_when_
 DEADLOCK = """
     import torch.distributed as dist
     rank = int(os.environ["RANK"])
-    torch.cuda.set_device(rank)
+    torch.cuda.set_device(rank % torch.cuda.device_count())
     store = dist.FileStore(sys.argv[1], 2)
     dist.init_process_group("nccl", store=store, rank=rank, world_size=2)
     groups = [dist.new_group([0, 1]) for _ in range(2)]
@@ -207,13 +207,14 @@ DEADLOCK = """
 
 
 @needs_mode
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed")
 def test_two_ranks_that_wait_for_each_other_are_named_with_the_rows_they_stand_at(
     daemon, cli, job, tmp_path
 ):
-    run = {"CGDEBUG_RUN_ID": "deadlock", "WORLD_SIZE": "2", "CGDEBUG_OP_LOG_BATCH": "1"}
+    run = {"CGDEBUG_RUN_ID": "deadlock", "CGDEBUG_OP_LOG_BATCH": "1"}
     store = str(tmp_path / "store")
-    ranks = [job(DEADLOCK, arguments=[store], RANK=str(rank), **run) for rank in range(2)]
+    ranks = [
+        job(DEADLOCK, arguments=[store], **rank_environment(rank, 2), **run) for rank in range(2)
+    ]
     for rank in ranks:
         assert rank.line() == "hangs"
 

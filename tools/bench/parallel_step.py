@@ -6,6 +6,7 @@ graph with NCCL inside.
 
 Both graphs are of the same step, one with probes on the outputs and their gradients. Rounds of replays
 alternate between them; the medians are compared. Exits with 1 if more than --goal percent are added.
+Each rank needs a GPU of its own: ranks that share one wait for each other's time slices.
 """
 
 from __future__ import annotations
