@@ -134,10 +134,13 @@ def test_ranks_that_add_in_different_orders_are_close_and_raise_no_alarm(
     cli, daemon, job, tmp_path
 ):
     named = ["--replicated", "param/*", "--replicated", "param_grad/*"]
-    for said in train(cli, job, tmp_path, 0, steps=40, way="own-order", options=named):
+    live, offline = train(cli, job, tmp_path, 0, steps=40, way="own-order", options=named)
+    assert offline.returncode == 0, offline.stdout
+    for said in (live, offline):
         report = json.loads(said.stdout)
-        assert said.returncode == 0 and report["first_difference"] is None, said.stdout
-        assert report["unequal"] > 0, said.stdout
+        assert report["first_difference"] is None and report["unequal"] > 0, said.stdout
+        # The eager steps before the capture are more than the live run's memory keeps.
+        assert all("no longer kept" in why for why in report["missing"]), said.stdout
         assert {row["replicas"] for row in report["ranks"]} <= {"close", "same"}, said.stdout
 
 
