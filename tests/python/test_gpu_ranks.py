@@ -123,6 +123,7 @@ def train(cli, job, tmp_path, flipped_at, steps=40, way="ddp", options=(), recor
     return live, offline
 
 
+@pytest.mark.alone
 def test_ten_thousand_healthy_replays_raise_no_alarm(cli, daemon, job, tmp_path):
     _, offline = train(cli, job, tmp_path, 0, steps=10_000, record=["--lossless"])
     report = json.loads(offline.stdout)
@@ -130,6 +131,7 @@ def test_ten_thousand_healthy_replays_raise_no_alarm(cli, daemon, job, tmp_path)
     assert report["compared"] == 8 * 10_000, offline.stdout
 
 
+@pytest.mark.alone
 def test_ranks_that_add_in_different_orders_are_close_and_raise_no_alarm(
     cli, daemon, job, tmp_path
 ):
@@ -144,6 +146,7 @@ def test_ranks_that_add_in_different_orders_are_close_and_raise_no_alarm(
         assert {row["replicas"] for row in report["ranks"]} <= {"close", "same"}, said.stdout
 
 
+@pytest.mark.alone
 def test_a_bit_flipped_on_one_of_two_tensor_parallel_ranks_is_found(cli, daemon, job, tmp_path):
     for said in train(cli, job, tmp_path, 20, way="tp"):
         found = json.loads(said.stdout)["first_difference"]
@@ -151,6 +154,7 @@ def test_a_bit_flipped_on_one_of_two_tensor_parallel_ranks_is_found(cli, daemon,
         assert (found["step"], found["probe"]) == (21, "param/2.bias"), said.stdout
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", ["ddp", "tp"])
 def test_the_one_of_four_ranks_whose_bit_was_flipped_is_named(cli, daemon, job, tmp_path, way):
     probe = "param/2.weight" if way == "ddp" else "param/2.bias"
@@ -162,6 +166,7 @@ def test_the_one_of_four_ranks_whose_bit_was_flipped_is_named(cli, daemon, job, 
         assert [1] in [value["ranks"] for value in found["values"]], said.stdout
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("flipped_at", [0, 20])
 def test_a_bit_flipped_between_two_replays_is_found_live_and_offline(
     cli, daemon, job, tmp_path, flipped_at
@@ -266,6 +271,7 @@ def test_the_daemon_tells_within_a_second_what_differs_and_nothing_before(
     assert (found["step"], found["equal_before"]) == (10_001, 10_000)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_example_captures_each_way_to_train_in_parallel(tmp_path, ranks, cli, daemon):
     recording = str(tmp_path / "parallel.cgrec")

@@ -207,6 +207,7 @@ DEADLOCK = """
 
 
 @needs_mode
+@pytest.mark.alone
 def test_two_ranks_that_wait_for_each_other_are_named_with_the_rows_they_stand_at(
     daemon, cli, job, tmp_path
 ):
