@@ -45,8 +45,8 @@ class GpuClock {
   };
 
   std::int64_t set_ns_;
-  std::int64_t newest_ns_ = 0;       // that was seen
-  std::int64_t seen_before_ns_ = 0;  // likewise, before this look
+  std::int64_t newest_ns_ = 0;       // the newest timestamp that was seen
+  std::int64_t seen_before_ns_ = 0;  // the same, as this look began
   std::deque<Lag> lags_;             // oldest first
   bool known_ = false;
 };

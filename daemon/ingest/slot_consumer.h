@@ -80,7 +80,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // Whether an earlier daemon consumed the next one.
   bool IsReadingAgain() const { return again_ != 0; }
   std::uint64_t payload_bytes() const { return slot_->registration.payload_bytes; }
-  // Of an entry at most, in shared memory.
+  // The most that reading one entry takes out of shared memory.
   std::uint64_t bytes_to_read() const {
     return slot_->IsOnDevice() ? sizeof(layout::DeviceStats) : payload_bytes();
   }

@@ -184,11 +184,11 @@ class Training:
 
 def main(ways: list[str], captures_all: bool, shares_gpus: bool) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
-    shares_gpus &= 0 < gpus < int(os.environ["LOCAL_WORLD_SIZE"])
-    on_gpu = shares_gpus or gpus >= int(os.environ["LOCAL_WORLD_SIZE"])
+    local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    on_gpu = gpus >= local_world or (shares_gpus and gpus > 0)
     device = torch.device("cuda", local_rank % gpus) if on_gpu else torch.device("cpu")
-    if shares_gpus:
+    if on_gpu and gpus < local_world:
         # NCCL refuses two ranks with one GPU, unless it takes them for ranks on different hosts.
         os.environ.update(NCCL_HOSTID=f"rank{rank}", NCCL_NET="Socket", NCCL_SOCKET_IFNAME="lo")
     if on_gpu:

@@ -143,6 +143,7 @@ def test_ranks_that_add_in_different_orders_are_close_and_raise_no_alarm(
         assert report["first_difference"] is None and report["unequal"] > 0, said.stdout
         # The eager steps before the capture are more than the live run's memory keeps.
         assert all("no longer kept" in why for why in report["missing"]), said.stdout
+        assert said.returncode == (3 if report["missing"] else 0), said.stdout
         assert {row["replicas"] for row in report["ranks"]} <= {"close", "same"}, said.stdout
 
 
