@@ -425,6 +425,7 @@ __global__ void __launch_bounds__(kLeafThreads) DeviceLeaf(DeviceLeafArgs args) 
 
 __global__ void __launch_bounds__(kStatsLeafThreads) DeviceStatsLeaf(DeviceLeafArgs args) {
   __shared__ layout::DeviceStats warps[kStatsLeafThreads / 32];
+  if (args.starts_early) WaitForGridsBefore();
   RunDeviceLeaf<FromParts>(args, warps);
 }
 

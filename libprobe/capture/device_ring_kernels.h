@@ -60,6 +60,7 @@ struct DeviceLeafArgs {
   std::uint32_t sending_blocks;    // as LeafArgs
   std::uint32_t sending_threads;
   bool hash;
+  bool starts_early;  // as StatsLeafArgs
 };
 const void* DeviceLeafKernel(layout::Dtype dtype);  // void(DeviceLeafArgs), kLeafThreads
 // Behind DeviceStatsKernel. A block of 512 threads would wait for a multiprocessor that the job's

@@ -52,6 +52,14 @@ __global__ void __launch_bounds__(kStageThreads) Gather(StageArgs args) {
 
 // --- statistics --------------------------------------------------------------------------------
 
+// Whether a slot behind the one with `state` reads its parts in this replay.
+__device__ bool SharerWants(const DirectState* state) {
+  while ((state = state->next_sharer) != nullptr) {
+    if (*const_cast<const volatile std::uint32_t*>(&state->skip) == 0) return true;
+  }
+  return false;
+}
+
 // Computes this thread's part. Returns false if nobody wants it.
 template <typename Ahead, typename Type>
 __device__ bool ComputePart(const StatsArgs& args, Part<Type>* part) {
@@ -62,7 +70,7 @@ __device__ bool ComputePart(const StatsArgs& args, Part<Type>* part) {
   WaitForGridsBefore();
   Ahead ahead(Span<typename Type::Raw>(args.from, args.count), start, stride);
   *part = Part<Type>(ShiftOf<Type>(args.from, args.count));
-  if (skip != 0) return false;
+  if (skip != 0 && !SharerWants(args.state)) return false;
   ahead.AddTo(part);
   LetNextGridStart();  // nothing more is read: a probe behind this one may load its code meanwhile
   return true;
@@ -169,6 +177,7 @@ __global__ void __launch_bounds__(kStatsLeafThreads) StatsLeaf(StatsLeafArgs arg
   __shared__ Plan plan;
   __shared__ HostWords words;
   DirectState* state = args.slot.state;
+  if (args.starts_early) WaitForGridsBefore();
   if (threadIdx.x == 0) {
     plan = MakePlan(args.slot);
     if (plan.outcome != Outcome::kSkip) Claim(args.slot, plan, /*counts=*/true);

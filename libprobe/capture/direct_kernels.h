@@ -83,6 +83,8 @@ struct alignas(256) DirectState {
   // Of a page of an op log, for the launches before the leaf.
   RowsHead rows;                         // written when the leaf is captured
   std::uint32_t blocks_done_of_row[64];  // by tensor of the batch under way, whose blocks count
+  // Of the next slot that reads the same parts of statistics (shared_parts.h), or null.
+  const DirectState* next_sharer;
 };
 static_assert(sizeof(DirectState) == 768);
 
@@ -234,6 +236,7 @@ struct StatsLeafArgs {
   const layout::DeviceStats* parts;
   std::uint32_t part_count;
   bool hash;
+  bool starts_early;  // before the kernel in front of it on the compute path ends
 };
 const void* StatsLeafKernel();  // void(StatsLeafArgs)
 

@@ -20,6 +20,7 @@
 #include "libprobe/capture/graph_capture.h"
 #include "libprobe/capture/kernel_launch.h"
 #include "libprobe/capture/root_tick.h"
+#include "libprobe/capture/shared_parts.h"
 #include "libprobe/capture/step_word.h"
 #include "libprobe/ring/serial.h"
 #include "libprobe/ring/shared_copy.h"
@@ -192,14 +193,16 @@ cudaGraphNode_t AddInFrontOfLeaf(const CaptureInfo& info, const Device& device, 
                                  int blocks, int threads, Args args) {
   const LastLeaf* last = FindLastLeaf(info.id, device.index);
   void* list[] = {&args};
-  return AddKernelBehind(info, last == nullptr ? nullptr : last->node, device.overlaps,
+  return AddKernelBehind(info, last == nullptr ? nullptr : last->node,
+                         device.overlaps ? Start::kBesideLast : Start::kBehindAll,
                          NodeParams(kernel, blocks, threads, list));
 }
 
-// `front`: as AddInFrontOfLeaf() returned it, or null.
+// `front`: as AddInFrontOfLeaf() returned it, or null. `start`: if there is none and grids overlap.
 template <typename Args>
 void AddLeaf(const CaptureInfo& info, const Device& device, const void* kernel, int blocks,
-             int threads, Args args, cudaGraphNode_t front = nullptr) {
+             int threads, Args args, cudaGraphNode_t front = nullptr,
+             Start start = Start::kBesideLast) {
   LastLeaf* last = FindLastLeaf(info.id, device.index);
   if (last != nullptr) {
     args.slot.shared_serial = last->serial;
@@ -208,8 +211,9 @@ void AddLeaf(const CaptureInfo& info, const Device& device, const void* kernel, 
   }
   void* list[] = {&args};
   const cudaGraphNode_t before = front != nullptr ? front : last == nullptr ? nullptr : last->node;
-  const cudaGraphNode_t node = AddKernelBehind(info, before, device.overlaps && front == nullptr,
-                                               NodeParams(kernel, blocks, threads, list));
+  if (!device.overlaps || front != nullptr) start = Start::kBehindAll;
+  const cudaGraphNode_t node =
+      AddKernelBehind(info, before, start, NodeParams(kernel, blocks, threads, list));
   if (last != nullptr) {
     last->node = node;
   } else {
@@ -286,6 +290,12 @@ StatsGrid GridOfStats(layout::Dtype dtype, std::uint64_t bytes, const Device& de
   }
   return grid;
 }
+
+// Whether the leaf that adds up these parts starts before the kernel that makes them ends, and
+// waits for it itself. The compute path then does not wait until the leaf has been started. But
+// such leaves run one after another, each for as long as it takes to add up its parts, so that many
+// parts would hold up the graph's end.
+bool StartsEarly(const StatsGrid& grid) { return grid.on_tensor_cores; }
 
 // The offset in the staging memory at which the parts of such statistics lie.
 std::uint64_t PartsOffset(const layout::SlotRegistration& registration) {
@@ -454,6 +464,27 @@ void CaptureStaged(ProbeSlot* slot, const Device& device, const TensorRef& tenso
   slot->staged_by = PositionOf(stream);
 }
 
+PartsHere& Here() {
+  static auto* parts = new PartsHere;
+  return *parts;
+}
+
+// Adds a leaf that reads parts which the kernel of another slot computes.
+void Share(SharedParts* shared, const DirectSlot& direct, const Device& device, cudaStream_t stream,
+           bool hash) {
+  // Before there is a leaf that reads them, the kernel knows that it must not leave them out.
+  CGD_CUDA(cudaMemcpyAsync(&shared->last_sharer->next_sharer, &direct.state, sizeof(direct.state),
+                           cudaMemcpyHostToDevice, device.stream));
+  CGD_CUDA(cudaStreamSynchronize(device.stream));
+  shared->last_sharer = direct.state;
+  // The leaves before it follow the kernel, so the compute path needs no further edge.
+  CaptureInfo info = GetCaptureInfo(stream);
+  const LastLeaf* last = FindLastLeaf(info.id, device.index);
+  if (last != nullptr && last->node != nullptr) info.dependency_count = 0;
+  const StatsLeafArgs leaf = {direct, shared->parts, shared->part_count, hash, false};
+  AddLeaf(info, device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf);
+}
+
 void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
                   const TensorRef& tensor, cudaStream_t stream) {
   const layout::SlotRegistration& r = slot.registration;
@@ -481,6 +512,12 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
     return;
   }
   const StatsGrid grid = GridOfStats(tensor.dtype, bytes, device);
+  const SharedParts computed = {args.from,    args.count, tensor.dtype, slot.counted.get(),
+                                direct.state, args.parts, grid.parts()};
+  const std::uint64_t capture_id = GetCaptureInfo(stream).id;
+  const Position before = PositionOf(stream);
+  SharedParts* const shared = is_staged ? Here().Find(capture_id, before, computed) : nullptr;
+  if (shared != nullptr) return Share(shared, direct, device, stream, hash);
   const void* const kernel =
       grid.on_tensor_cores ? TensorCoreStatsKernel() : StatsKernel(tensor.dtype);
   cudaGraphNode_t front = nullptr;
@@ -490,8 +527,12 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
     front =
         AddInFrontOfLeaf(GetCaptureInfo(stream), device, kernel, grid.blocks, kStatsThreads, args);
   }
-  const StatsLeafArgs leaf = {direct, args.parts, grid.parts(), hash};
-  AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf, front);
+  const bool starts_early = is_staged && StartsEarly(grid);
+  const StatsLeafArgs leaf = {direct, args.parts, grid.parts(), hash, starts_early};
+  AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf, front,
+          starts_early ? Start::kBesideAll : Start::kBesideLast);
+  // Last: a leaf that shares the parts follows this one.
+  if (is_staged) Here().Add(capture_id, before, PositionOf(stream), computed);
 }
 
 void CaptureCompare(const ProbeSlot& slot, const StageArgs& stage, const DirectSlot& direct,
@@ -593,6 +634,7 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
     const StatsGrid grid = GridOfStats(tensor.dtype, r.payload_bytes, device);
     DeviceStatsArgs stats = {args, leaf.count, leaf.parts};
     leaf.part_count = grid.parts();
+    leaf.starts_early = StartsEarly(grid);
     Launch(grid.on_tensor_cores ? DeviceTensorCoreStatsKernel() : DeviceStatsKernel(tensor.dtype),
            grid.blocks, kStatsThreads, &stats, stream, device.overlaps);
   } else {
@@ -626,7 +668,8 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
   if (is_armed) {
     leaf.sending_blocks = 1;
     leaf.sending_threads = kStatsLeafThreads;
-    AddLeaf(info, device, DeviceStatsLeafKernel(), 1, kStatsLeafThreads, leaf);
+    AddLeaf(info, device, DeviceStatsLeafKernel(), 1, kStatsLeafThreads, leaf, nullptr,
+            leaf.starts_early ? Start::kBesideAll : Start::kBesideLast);
     return;
   }
   AddLeaf(info, device, DeviceLeafKernel(tensor.dtype),

@@ -47,16 +47,19 @@ CaptureInfo GetCaptureInfo(cudaStream_t stream) {
   return info;
 }
 
-cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, bool overlap,
+cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, Start start,
                                 const cudaKernelNodeParams& kernel) {
   std::vector<cudaGraphNode_t> after(info.dependencies, info.dependencies + info.dependency_count);
   if (last != nullptr) after.push_back(last);
   cudaGraphNode_t node = nullptr;
 #if CUDART_VERSION >= 13000
-  if (last != nullptr && overlap) {
+  if (start == Start::kBesideAll || (start == Start::kBesideLast && last != nullptr)) {
     std::vector<cudaGraphEdgeData> edges(after.size());
-    edges.back().type = cudaGraphDependencyTypeProgrammatic;
-    edges.back().from_port = cudaGraphKernelNodePortProgrammatic;
+    const auto first = start == Start::kBesideAll ? edges.begin() : edges.end() - 1;
+    std::for_each(first, edges.end(), [](cudaGraphEdgeData& edge) {
+      edge.type = cudaGraphDependencyTypeProgrammatic;
+      edge.from_port = cudaGraphKernelNodePortProgrammatic;
+    });
     cudaGraphNodeParams params = {};
     params.type = cudaGraphNodeTypeKernel;
     params.kernel.func = kernel.func;
@@ -68,7 +71,7 @@ cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, b
     return node;
   }
 #else
-  (void)overlap;
+  (void)start;
 #endif
   CGD_CUDA(cudaGraphAddKernelNode(&node, info.graph, after.data(), after.size(), &kernel));
   return node;

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "libprobe/capture/probe_slot.h"
@@ -22,9 +23,16 @@ struct CaptureInfo {
 // All of them fail with ProbeError. Requires: relaxed capture mode where a capture is under way.
 CaptureInfo GetCaptureInfo(cudaStream_t stream);
 
-// Adds a kernel that follows the stream's last nodes and `last`, if any. With `overlap`, `last`
-// decides when it may start (griddepcontrol.launch_dependents), and it must wait for `last` itself.
-cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, bool overlap,
+// When a kernel of a graph may start: when the nodes that it follows have ended, or earlier, when
+// they say so (griddepcontrol.launch_dependents). Then it must wait for them itself.
+enum class Start : std::uint8_t {
+  kBehindAll,
+  kBesideLast,  // the stream's last nodes have ended
+  kBesideAll,   // requires: these are kernels
+};
+
+// Adds a kernel that follows the stream's last nodes and `last`, if any.
+cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, Start start,
                                 const cudaKernelNodeParams& kernel);
 
 // Whether it is the body of a conditional node.

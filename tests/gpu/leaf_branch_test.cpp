@@ -281,6 +281,40 @@ TEST_P(LeafBranch, EmptyTensorsAreProbedToo) {
   EXPECT_TRUE(probe.Records()[0].payload.empty());
 }
 
+TEST_P(LeafBranch, OneKernelComputesTheStatisticsOfATensorThatSeveralProbesSeeInARow) {
+  if (GetParam() != LaneChoice::kDirect) GTEST_SKIP() << "the callback lane copies";
+  ProbeOptions options;
+  options.lane = GetParam();
+  options.stats = StatsAction{};
+  Probe a("a", options), b("b", options), half("half", options), c("c", options);
+  TensorRef first_half = Tensor();
+  first_half.shape = {kCount / 2};
+  const auto count = [&] {
+    std::size_t nodes = 0;
+    cudaStreamCaptureStatus status;
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(
+        cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr, nullptr),
+        cudaSuccess);
+    EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &nodes), cudaSuccess);
+    return nodes;
+  };
+  CU(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  CU(cudaMemcpyAsync(device_, host_, kCount * sizeof(float), cudaMemcpyHostToDevice, stream_));
+  a.Observe(Tensor(), stream_);
+  EXPECT_EQ(count(), 1u + 2u) << "kernel and leaf";
+  b.Observe(Tensor(), stream_);
+  EXPECT_EQ(count(), 3u + 1u) << "the leaf alone";
+  half.Observe(first_half, stream_);
+  EXPECT_EQ(count(), 4u + 2u) << "another tensor at the same address";
+  c.Observe(Tensor(), stream_);
+  EXPECT_EQ(count(), 6u + 1u) << "only probes in between";
+  CU(cudaMemsetAsync(device_, 0, sizeof(float), stream_));
+  a.Observe(Tensor(), stream_);
+  EXPECT_EQ(count(), 7u + 1u + 2u) << "something may have written it";
+  CU(cudaStreamEndCapture(stream_, &graph_));
+}
+
 TEST_P(LeafBranch, ForkedStreamsNeedNoJoinOfTheProbe) {
   Probe probe("x", Recording(2));
   cudaStream_t side = nullptr;

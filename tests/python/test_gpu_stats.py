@@ -111,6 +111,101 @@ def test_a_stable_tensor_has_the_statistics_and_the_hash_of_a_staged_one(daemon,
     assert math.isclose(staged.l2, stable.l2, rel_tol=1e-6)
 
 
+def newest(daemon, probes):
+    """The replay of the newest snapshot of each probe, and what it says."""
+    torch.cuda.synchronize()
+    for p in probes:
+        p.status()
+    with daemon.connect() as client:
+        return [
+            (snapshot.replay, snapshot.stats) for snapshot in (client.get(p.name) for p in probes)
+        ]
+
+
+def means(daemon, probes):
+    return [(replay, stats.mean) for replay, stats in newest(daemon, probes)]
+
+
+def test_probes_that_see_one_tensor_in_a_row_each_have_its_statistics(daemon, graph_probe):
+    x = torch.zeros(200_001, device="cuda")
+    names = ["first", "view", "again", "written", "bits"]
+    probes = first, view, again, written, bits = [graph_probe(TensorStats(), name=n) for n in names]
+
+    def step():
+        first(x)
+        view(x.view(3, -1))
+        again(x)
+        written(x.mul_(2))
+        bits(x.view(torch.int32))
+
+    graph, _ = capture(step, warmup=0)
+    for replay in range(1, 4):
+        x.copy_(torch.randn_like(x))
+        x[replay] = math.nan
+        before = x.clone()
+        graph.replay()
+        found = newest(daemon, probes)
+        assert [number for number, _ in found] == [replay] * 5
+        for _, stats in found[:3]:
+            check(stats, before)
+        check(found[3][1], before * 2)
+        check(found[4][1], (before * 2).view(torch.int32))
+
+
+@pytest.mark.parametrize("closed", range(3))
+def test_a_closed_probe_takes_nothing_from_others_that_see_its_tensor(daemon, graph_probe, closed):
+    x = torch.zeros(5000, device="cuda")
+    probes = [graph_probe(TensorStats(), name=f"p{i}") for i in range(3)]
+    graph, _ = capture(lambda: [x.add_(1), *(p(x) for p in probes)], warmup=0)
+    x.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    probes.pop(closed).close()
+    for replay in range(2, 6):
+        graph.replay()
+        assert means(daemon, probes) == [(replay, replay)] * 2
+
+
+def test_each_probe_of_one_tensor_keeps_its_own_period(daemon, graph_probe):
+    x = torch.zeros(5000, device="cuda")
+    periods = [3, 1, 2]
+    probes = [graph_probe(TensorStats(every=n), name=f"each {n}") for n in periods]
+    graph, _ = capture(lambda: [x.add_(1), *(p(x) for p in probes)], warmup=0)
+    x.zero_()
+    for replay in range(1, 13):
+        graph.replay()
+        due = [(replay - 1) // n * n + 1 for n in periods]
+        assert means(daemon, probes) == [(each, each) for each in due]
+
+
+@pytest.mark.parametrize("turned_off", [["one"], ["two"], ["one", "two"], ["one", "three"]])
+def test_a_probe_that_is_off_takes_nothing_from_others_that_see_its_tensor(
+    daemon, graph_probe, turned_off
+):
+    x = torch.zeros(5000, device="cuda")
+    names = ["one", "two", "three"]
+    probes = [graph_probe(TensorStats(), name=name) for name in names]
+    graph, _ = capture(lambda: [x.add_(1), *(p(x) for p in probes)], warmup=0)
+    x.zero_()
+    replays = 0
+
+    def off_now():
+        nonlocal replays
+        graph.replay()
+        replays += 1
+        found = means(daemon, probes)
+        assert all(mean == replay for replay, mean in found)
+        return [name for name, (replay, _) in zip(names, found) if replay != replays]
+
+    assert off_now() == []
+    for mode, off in (("off", turned_off), ("registered", [])):
+        with daemon.connect() as client:
+            client.set(*turned_off, mode=mode, session=own_session())
+        wait_until(lambda off=off: off_now() == off, f"{turned_off} are {mode}")
+        for _ in range(3):
+            assert off_now() == off
+
+
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_statistics_of_integer_tensors(daemon, graph_probe, dtype, count):

@@ -1,0 +1,25 @@
+#include "libprobe/capture/shared_parts.h"
+
+#include <algorithm>
+
+namespace cgdebug::capture {
+
+SharedParts* PartsHere::Find(std::uint64_t capture_id, const Position& position,
+                             const SharedParts& wanted) {
+  if (capture_id != capture_id_ || position != position_) return nullptr;
+  const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const SharedParts& parts) {
+    return parts.data == wanted.data && parts.count == wanted.count &&
+           parts.dtype == wanted.dtype && parts.counted == wanted.counted;
+  });
+  return found == parts_.end() ? nullptr : &*found;
+}
+
+void PartsHere::Add(std::uint64_t capture_id, const Position& before, const Position& after,
+                    const SharedParts& parts) {
+  if (capture_id != capture_id_ || before != position_) parts_.clear();
+  capture_id_ = capture_id;
+  position_ = after;
+  parts_.push_back(parts);
+}
+
+}  // namespace cgdebug::capture
