@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What the statistics of one tensor cost, against a copy of it on the device.
 
-A graph of 20 probes with TensorStats, or of 20 copies, of the same tensor. Sizes from 256 KiB to
-256 MiB, dtypes of 4, 2 and 1 bytes.
+A graph of 20 probes with TensorStats, or of 20 copies, of tensors in the same memory. Each begins 16
+bytes behind the one before, because one kernel would serve all probes of the same tensor. Sizes from
+256 KiB to 256 MiB, dtypes of 4, 2 and 1 bytes.
 
 Needs a GPU and torch: PYTHONPATH=BUILD/python python3 tools/bench/stats_cost.py
 """
@@ -20,19 +21,21 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, tor
 def measure(dtype, kib, options):
     """us a copy, us a probe."""
     count = (kib << 10) // dtype.itemsize
-    x = torch.randn(count, device="cuda", dtype=torch.bfloat16).to(dtype)
-    copy = torch.empty_like(x)
+    step = 16 // dtype.itemsize
+    memory = torch.randn(count + COUNT * step, device="cuda", dtype=torch.bfloat16).to(dtype)
+    tensors = [memory[i * step :][:count] for i in range(COUNT)]
+    copy = torch.empty_like(tensors[0])
     probes = [
         cgdebug.CudaGraphTensorProbe(f"{dtype} {kib} {i}", [cgdebug.TensorStats()], lane="direct")
         for i in range(COUNT)
     ]
 
     def copies():
-        for _ in range(COUNT):
+        for x in tensors:
             copy.copy_(x)
 
     def looks():
-        for p in probes:
+        for p, x in zip(probes, tensors):
             p(x)
 
     graphs = {"copy": bench.TimedGraph(copies), "stats": bench.TimedGraph(looks)}
