@@ -380,8 +380,8 @@ RunFunction AddRun(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
   app.add_option("COMMAND", options->command, "the job and its arguments, after --");
   app.add_option("--fail-on", options->fail_on,
-                 "exit 1 if one of these happened; commas separate several. The next "
-                 "cgdebug.step() or check() of the job raises")
+                 "exit 1 if one of these happened; commas separate several. inf is -Inf too, so a "
+                 "mask of -Inf counts. The next cgdebug.step() or check() of the job raises")
       ->type_name("{nan,inf,compare,replica}");
   app.add_option(
          "--watch", options->watch,
