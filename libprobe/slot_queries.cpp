@@ -107,7 +107,6 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
     status.failure = slot.reader->failure();
     status.verdict = ByDevice(status.verdict, head, status.failure ? status.failure->replay : 0);
   }
-  if (status.verdict.torn) status.verdict.state = layout::VerdictState::kError;
   return status;
 }
 

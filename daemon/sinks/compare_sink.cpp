@@ -40,11 +40,9 @@ void CompareSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback
   mine.verdict = feedback.verdict();
   mine.verdict.text = pipeline::CleanText(mine.verdict.text, /*keep_newlines=*/true);
   if (mine.verdict.covered_replay != 0) mine.suppressed = feedback.suppressed();
-  mine.torn = std::exchange(mine.verdict.torn, false);
-  if (mine.torn) {
-    SetError(&mine.verdict,
-             "the daemon was killed while it wrote this verdict, so what it said is not known. "
-             "Run the job again");
+  // A daemon that is killed while it changes the text leaves none.
+  if (mine.verdict.state == VerdictState::kError && mine.verdict.text.empty()) {
+    SetError(&mine.verdict, MissedText(mine.verdict));
   }
   const Result<void> usable = feedback.CanCompare();
   mine.usable = usable.ok();
@@ -68,7 +66,7 @@ bool CompareSink::CountMissed(Slot* slot, std::uint32_t every, std::uint64_t las
 
 void CompareSink::AddMissed(Slot* slot, std::uint64_t missed) {
   slot->verdict.lost += missed;
-  if (slot->usable && !slot->torn) SetError(&slot->verdict, MissedText(slot->verdict));
+  if (slot->usable) SetError(&slot->verdict, MissedText(slot->verdict));
 }
 
 bool CompareSink::CountMissedEntries(Slot* slot, std::uint64_t last_missed,
@@ -90,7 +88,7 @@ void CompareSink::TakeComparison(const pipeline::Delivery& delivery, Slot* slot)
   ++verdict.compared;
   if (result->ok) {
     if (verdict.state == VerdictState::kNone) verdict.state = VerdictState::kPass;
-    if (verdict.state == VerdictState::kError && verdict.lost > 0 && !slot->torn) {
+    if (verdict.state == VerdictState::kError && verdict.lost > 0) {
       SetError(&verdict, MissedText(verdict));
     }
     return;
@@ -134,7 +132,7 @@ void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeed
     changed = true;
     if (!delivery.snapshot->has_values) {
       ++slot.verdict.lost;
-      if (slot.usable && !slot.torn) SetError(&slot.verdict, MissedText(slot.verdict));
+      if (slot.usable) SetError(&slot.verdict, MissedText(slot.verdict));
     } else if (slot.usable) {
       TakeComparison(delivery, &slot);
     } else {

@@ -36,7 +36,6 @@ class CompareSink final : public pipeline::Sink {
   struct Slot {
     layout::Verdict verdict;
     bool usable = false;  // the expected tensor
-    bool torn = false;    // an earlier daemon was killed while it wrote the verdict
     // Where entries count:
     std::uint64_t last_lost = 0;   // ordinal up to which the job's losses are known
     std::uint64_t suppressed = 0;  // of the runs kept back, those in the verdict

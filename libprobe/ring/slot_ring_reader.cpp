@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "libprobe/ring/control.h"
@@ -19,8 +21,9 @@ namespace {
 using layout::EntryState;
 using layout::EntryWord;
 
-// A live daemon writes a verdict in a microsecond if it is scheduled.
-constexpr auto kTornAfter = std::chrono::milliseconds(50);
+// A live daemon writes a verdict's text in a microsecond if it is scheduled.
+constexpr auto kTextIsLostAfter = std::chrono::milliseconds(50);
+constexpr int kMostAttempts = 1000;
 
 template <typename T>
 T* At(std::byte* block, std::size_t offset) {
@@ -391,19 +394,24 @@ void SlotRingReader::SetConsumed(std::uint64_t ordinal, std::uint64_t lost) {
 
 void SlotRingReader::SetVerdict(const Verdict& verdict) {
   layout::SlotVerdict& shared = SharedVerdict(block_);
-  const std::uint64_t version = LoadRelaxed(shared.version) | 1;
-  StoreRelaxed(shared.version, version);
+  const std::uint64_t version = LoadRelaxed(shared.version);
+  // A reader that sees one of the stores below sees that these numbers may change.
   std::atomic_thread_fence(std::memory_order_release);
-  const std::size_t bytes = CutLength(verdict.text, layout::kVerdictTextBytes);
-  StoreRelaxed(shared.state, static_cast<std::uint32_t>(verdict.state));
-  StoreRelaxed(shared.text_bytes, static_cast<std::uint32_t>(bytes));
-  StoreRelaxed(shared.compared, verdict.compared);
-  StoreRelaxed(shared.mismatched, verdict.mismatched);
-  StoreRelaxed(shared.lost, verdict.lost);
-  StoreRelaxed(shared.first_failed_replay, verdict.first_failed_replay);
-  StoreRelaxed(shared.covered_replay, verdict.covered_replay);
-  StoreRelaxed(shared.order, registration_.order);
-  CopyShared(shared.text, verdict.text.data(), bytes);
+  const std::string_view text =
+      std::string_view(verdict.text).substr(0, CutLength(verdict.text, layout::kVerdictTextBytes));
+  std::string stored(text.size(), '\0');
+  CopyShared(stored.data(), shared.text, stored.size());
+  if (stored != text) CopyShared(shared.text, text.data(), text.size());
+  layout::VerdictNumbers& numbers = shared.numbers[(version + 1) % 2];
+  StoreRelaxed(numbers.state, static_cast<std::uint32_t>(verdict.state));
+  StoreRelaxed(numbers.text_bytes, static_cast<std::uint32_t>(text.size()));
+  StoreRelaxed(numbers.compared, verdict.compared);
+  StoreRelaxed(numbers.mismatched, verdict.mismatched);
+  StoreRelaxed(numbers.lost, verdict.lost);
+  StoreRelaxed(numbers.first_failed_replay, verdict.first_failed_replay);
+  StoreRelaxed(numbers.covered_replay, verdict.covered_replay);
+  StoreRelaxed(numbers.order, registration_.order);
+  StoreRelaxed(numbers.text_sum, layout::TextSum(text));
   StoreRelease(shared.version, version + 1);
 }
 
@@ -425,35 +433,38 @@ std::optional<layout::SlotFailure> SlotRingReader::failure() const {
   return copy;
 }
 
-bool SlotRingReader::CopyVerdict(layout::SlotVerdict* copy) const {
+bool SlotRingReader::CopyVerdict(layout::VerdictNumbers* numbers, std::string* text) const {
   const layout::SlotVerdict& shared = SharedVerdict(block_);
-  const std::uint64_t before = LoadAcquire(shared.version);
-  if (before % 2 != 0) return false;
-  CopyShared(copy, &shared, sizeof(*copy));
+  const std::uint64_t version = LoadAcquire(shared.version);
+  CopyShared(numbers, &shared.numbers[version % 2], sizeof(*numbers));
+  text->resize(std::min<std::size_t>(numbers->text_bytes, layout::kVerdictTextBytes));
+  CopyShared(text->data(), shared.text, text->size());
   std::atomic_thread_fence(std::memory_order_acquire);
-  return LoadRelaxed(shared.version) == before;
+  return LoadRelaxed(shared.version) == version;
 }
 
 Verdict SlotRingReader::verdict() const {
-  layout::SlotVerdict copy = {};
+  layout::VerdictNumbers numbers = {};
   Verdict verdict;
-  if (!CopyVerdict(&copy)) {
-    const auto deadline = std::chrono::steady_clock::now() + kTornAfter;
-    while (!CopyVerdict(&copy)) {
-      verdict.torn = std::chrono::steady_clock::now() > deadline;
-      if (verdict.torn) return verdict;
-      std::this_thread::yield();
+  const auto deadline = std::chrono::steady_clock::now() + kTextIsLostAfter;
+  for (int attempt = 0;; ++attempt) {
+    const bool whole = CopyVerdict(&numbers, &verdict.text);
+    if (whole && (verdict.text.empty() || layout::TextSum(verdict.text) == numbers.text_sum)) break;
+    if (attempt >= kMostAttempts && std::chrono::steady_clock::now() > deadline) {
+      if (!whole) return {};  // a job that writes over it without end
+      verdict.text.clear();   // its writer died while it changed the text
+      break;
     }
+    std::this_thread::yield();
   }
-  if (copy.order != registration_.order) return verdict;  // nobody wrote any for this slot
+  if (numbers.order != registration_.order) return {};  // nobody wrote any for this slot
   verdict.state = static_cast<layout::VerdictState>(
-      std::min(copy.state, static_cast<std::uint32_t>(layout::VerdictState::kError)));
-  verdict.compared = copy.compared;
-  verdict.mismatched = copy.mismatched;
-  verdict.lost = copy.lost;
-  verdict.first_failed_replay = copy.first_failed_replay;
-  verdict.covered_replay = copy.covered_replay;
-  verdict.text.assign(copy.text, std::min<std::size_t>(copy.text_bytes, layout::kVerdictTextBytes));
+      std::min(numbers.state, static_cast<std::uint32_t>(layout::VerdictState::kError)));
+  verdict.compared = numbers.compared;
+  verdict.mismatched = numbers.mismatched;
+  verdict.lost = numbers.lost;
+  verdict.first_failed_replay = numbers.first_failed_replay;
+  verdict.covered_replay = numbers.covered_replay;
   return verdict;
 }
 

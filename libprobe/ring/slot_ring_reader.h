@@ -143,7 +143,8 @@ class SlotRingReader {
  private:
   SlotRingReader() = default;
   ReadStatus ReadOnce(std::uint64_t ordinal, Entry* out, PayloadId held) const;
-  bool CopyVerdict(layout::SlotVerdict* copy) const;  // false: it was being written
+  // Returns false if it changed meanwhile.
+  bool CopyVerdict(layout::VerdictNumbers* numbers, std::string* text) const;
   std::byte* block_ = nullptr;
   const layout::DirectoryEntry* directory_ = nullptr;
   std::uint64_t word_ = 0;

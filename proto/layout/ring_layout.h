@@ -16,7 +16,8 @@
 //   replay  failure.order       store, after fence (X1) the rest of it is complete (X2)
 //   replay  window word Ready   store-release        (V1) the tensor in the window is complete (V2)
 //   daemon  request.ordinal     store-release        (V3) its order is this slot's (V4)
-//   daemon  verdict             seqlock, before W4
+//   daemon  verdict.version     store-release,            its numbers are complete (acquire)
+//                               before W4
 //   daemon  first NaN, Inf      order last, before W4
 //   daemon  losses in a credit  before W4
 //   daemon  credit.consumed     store-release        (W4) the entry may be overwritten, and the
@@ -73,7 +74,7 @@ inline constexpr std::size_t kMaxShardBytes = 511;
 inline constexpr std::size_t kMaxOpBytes = 511;
 inline constexpr std::size_t kMaxPartBytes = 383;
 inline constexpr std::size_t kMaxGraphLabelBytes = 63;  // likewise
-inline constexpr std::size_t kVerdictTextBytes = 960;
+inline constexpr std::size_t kVerdictTextBytes = 888;
 
 // --- the entry -------------------------------------------------------------------------------
 
@@ -211,9 +212,7 @@ constexpr std::string_view NameOf(VerdictState state) {
   return NameAt(kNames, static_cast<std::size_t>(state));
 }
 
-// Written by the daemon only. `version` is a seqlock: odd while the rest is being written.
-struct alignas(kCacheLineBytes) SlotVerdict {
-  std::uint64_t version;
+struct VerdictNumbers {
   std::uint32_t state;  // VerdictState; a failure is sticky
   std::uint32_t text_bytes;
   std::uint64_t compared;             // snapshots compared
@@ -222,8 +221,24 @@ struct alignas(kCacheLineBytes) SlotVerdict {
   std::uint64_t first_failed_replay;  // 0 when none failed
   std::uint64_t covered_replay;       // every replay up to this one is in the counts above
   std::uint64_t order;                // as SlotCredit::order
-  char text[kVerdictTextBytes];       // of the first failure, UTF-8, not terminated
+  std::uint64_t text_sum;             // TextSum() of the text
 };
+
+// Written by the daemon only: the numbers that `version` does not name, and then the version. So a
+// daemon that is killed while it writes leaves the verdict before. The text, of which there is no
+// room for two, has a checksum. It changes before the numbers that belong to it.
+struct alignas(kCacheLineBytes) SlotVerdict {
+  std::uint64_t version;
+  VerdictNumbers numbers[2];     // those of `version` % 2 hold
+  char text[kVerdictTextBytes];  // of the first failure, UTF-8, not terminated
+};
+
+// FNV-1a (Fowler, Noll, Vo).
+inline std::uint64_t TextSum(std::string_view text) {
+  std::uint64_t sum = 0xcbf29ce484222325;
+  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return sum;
+}
 
 // Each written once. `order` is stored last: if it is 0 or another slot's (SlotCredit::order),
 // there was none.
@@ -421,7 +436,7 @@ struct SlotRegistration : SlotFacts {
 };
 
 // Offsets in a slot block. The parts before the entries take 3904 bytes, of which 1984 are texts of
-// the registration and 960 that of the verdict. A block is whole pages, because large payloads are
+// the registration and 888 that of the verdict. A block is whole pages, because large payloads are
 // aligned to pages, and readers refuse a smaller one (GeometryOf). So a ring with one entry of up
 // to 64 bytes takes 4 KiB, and one with two takes 8: less needs shorter texts, or another major.
 inline constexpr std::size_t kSlotHeadOffset = sizeof(SlotRegistration);

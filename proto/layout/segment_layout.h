@@ -30,7 +30,7 @@ namespace cgdebug::layout {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x3167627564676763;  // "cggdubg1"
 inline constexpr std::uint64_t kExtentMagic = 0x3174786567646763;   // "cgdgext1"
-inline constexpr std::uint16_t kAbiMajor = 8;
+inline constexpr std::uint16_t kAbiMajor = 9;
 inline constexpr std::uint16_t kAbiMinor = 0;
 inline constexpr std::uint32_t kMaxSlots = 16384;
 inline constexpr std::uint32_t kMaxExtents = 4096;  // of one segment; their numbers may be any

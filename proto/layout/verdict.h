@@ -18,7 +18,6 @@ struct Verdict {
   std::string text;  // of the first failure, cut to kVerdictTextBytes
   // Between the daemon and the probe only.
   std::uint64_t covered_replay = 0;  // every replay up to this one is in the counts
-  bool torn = false;  // its writer died while writing it: nothing else in here is valid
 
   // Numbers and names are those of `Verdict` in proto/control.proto.
   template <typename Self, typename Visitor>
@@ -55,8 +54,8 @@ inline Verdict ByDevice(const Verdict& daemon, const SlotHead& head, std::uint64
   verdict.state = head.failed != 0     ? VerdictState::kFail
                   : head.compared != 0 ? VerdictState::kPass
                                        : VerdictState::kNone;
-  const bool same = daemon.state == VerdictState::kFail && !daemon.torn &&
-                    daemon.first_failed_replay == first_failed;
+  const bool same =
+      daemon.state == VerdictState::kFail && daemon.first_failed_replay == first_failed;
   if (same) verdict.text = daemon.text;
   return verdict;
 }

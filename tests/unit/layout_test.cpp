@@ -17,7 +17,7 @@ namespace cgdebug::layout {
 namespace {
 
 TEST(Layout, VersionsAreDecisions) {
-  EXPECT_EQ(kAbiMajor, 8);
+  EXPECT_EQ(kAbiMajor, 9);
   EXPECT_EQ(kAbiMinor, 0);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
@@ -77,7 +77,7 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(kSlotHistoryOffset, 3648u);
   EXPECT_EQ(kSlotFailureOffset, 3776u);
   EXPECT_EQ(kSlotHeadersOffset, 3904u);
-  EXPECT_EQ(offsetof(SlotVerdict, text), 64u);
+  EXPECT_EQ(offsetof(SlotVerdict, text), 136u);
 }
 
 TEST(Layout, ControlLinesOfASlotAreFrozen) {
@@ -101,9 +101,11 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotCredit, control_expires_ns), 48u);
   EXPECT_EQ(offsetof(SlotCredit, control_threshold), 56u);
   EXPECT_EQ(offsetof(SlotVerdict, version), 0u);
-  EXPECT_EQ(offsetof(SlotVerdict, compared), 16u);
-  EXPECT_EQ(offsetof(SlotVerdict, covered_replay), 48u);
-  EXPECT_EQ(offsetof(SlotVerdict, order), 56u);
+  EXPECT_EQ(offsetof(SlotVerdict, numbers), 8u);
+  EXPECT_EQ(sizeof(VerdictNumbers), 64u);
+  EXPECT_EQ(offsetof(VerdictNumbers, compared), 8u);
+  EXPECT_EQ(offsetof(VerdictNumbers, covered_replay), 40u);
+  EXPECT_EQ(offsetof(VerdictNumbers, order), 48u);
   EXPECT_EQ(offsetof(SlotHistory, inf), 40u);
   EXPECT_EQ(offsetof(SlotHistory, lost), 80u);
   EXPECT_EQ(sizeof(SlotLost), 24u);

@@ -248,26 +248,6 @@ TEST_F(Gate, ALateCreditDoesNotPassForTheBlocksNextSlot) {
   EXPECT_EQ(reader.credit().lost, 1u);
 }
 
-TEST_F(Gate, AVerdictWhoseWriterDiedInTheMiddleSaysSoAndNothingElse) {
-  const auto slot = Slot(1, milliseconds(0));
-  SlotRingReader reader = segment_.OpenSlot(slot.index, slot.block);
-  Verdict pass;
-  pass.state = layout::VerdictState::kPass;
-  pass.compared = 5;
-  reader.SetVerdict(pass);
-  EXPECT_FALSE(reader.verdict().torn);
-  auto* shared =
-      reinterpret_cast<layout::SlotVerdict*>(slot.block.data + layout::kSlotVerdictOffset);
-  StoreRelaxed(shared->version, shared->version + 1);
-  const Verdict torn = reader.verdict();
-  EXPECT_TRUE(torn.torn);
-  EXPECT_EQ(torn.state, layout::VerdictState::kNone);
-  EXPECT_EQ(torn.compared, 0u);
-  reader.SetVerdict(pass);
-  EXPECT_FALSE(reader.verdict().torn) << "the next daemon mends it";
-  EXPECT_EQ(reader.verdict().compared, 5u);
-}
-
 TEST_F(Gate, AVerdictsTextIsCutWhereACharacterEnds) {
   const auto slot = Slot(1, milliseconds(0));
   SlotRingReader reader = segment_.OpenSlot(slot.index, slot.block);

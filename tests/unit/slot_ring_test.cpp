@@ -417,20 +417,39 @@ TEST_F(SlotRing, AVerdictOfABlocksLastSlotDoesNotPass) {
   reader_->SetVerdict(verdict);
   auto* shared =
       reinterpret_cast<layout::SlotVerdict*>(slot_.block.data + layout::kSlotVerdictOffset);
-  StoreRelaxed(shared->order, std::uint64_t{1});
+  StoreRelaxed(shared->numbers[shared->version % 2].order, std::uint64_t{1});
   EXPECT_EQ(reader_->verdict().state, layout::VerdictState::kNone);
   EXPECT_EQ(reader_->verdict().compared, 0u);
 }
 
-TEST_F(SlotRing, AVerdictThatNobodyFinishedWritingIsTorn) {
+// What a writer leaves that is killed between any two of its stores.
+TEST_F(SlotRing, AVerdictThatNobodyFinishedWritingLeavesTheOneBefore) {
+  using State = layout::VerdictState;
   Open(test::MakeSlot("a", 1, 2));
-  reader_->SetVerdict({.state = layout::VerdictState::kPass, .compared = 5, .text = {}});
-  EXPECT_FALSE(reader_->verdict().torn);
+  reader_->SetVerdict({.state = State::kError, .compared = 5, .lost = 1, .text = "one"});
   auto* shared =
       reinterpret_cast<layout::SlotVerdict*>(slot_.block.data + layout::kSlotVerdictOffset);
-  StoreRelaxed(shared->version, shared->version | 1);
-  EXPECT_TRUE(reader_->verdict().torn);
-  EXPECT_EQ(reader_->verdict().state, layout::VerdictState::kNone);
+  const layout::SlotVerdict before = *shared;
+  reader_->SetVerdict({.state = State::kError, .compared = 6, .lost = 2, .text = "two"});
+  const layout::SlotVerdict after = *shared;
+  for (std::size_t stored = 0; stored < 4; ++stored) {  // bytes of the text
+    *shared = before;
+    std::memcpy(shared->text, after.text, stored);
+    const Verdict verdict = reader_->verdict();
+    EXPECT_EQ(verdict.state, State::kError);
+    EXPECT_EQ(verdict.compared, 5u);
+    EXPECT_EQ(verdict.lost, 1u);
+    EXPECT_EQ(verdict.text, stored == 0 ? "one" : "");
+  }
+  // The next writer says it again.
+  reader_->SetVerdict({.state = State::kError, .compared = 5, .lost = 1, .text = "one"});
+  EXPECT_EQ(reader_->verdict().text, "one");
+  *shared = after;
+  shared->version = before.version;
+  EXPECT_EQ(reader_->verdict().compared, 5u);
+  shared->version = after.version;
+  EXPECT_EQ(reader_->verdict().compared, 6u);
+  EXPECT_EQ(reader_->verdict().text, "two");
 }
 
 // --- live control ------------------------------------------------------------------------------
