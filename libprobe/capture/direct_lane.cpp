@@ -158,6 +158,7 @@ struct LastLeaf {
   int device;
   cudaGraphNode_t node;
   std::uint64_t* serial;  // in the state of the first leaf, shared by all
+  std::uint64_t branch;   // a number of its own, also if it begins anew in the same capture
 };
 std::deque<LastLeaf>& LastLeaves() {
   static auto* leaves = new std::deque<LastLeaf>;
@@ -172,7 +173,9 @@ LastLeaf* FindLastLeaf(unsigned long long capture_id, int device) {
   return last == leaves.end() ? nullptr : &*last;
 }
 
-void Remember(const LastLeaf& leaf) {
+void Remember(LastLeaf leaf) {
+  static std::uint64_t branches = 0;
+  leaf.branch = ++branches;
   LastLeaves().push_back(leaf);
   if (LastLeaves().size() > kOpenCaptures) LastLeaves().pop_front();
 }
@@ -217,7 +220,7 @@ void AddLeaf(const CaptureInfo& info, const Device& device, const void* kernel, 
   if (last != nullptr) {
     last->node = node;
   } else {
-    Remember({info.id, device.index, node, args.slot.shared_serial});
+    Remember({info.id, device.index, node, args.slot.shared_serial, 0});
   }
 }
 
@@ -373,7 +376,7 @@ void FollowRoot(RootGraph* root, const Device& device, DirectSlot* direct) {
   const RootGraph::Tick& tick =
       EnsureTick(root, device.index, device.stream, last == nullptr ? nullptr : last->serial,
                  device.serial_offset_ns);
-  if (last == nullptr) Remember({root->id, device.index, nullptr, tick.serial});
+  if (last == nullptr) Remember({root->id, device.index, nullptr, tick.serial, 0});
   direct->tick = tick.memory;
   direct->shared_serial = tick.serial;
 }
@@ -477,10 +480,11 @@ void Share(SharedParts* shared, const DirectSlot& direct, const Device& device, 
                            cudaMemcpyHostToDevice, device.stream));
   CGD_CUDA(cudaStreamSynchronize(device.stream));
   shared->last_sharer = direct.state;
-  // The leaves before it follow the kernel, so the compute path needs no further edge.
+  // The leaves before it on the same branch follow the kernel, so the compute path needs no further
+  // edge.
   CaptureInfo info = GetCaptureInfo(stream);
   const LastLeaf* last = FindLastLeaf(info.id, device.index);
-  if (last != nullptr && last->node != nullptr) info.dependency_count = 0;
+  if (last != nullptr && last->branch == shared->branch) info.dependency_count = 0;
   const StatsLeafArgs leaf = {direct, shared->parts, shared->part_count, hash, false};
   AddLeaf(info, device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf);
 }
@@ -512,8 +516,8 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
     return;
   }
   const StatsGrid grid = GridOfStats(tensor.dtype, bytes, device);
-  const SharedParts computed = {args.from,    args.count, tensor.dtype, slot.counted.get(),
-                                direct.state, args.parts, grid.parts()};
+  SharedParts computed = {args.from,    args.count, tensor.dtype, slot.counted.get(),
+                          direct.state, args.parts, grid.parts()};
   const std::uint64_t capture_id = GetCaptureInfo(stream).id;
   const Position before = PositionOf(stream);
   SharedParts* const shared = is_staged ? Here().Find(capture_id, before, computed) : nullptr;
@@ -531,8 +535,9 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
   const StatsLeafArgs leaf = {direct, args.parts, grid.parts(), hash, starts_early};
   AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf, front,
           starts_early ? Start::kBesideAll : Start::kBesideLast);
-  // Last: a leaf that shares the parts follows this one.
-  if (is_staged) Here().Add(capture_id, before, PositionOf(stream), computed);
+  if (!is_staged) return;
+  computed.branch = FindLastLeaf(capture_id, device.index)->branch;
+  Here().Add(capture_id, before, PositionOf(stream), computed);
 }
 
 void CaptureCompare(const ProbeSlot& slot, const StageArgs& stage, const DirectSlot& direct,

@@ -31,6 +31,7 @@ struct SharedParts {
   DirectState* last_sharer = nullptr;  // the slot that was added last
   layout::DeviceStats* parts = nullptr;
   std::uint32_t part_count = 0;
+  std::uint64_t branch = 0;  // on which a leaf follows the kernel
 };
 
 // The parts that can be read at one place of one capture: those computed there, with nothing but
