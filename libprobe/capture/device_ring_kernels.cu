@@ -30,12 +30,13 @@ __device__ std::uint64_t LoadDevice(const std::uint64_t& word) {
 // replay left is there, and a freeze that begins meanwhile may be seen or not.
 struct StageWords {
   std::uint32_t skip;
+  std::uint32_t computes;
   std::uint64_t ring_index;
   std::uint64_t frozen_at;
 };
 
 __device__ StageWords ReadStageWords(const DeviceStageArgs& args) {
-  return {args.state->skip, args.state->ring_index, args.gate->frozen_at};
+  return {args.state->skip, args.state->computes, args.state->ring_index, args.gate->frozen_at};
 }
 
 // Whether this replay is later than the one at which the rings stopped. It is not if the leaves of
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kStageThreads) DeviceGather(DeviceStageArgs ar
   }
 }
 
-// Stages the tensor and computes this thread's part. Returns false if nobody wants them.
+// Stages the tensor. If statistics are wanted, computes this thread's part and returns true.
 template <typename Ahead, typename Type>
 __device__ bool StageAndComputePart(const DeviceStatsArgs& args, Part<Type>* part) {
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -105,9 +106,7 @@ __device__ bool StageAndComputePart(const DeviceStatsArgs& args, Part<Type>* par
     return false;
   }
   std::byte* const to = stage.ring.entries + words.ring_index * stage.ring.stride_bytes;
-  ahead.AddTo(part, CopyTo{stage.from, to});
-  LetNextGridStart();  // as in ComputePart()
-  return true;
+  return AddOrPass(ahead, CopyTo{stage.from, to}, args.always || words.computes != 0, part);
 }
 
 template <typename Type>
@@ -155,38 +154,26 @@ __device__ Parcel MakeParcel(const DeviceLeafArgs& args, const Plan& plan) {
   return parcel;
 }
 
-// Sends this block's part of the values.
-__device__ void SendParcel(const DeviceLeafArgs& args, const Parcel& parcel) {
+// Sends the values and returns their checksum.
+__device__ std::uint64_t SendParcel(const DeviceLeafArgs& args, const Parcel& parcel) {
   if (threadIdx.x == 0) {
     if (parcel.waits && parcel.ordinal > 1) {
       DirectSlot window = args.slot;  // a ring of one entry
       window.capacity = 1;
-      WaitForRoom(window, parcel.ordinal, blockIdx.x == 0);
+      WaitForRoom(window, parcel.ordinal, /*counts=*/true);
     }
     // As Claim(): a reader of what was here finds a changed word or a wrong checksum.
     Store(args.window->word, EntryWord(parcel.ordinal, EntryState::kFilling));
   }
   __syncthreads();
-  std::uint64_t sum = 0;
-  if (threadIdx.x < args.sending_threads) {
-    sum = CopyOut(parcel.from, args.window_payload, args.bytes,
-                  std::uint64_t{blockIdx.x} * args.sending_threads + threadIdx.x,
-                  std::uint64_t{args.sending_blocks} * args.sending_threads);
-  }
-  sum = SumInBlock(sum);
-  if (threadIdx.x == 0) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(&args.slot.state->window_sum),
-              static_cast<unsigned long long>(sum));
-    __threadfence_system();
-  }
+  const std::uint64_t sum =
+      SumInBlock(CopyOut(parcel.from, args.window_payload, args.bytes, threadIdx.x, blockDim.x));
   __syncthreads();  // SumInBlock's sum may be used again
+  return sum;
 }
 
-// Called by the last block's thread 0.
-__device__ void CommitParcel(const DeviceLeafArgs& args, const Parcel& parcel) {
-  DirectState& state = *args.slot.state;
-  const std::uint64_t sum = LoadDevice(state.window_sum);
-  state.window_sum = 0;
+// Called by thread 0.
+__device__ void CommitParcel(const DeviceLeafArgs& args, const Parcel& parcel, std::uint64_t sum) {
   Store(args.window->checksum, sum + layout::WindowSum(parcel.ordinal, args.slot.order));
   __threadfence_system();  // V1, pairs with V2
   Store(args.window->word, EntryWord(parcel.ordinal, EntryState::kReady));
@@ -317,39 +304,30 @@ __device__ bool WantsStatistics(const DeviceLeafArgs& args, const Plan& plan) {
          args.slot.periods.WantStats(plan.replay);
 }
 
-// How a leaf gets the statistics of its replay. Every thread calls Compute(); it returns true in
-// the last block to finish, whose thread 0 gets them in *total if `wanted`.
+// How a leaf gets the statistics of its replay, if they are wanted. Every thread calls Compute();
+// thread 0 gets them.
 
-// From the entry of the ring: a second pass over the tensor, by all blocks.
+// From the entry of the ring: a second pass over the tensor.
 template <typename Type>
 struct FromEntry {
   static constexpr bool kIsShort = false;
-  __device__ static bool Compute(const DeviceLeafArgs& args, const std::byte* values, bool wanted,
-                                 layout::DeviceStats* warps, layout::DeviceStats* total) {
-    if (!wanted) return IsLastBlock(args);
+  __device__ static layout::DeviceStats Compute(const DeviceLeafArgs& args, const std::byte* values,
+                                                layout::DeviceStats* warps) {
     LeafArgs leaf = {};
-    leaf.slot.state = args.slot.state;
     leaf.staging = values;
     leaf.count = args.count;
-    leaf.parts = args.parts;
-    return ComputeInGrid<Type>(leaf, warps, total);
-  }
-  __device__ static bool IsLastBlock(const DeviceLeafArgs& args) {
-    __shared__ bool last;
-    std::uint64_t nothing = 0;
-    if (threadIdx.x == 0) last = AddToGrid(args.slot.state, /*wrote=*/false, &nothing);
-    __syncthreads();
-    return last;
+    layout::DeviceStats total;
+    ComputeInGrid<Type>(leaf, warps, &total);
+    return total;
   }
 };
 
-// From the parts that the staging kernel left. One block.
+// From the parts that the staging kernel left.
 struct FromParts {
   static constexpr bool kIsShort = true;
-  __device__ static bool Compute(const DeviceLeafArgs& args, const std::byte*, bool wanted,
-                                 layout::DeviceStats* warps, layout::DeviceStats* total) {
-    if (wanted) *total = SumParts(args.parts, args.part_count, warps);
-    return true;
+  __device__ static layout::DeviceStats Compute(const DeviceLeafArgs& args, const std::byte*,
+                                                layout::DeviceStats* warps) {
+    return SumParts(args.parts, args.part_count, warps);
   }
 };
 
@@ -373,33 +351,25 @@ __device__ void RunDeviceLeaf(const DeviceLeafArgs& args, layout::DeviceStats* w
     if (parcel.ordinal == 0 && (!computes || Statistics::kIsShort)) LetNextGridStart();
   }
   // The link is slower than adding up parts, so both are done at once.
-  if constexpr (Statistics::kIsShort) {
-    if (threadIdx.x == 32) words = ReadHostWords(args.slot);
-    if (threadIdx.x == 64) device_words = ReadDeviceWords(args);
-  }
+  if (threadIdx.x == 32) words = ReadHostWords(args.slot);
+  if (threadIdx.x == 64) device_words = ReadDeviceWords(args);
   __syncthreads();
-  if (parcel.ordinal != 0 && blockIdx.x < args.sending_blocks) SendParcel(args, parcel);
-  layout::DeviceStats total;
-  if (!Statistics::Compute(args, values, computes, warps, &total)) {
-    EndBlock();
-    return;
-  }
-  if (threadIdx.x == 0) {
-    if (computes) {
-      Close(&total, args.hash);
+  const std::uint64_t parcel_sum = parcel.ordinal == 0 ? 0 : SendParcel(args, parcel);
+  if (computes) {
+    const layout::DeviceStats total = Statistics::Compute(args, values, warps);
+    if (threadIdx.x == 0) {
       stats = total;
+      Close(&stats, args.hash);
     }
-    if (plan.outcome != Outcome::kSkip) Claim(args.slot, plan, /*counts=*/true);
   }
-  if constexpr (!Statistics::kIsShort) {  // while nothing else is in flight
-    if (threadIdx.x == 32) words = ReadHostWords(args.slot);
-    if (threadIdx.x == 64) device_words = ReadDeviceWords(args);
+  if (threadIdx.x == 0 && plan.outcome != Outcome::kSkip) {
+    Claim(args.slot, plan, /*counts=*/true);
   }
   __syncthreads();
   const std::uint64_t sum = SumInBlock(computes ? SendStats(stats, plan.payload) : 0);
   if (threadIdx.x == 0) {
     LetNextGridStart();
-    if (parcel.ordinal != 0) CommitParcel(args, parcel);
+    if (parcel.ordinal != 0) CommitParcel(args, parcel, parcel_sum);
     Thaw(args.slot.gate, device_words.thawed, words.serial);
     if (computes) {
       state->sent = kSentStats;

@@ -30,10 +30,11 @@ struct DeviceStageArgs {
 const void* DeviceStageKernel(int unit);   // void(DeviceStageArgs), kStageThreads
 const void* DeviceGatherKernel(int unit);  // likewise; a unit is an element
 
-// The same for a slot whose statistics are wanted in each replay: one pass over the tensor copies
-// it and computes parts as StatsKernel does. `from` is aligned to 16.
+// The same for a slot whose statistics may be wanted: in replays that want them, one pass over the
+// tensor copies it and computes parts as StatsKernel does. `from` is aligned to 16.
 struct DeviceStatsArgs {
   DeviceStageArgs stage;
+  bool always;  // computes them also where DirectState::computes does not say so
   std::uint64_t count;
   layout::DeviceStats* parts;
 };
@@ -45,9 +46,8 @@ struct DeviceLeafArgs {
   DeviceRing ring;
   std::uint64_t bytes;
   std::uint64_t count;
-  // For DeviceStatsLeafKernel: those of DeviceStatsKernel, and how many. For DeviceLeafKernel,
-  // which computes the statistics: one per block, if there are several.
-  layout::DeviceStats* parts;
+  // For DeviceStatsLeafKernel: those of DeviceStatsKernel, and how many.
+  const layout::DeviceStats* parts;
   std::uint32_t part_count;
   layout::DeviceWindow* window;
   const layout::WindowRequest* request;
@@ -57,12 +57,11 @@ struct DeviceLeafArgs {
   double threshold;                // of `trigger`
   layout::ControlTrigger trigger;  // as registered
   std::uint32_t trigger_times;     // likewise
-  std::uint32_t sending_blocks;    // as LeafArgs
-  std::uint32_t sending_threads;
   bool hash;
   bool starts_early;  // as StatsLeafArgs
 };
-const void* DeviceLeafKernel(layout::Dtype dtype);  // void(DeviceLeafArgs), kLeafThreads
+// Computes the statistics itself.
+const void* DeviceLeafKernel(layout::Dtype dtype);  // void(DeviceLeafArgs), a block of kLeafThreads
 // Behind DeviceStatsKernel. A block of 512 threads would wait for a multiprocessor that the job's
 // kernels leave empty, and keep it from them.
 const void* DeviceStatsLeafKernel();  // void(DeviceLeafArgs), one block of kStatsLeafThreads

@@ -33,16 +33,19 @@ namespace {
 using layout::LaneReason;
 
 constexpr std::size_t kOpenCaptures = 32;
-constexpr std::uint64_t kOneBlockBytes = 256ull << 10;
-constexpr std::uint64_t kLinkBoundBytes = 2ull << 20;
 constexpr std::uint64_t kMostStageBlocks = 1024;
 constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
 // From here on bfloat16 is added on the tensor cores, which takes longer to begin and to end.
 constexpr std::uint64_t kTensorCoreBytes = 2ull << 20;
 constexpr int kClockReadings = 5;
 
-// How many bytes one block of a leaf reads for statistics: 5 us of work.
-constexpr std::uint64_t kLeafBytesPerBlock = 256ull << 10;
+// Up to so many bytes of a ring on the device the leaf computes statistics that the live control
+// asks for. The kernel that stages larger tensors does it; it copies a little slower than the
+// other.
+constexpr std::uint64_t kLeafStatsBytes = 1ull << 20;
+// More than one block sends only what is larger (ProbeOptions::prefer_link).
+constexpr std::uint64_t kOneBlockBytes = 256ull << 10;
+constexpr std::uint64_t kLeafPartsBytes = kMostSendingBlocks * sizeof(layout::DeviceStats);
 
 // Up to so many bytes of a stable tensor the leaf computes the statistics, where a kernel in front
 // of it would take longer to begin than to read.
@@ -245,25 +248,6 @@ int Blocks(std::uint64_t items, std::uint64_t items_per_block, std::uint64_t mos
   return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, most));
 }
 
-// How a leaf sends values. One block reaches four fifths of the link and leaves the compute path
-// alone. Beyond some MiB everybody waits for the link, and longer with one block: three blocks that
-// send with a quarter of their threads nearly fill it. Two full blocks do fill it, but then the
-// compute path's copies queue behind their stores: 17 us for 16 MiB instead of 10 (H200).
-struct LeafGrid {
-  int sending_blocks;
-  int sending_threads;  // per block
-};
-LeafGrid GridOfLeaf(std::uint64_t bytes, bool prefer_link) {
-  if (bytes <= kOneBlockBytes) return {1, kLeafThreads};
-  if (prefer_link) return {2, kLeafThreads};
-  return bytes > kLinkBoundBytes ? LeafGrid{3, kLeafThreads / 4} : LeafGrid{1, kLeafThreads};
-}
-
-// The live control may ask for statistics of a slot that was captured for values.
-int LeafStatsBlocks(std::uint64_t bytes) {
-  return static_cast<int>(
-      std::clamp<std::uint64_t>(bytes / kLeafBytesPerBlock, 1, kMostLeafBlocks));
-}
 // How a kernel of kStatsThreads computes the statistics of a tensor.
 struct StatsGrid {
   int blocks;
@@ -306,17 +290,20 @@ std::uint64_t PartsOffset(const layout::SlotRegistration& registration) {
   return layout::AlignUp(registration.payload_bytes, 256);
 }
 
-// Whether the staging copy of a slot on the device computes its statistics as well: somebody wants
-// them of each replay. A second pass over the entry, in the leaf, would take three times as long.
-bool ComputesWhileStaging(const layout::SlotRegistration& registration) {
-  return (registration.flags & layout::kSlotOnDevice) != 0 && layout::MakesStatistics(registration);
+// Whether the kernel that stages the values of a ring on the device also computes parts of their
+// statistics, in replays that want them. The leaf has one block, which takes long to read a large
+// tensor.
+bool StagesParts(const layout::SlotRegistration& registration) {
+  return (registration.flags & layout::kSlotOnDevice) != 0 &&
+         (layout::MakesStatistics(registration) || registration.payload_bytes > kLeafStatsBytes);
+}
+bool CanStageParts(const TensorRef& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0 && tensor.element_stride == 1;
 }
 
 // Where the expected tensor lies in the staging memory of a slot that compares on the device.
 std::uint64_t ExpectedOffset(const layout::SlotRegistration& registration) {
-  const int blocks = LeafStatsBlocks(registration.payload_bytes);
-  return layout::AlignUp(
-      PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats)), 256);
+  return layout::AlignUp(PartsOffset(registration) + kLeafPartsBytes, 256);
 }
 
 int CompareBlocks(std::uint64_t bytes) {
@@ -425,19 +412,16 @@ void TellRows(const DirectSlot& direct, const Device& device) {
 // What the lane needs for the slot itself.
 std::uint64_t OwnStagingBytes(const layout::SlotRegistration& registration, int device) {
   if (!HoldsStats(registration)) {
-    const int blocks = LeafStatsBlocks(registration.payload_bytes);
     if ((registration.flags & layout::kSlotComparesOnDevice) != 0) {
       return CompareStateOffset(registration) + CompareStateBytes(registration);
     }
-    if (!ComputesWhileStaging(registration)) {
-      return PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats));
-    }
+    if (!StagesParts(registration)) return PartsOffset(registration) + kLeafPartsBytes;
     const DeviceGuard guard(device);
     const RelaxedCapture relaxed;
     const StatsGrid grid = GridOfStats(static_cast<layout::Dtype>(registration.dtype),
                                        registration.payload_bytes, GetDevice(device));
     return PartsOffset(registration) +
-           std::max(static_cast<std::uint32_t>(blocks), grid.parts()) * sizeof(layout::DeviceStats);
+           std::max(grid.parts() * sizeof(layout::DeviceStats), kLeafPartsBytes);
   }
   const DeviceGuard guard(device);
   static_assert(kTensorCoreBlocksPerMultiprocessor <=
@@ -508,7 +492,6 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
     leaf.count = args.count;
     leaf.parts = args.parts;
     leaf.sending_blocks = 1;
-    leaf.sending_threads = kLeafThreads;
     leaf.hash = hash;
     leaf.only_stats = true;
     AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
@@ -600,10 +583,9 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   leaf.count = ElementCount(r);
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
   leaf.parts = reinterpret_cast<layout::DeviceStats*>(args.to + PartsOffset(r));
-  const LeafGrid grid = GridOfLeaf(r.payload_bytes, prefer_link);
-  leaf.sending_blocks = static_cast<std::uint32_t>(grid.sending_blocks);
-  leaf.sending_threads = static_cast<std::uint32_t>(grid.sending_threads);
-  const int computing_blocks = LeafStatsBlocks(r.payload_bytes);
+  const bool fills_link = prefer_link && r.payload_bytes > kOneBlockBytes;
+  leaf.sending_blocks = fills_link ? kMostSendingBlocks : 1;
+  leaf.sending_threads = fills_link ? kLeafThreads : kSendingThreads;
   cudaGraphNode_t front = nullptr;
   if (direct.skips_unchanged) {
     const HashArgs hash = {leaf.staging, leaf.bytes, direct.state};
@@ -611,13 +593,13 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
                              HashBlocks(leaf.bytes, device), kHashThreads, hash);
   }
   AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
-          std::max(grid.sending_blocks, computing_blocks), kLeafThreads, leaf, front);
+          static_cast<int>(leaf.sending_blocks), kLeafThreads, leaf, front);
 }
 
 // A slot whose values stay in device memory (device_ring.h).
 void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
                      const ring::SegmentWriter& segment, const TensorRef& tensor,
-                     cudaStream_t stream, bool prefer_link) {
+                     cudaStream_t stream) {
   const layout::SlotRegistration& r = slot.registration;
   const LastLeaf* last = FindLastLeaf(GetCaptureInfo(stream).id, device.index);
   DeviceStageArgs args = {};
@@ -631,13 +613,12 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
                                                          : &direct.state->shared_serial;
   DeviceLeafArgs leaf = {};
   leaf.count = ElementCount(r);
-  leaf.parts = reinterpret_cast<layout::DeviceStats*>(args.ring.entries + PartsOffset(r));
-  const bool is_armed = ComputesWhileStaging(r) &&
-                        reinterpret_cast<std::uintptr_t>(args.from) % 16 == 0 &&
-                        tensor.element_stride == 1;
-  if (is_armed) {
+  auto* const parts = reinterpret_cast<layout::DeviceStats*>(args.ring.entries + PartsOffset(r));
+  leaf.parts = parts;
+  const bool has_parts = StagesParts(r) && CanStageParts(tensor);
+  if (has_parts) {
     const StatsGrid grid = GridOfStats(tensor.dtype, r.payload_bytes, device);
-    DeviceStatsArgs stats = {args, leaf.count, leaf.parts};
+    DeviceStatsArgs stats = {args, layout::MakesStatistics(r), leaf.count, parts};
     leaf.part_count = grid.parts();
     leaf.starts_early = StartsEarly(grid);
     Launch(grid.on_tensor_cores ? DeviceTensorCoreStatsKernel() : DeviceStatsKernel(tensor.dtype),
@@ -666,19 +647,13 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
   leaf.trigger_times = r.trigger_times;
   leaf.threshold = r.trigger_threshold;
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
-  const LeafGrid grid = GridOfLeaf(r.payload_bytes, prefer_link);
-  leaf.sending_blocks = static_cast<std::uint32_t>(grid.sending_blocks);
-  leaf.sending_threads = static_cast<std::uint32_t>(grid.sending_threads);
   const CaptureInfo info = GetCaptureInfo(stream);
-  if (is_armed) {
-    leaf.sending_blocks = 1;
-    leaf.sending_threads = kStatsLeafThreads;
+  if (has_parts) {
     AddLeaf(info, device, DeviceStatsLeafKernel(), 1, kStatsLeafThreads, leaf, nullptr,
             leaf.starts_early ? Start::kBesideAll : Start::kBesideLast);
     return;
   }
-  AddLeaf(info, device, DeviceLeafKernel(tensor.dtype),
-          std::max(grid.sending_blocks, LeafStatsBlocks(r.payload_bytes)), kLeafThreads, leaf);
+  AddLeaf(info, device, DeviceLeafKernel(tensor.dtype), 1, kLeafThreads, leaf);
 }
 
 }  // namespace
@@ -776,7 +751,7 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
     if (HoldsStats(slot->registration)) {
       CaptureStats(*slot, direct, device, tensor, stream);
     } else if (IsOnDevice(*slot)) {
-      CaptureOnDevice(*slot, direct, device, segment, tensor, stream, prefer_link);
+      CaptureOnDevice(*slot, direct, device, segment, tensor, stream);
     } else {
       CaptureValues(*slot, direct, device, tensor, stream, prefer_link);
     }

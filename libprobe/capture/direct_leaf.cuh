@@ -69,13 +69,22 @@ __device__ inline uint4 KeepFirst(const uint4& v, int bytes) {
 }
 
 // Copies `bytes` from device memory (aligned to 16, readable to the next 16) to an entry's payload
-// and returns this thread's part of the checksum. Writes zeros behind the payload.
+// and returns this thread's part of the checksum. Writes zeros behind the payload. A block that
+// sends alone lets the next leaf start half way: it does not fill the link, but two do.
 __device__ inline std::uint64_t CopyOut(const std::byte* from, std::byte* to, std::uint64_t bytes,
                                         std::uint64_t start, std::uint64_t stride) {
   const auto* source = reinterpret_cast<const uint4*>(from);
   auto* target = reinterpret_cast<uint4*>(to);
   const std::uint64_t whole = bytes / 16;
-  std::uint64_t sum = CopyVectors(source, target, whole, start, stride);
+  const std::uint64_t batch = kCopyBatch * stride;
+  const std::uint64_t half = (whole / 2 + batch - 1) / batch * batch;
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (int part = 0; part < 2; ++part) {
+    const std::uint64_t end = part == 0 && half < whole ? half : whole;
+    sum += CopyVectors(source, target, end, start + part * half, stride);
+    if (gridDim.x == 1 && threadIdx.x == 0) LetNextGridStart();
+  }
   const int rest = static_cast<int>(bytes % 16);
   if (rest != 0 && start == 0) {
     const uint4 last = KeepFirst(source[whole], rest);
@@ -140,14 +149,10 @@ __device__ inline std::uint64_t SendStats(const layout::DeviceStats& stats, std:
 
 // --- leaves ------------------------------------------------------------------------------------
 
-// The leaves of a capture follow one another: side by side, those that fill the link would take it
-// from the compute path. A small leaf lets the next one start once it has room in its ring, a large
-// one when its last store is in flight.
+// The leaves of a capture follow one another: side by side, they would take multiprocessors from
+// the compute path. A small leaf lets the next one start once it has room in its ring, a large one
+// when it has sent half of its values.
 inline constexpr std::uint64_t kOverlapBytes = 64 << 10;
-
-__device__ inline bool Computes(Outcome outcome) {
-  return outcome == Outcome::kStats || outcome == Outcome::kTriggered;
-}
 
 // Part `index`, which another multiprocessor may have written: read past the first-level cache.
 __device__ inline layout::DeviceStats LoadPart(const layout::DeviceStats* parts, unsigned index) {

@@ -42,6 +42,10 @@ __device__ inline std::uint64_t GlobalTimer() {
 
 // --- one replay --------------------------------------------------------------------------------
 
+constexpr bool Computes(Outcome outcome) {
+  return outcome == Outcome::kStats || outcome == Outcome::kTriggered;
+}
+
 // What every block works out for itself, from numbers that do not change until all blocks are done.
 struct Plan {
   Outcome outcome;
@@ -302,9 +306,10 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   }
   // A body's next run may be of the same replay or of any later one, so it is not known whether it
   // is wanted.
-  state.skip = state.disarmed != 0 ||
-               (slot.tick == nullptr &&
-                Decide(slot.periods, state.control, state.replay + 1) == Outcome::kSkip);
+  const bool is_known = slot.tick == nullptr;
+  const Outcome next = Decide(slot.periods, state.control, state.replay + 1);
+  state.skip = state.disarmed != 0 || (is_known && next == Outcome::kSkip);
+  state.computes = is_known ? Computes(next) : layout::MayWantStats(slot.periods, state.control);
   // Last: the host frees the slot some time after it saw the count of the last launch.
   if (slot.runs != nullptr) Store(*slot.runs, ++state.runs);
 }

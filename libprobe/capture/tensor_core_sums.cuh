@@ -212,35 +212,51 @@ class WarpGroups {
   template <typename Sink = ReadOnly>
   __device__ void AddTo(Part<Type>* part, const Sink& sink = {}) {
 #if __CUDA_ARCH__ < 900
-    const std::uint64_t start = std::uint64_t{warp_} * 32 + threadIdx.x % 32;
-    ThreadVectors<Type>(span_, start, std::uint64_t{warps_} * 32).AddTo(part, sink);
+    ThreadVectors<Type>(span_, lane(), lanes()).AddTo(part, sink);
 #else
     GroupSums<kGroupVectors> sums;
-#pragma unroll 1
-    for (std::uint32_t group = warp_; group < count_;) {
-#pragma unroll
-      for (int v = 0; v < kGroupVectors; ++v) sink.Vector(at_ + 32 * v, vectors_[v]);
+    EachGroup([&] {
+      PassGroupTo(sink);
       if (!sums.Add(vectors_)) AddEach(part);
-      group += warps_;
-      at_ += std::uint64_t{warps_} * kVectors;
-      if (group < count_) Load();
-    }
+    });
     sums.AddTo(part);
-    const std::uint64_t in_groups = count_ * kVectors * Span<Type::Raw>::kPerVector;
-    const std::uint64_t lane = std::uint64_t{warp_} * 32 + threadIdx.x % 32;
-#pragma unroll 1
-    for (std::uint64_t i = lane; i < span_.count - in_groups; i += std::uint64_t{warps_} * 32) {
-      const std::uint64_t place = i < span_.head ? i : i + in_groups;
-      const Type::Raw raw = span_.elements[place];
+    span_.EachOutside(count_ * kVectors, lane(), lanes(), [&](std::uint64_t place, Type::Raw raw) {
       sink.Element(place, raw);
       part->Add(raw, place);
-    }
+    });
 #endif
+  }
+
+  // As ThreadVectors.
+  template <typename Sink>
+  __device__ void PassTo(const Sink& sink) {
+    EachGroup([&] { PassGroupTo(sink); });
+    span_.EachOutside(count_ * kVectors, lane(), lanes(),
+                      [&](std::uint64_t place, Type::Raw raw) { sink.Element(place, raw); });
   }
 
  private:
   static constexpr std::uint64_t kVectors = 32 * kGroupVectors;  // of a group
 
+  __device__ std::uint64_t lane() const { return std::uint64_t{warp_} * 32 + threadIdx.x % 32; }
+  __device__ std::uint64_t lanes() const { return std::uint64_t{warps_} * 32; }
+
+  // Calls visit() with each group of this warp in `vectors_`, which lies at `at_`.
+  template <typename Visit>
+  __device__ void EachGroup(const Visit& visit) {
+#pragma unroll 1
+    for (std::uint32_t group = warp_; group < count_;) {
+      visit();
+      group += warps_;
+      at_ += std::uint64_t{warps_} * kVectors;
+      if (group < count_) Load();
+    }
+  }
+  template <typename Sink>
+  __device__ void PassGroupTo(const Sink& sink) const {
+#pragma unroll
+    for (int v = 0; v < kGroupVectors; ++v) sink.Vector(at_ + 32 * v, vectors_[v]);
+  }
   __device__ void Load() {
 #pragma unroll
     for (int v = 0; v < kGroupVectors; ++v) vectors_[v] = at_[32 * v];

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "libprobe/capture/element_types.cuh"
+#include "libprobe/capture/grid_overlap.cuh"
 #include "libprobe/capture/short_floats.cuh"
 #include "proto/layout/device_stats.h"
 
@@ -36,6 +37,19 @@ struct Span {
   }
   __device__ const uint4* vectors() const {
     return reinterpret_cast<const uint4*>(elements + head);
+  }
+
+  // Calls visit(place, element) for elements `start`, `start + stride`, ... of those outside of the
+  // first `whole` vectors.
+  template <typename Visit>
+  __device__ void EachOutside(std::uint64_t whole, std::uint64_t start, std::uint64_t stride,
+                              const Visit& visit) const {
+    const std::uint64_t in_vectors = whole * kPerVector;
+#pragma unroll 1
+    for (std::uint64_t i = start; i < count - in_vectors; i += stride) {
+      const std::uint64_t place = i < head ? i : i + in_vectors;
+      visit(place, elements[place]);
+    }
   }
 };
 
@@ -240,14 +254,10 @@ struct Part {
     } else {
       AddVectors(first, span.elements, at, end, stride, sink);
     }
-    const std::uint64_t in_vectors = span.vector_count * kPerVector;
-#pragma unroll 1
-    for (std::uint64_t i = start; i < span.count - in_vectors; i += stride) {
-      const std::uint64_t place = i < span.head ? i : i + in_vectors;
-      const Raw raw = span.elements[place];
+    span.EachOutside(span.vector_count, start, stride, [&](std::uint64_t place, Raw raw) {
       sink.Element(place, raw);
       Add(raw, place);
-    }
+    });
   }
 
   template <typename Sink>
@@ -388,11 +398,42 @@ class ThreadVectors {
     part->AddAll(first_, span_, start_, stride_, sink);
   }
 
+  // Hands the same elements to the sink, and adds up nothing.
+  template <typename Sink>
+  __device__ void PassTo(const Sink& sink) const {
+    constexpr int kAhead = sizeof(first_.vectors) / sizeof(uint4);
+    const uint4* const vectors = span_.vectors();
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const std::uint64_t i = start_ + k * stride_;
+      if (i < span_.vector_count) sink.Vector(vectors + i, first_.vectors[k]);
+    }
+#pragma unroll 4
+    for (std::uint64_t i = start_ + kAhead * stride_; i < span_.vector_count; i += stride_) {
+      sink.Vector(vectors + i, vectors[i]);
+    }
+    span_.EachOutside(span_.vector_count, start_, stride_,
+                      [&](std::uint64_t place, auto raw) { sink.Element(place, raw); });
+  }
+
  private:
   typename Part<Type>::First first_;
   Span<typename Type::Raw> span_;
   std::uint64_t start_, stride_;
 };
+
+// Passes what `ahead` (ThreadVectors or WarpGroups) reads to the sink. If `adds`, also adds it to
+// the part and returns true.
+template <typename Ahead, typename Type, typename Sink>
+__device__ bool AddOrPass(Ahead& ahead, const Sink& sink, bool adds, Part<Type>* part) {
+  if (!adds) {
+    ahead.PassTo(sink);
+    return false;
+  }
+  ahead.AddTo(part, sink);
+  LetNextGridStart();  // as in ComputePart()
+  return true;
+}
 
 // The shift: the first finite element among the first few. Any number will do, as long as all parts
 // use the same one.

@@ -156,6 +156,12 @@ constexpr bool Holds(const SlotControl& control, std::uint64_t replay) {
          (control.until == 0 || replay <= control.until);
 }
 
+// Whether Decide() may answer kStats or kTriggered, for any replay.
+constexpr bool MayWantStats(const Periods& periods, const SlotControl& control) {
+  return periods.stats != 0 || control.mode == ControlMode::kStats ||
+         control.trigger != ControlTrigger::kNone;
+}
+
 constexpr Outcome Decide(const Periods& periods, const SlotControl& control, std::uint64_t replay) {
   const bool lossless = IsLossless(periods, control);
   const bool values = lossless ? periods.HaveValues() : periods.WantValues(replay);

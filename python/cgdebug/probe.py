@@ -49,8 +49,9 @@ class CudaGraphTensorProbe:
                     "callback": the copy engine and a host callback, which works everywhere. "auto"
                     is direct where the device and the limits allow it; `status().lane_note` says
                     why not.
-    prefer:         for tensors over 256 KiB in the direct lane: "compute" keeps the transfer from
-                    slowing the kernels of the job, "link" fills the link to the host.
+    prefer:         for tensors over 256 KiB that the direct lane sends to the host: "compute" keeps
+                    the transfer from slowing the kernels of the job, "link" makes it as short as
+                    the link allows.
     stable:         True promises that from `probe(tensor)` on nothing writes the tensor's memory
                     until the replay of the graph ends, and nothing on another stream does, either.
                     That holds for parameters, buffers and inputs that the graph only reads, if they

@@ -1,4 +1,5 @@
 // Live control of slots in the direct lane that were captured for values.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -49,6 +50,16 @@ class LiveControl : public LeafBranch {
     auto slot = view->OpenSlot(probe.Status().slots.at(0).slot, &reason);
     ASSERT_TRUE(slot) << reason;
     slot_ = std::make_unique<ring::SlotRingReader>(*slot);
+  }
+  // What CaptureLarge() made, so that it may be called again.
+  void Release() {
+    slot_.reset();
+    CU(cudaGraphExecDestroy(exec_));
+    CU(cudaGraphDestroy(graph_));
+    exec_ = nullptr;
+    graph_ = nullptr;
+    CU(cudaFree(large_));
+    large_ = nullptr;
   }
   void Upload() {
     CU(cudaMemcpy(large_, values_.data(), values_.size() * sizeof(float), cudaMemcpyHostToDevice));
@@ -133,14 +144,68 @@ TEST_P(LiveControl, StatisticsAndTriggersOfLargeTensorsAreRight) {
       }
       EXPECT_EQ(slot_->head().accepted, 30u);
       EXPECT_EQ(slot_->head().replay, 30u);
-      slot_.reset();
-      CU(cudaGraphExecDestroy(exec_));
-      CU(cudaGraphDestroy(graph_));
-      exec_ = nullptr;
-      graph_ = nullptr;
-      CU(cudaFree(large_));
-      large_ = nullptr;
+      Release();
     }
+  }
+}
+
+TEST_P(LiveControl, StatisticsOfRingsInDeviceMemoryAreRightAndEndWithTheControl) {
+  const layout::SlotControl stats = {.mode = layout::ControlMode::kStats};
+  for (const std::size_t count : {64u << 10, 150'001u, 300'001u, 1u << 20, (3u << 20) + 1}) {
+    SCOPED_TRACE(std::to_string(count));
+    ProbeOptions options = Recording(3);
+    options.record->on_device = true;
+    Probe probe("x", options);
+    CaptureLarge(probe, count);
+    for (int round = 0; round < 3; ++round) {
+      values_[round] += 1;
+      Upload();
+      ReplayWith({});
+      EXPECT_EQ(entry_.flags & layout::kEntryIsStats, 0u);
+      const std::vector<Record> records = probe.Records();
+      ASSERT_FALSE(records.empty());
+      EXPECT_EQ(Values(records.back()), values_);
+      ReplayWith(stats);
+      ExpectStatistics();
+      values_[count - 2 - round] = std::numeric_limits<float>::quiet_NaN();
+      Upload();
+      ReplayWith(stats);
+      ExpectStatistics();
+      values_[count - 2 - round] = 1;
+    }
+    Release();
+  }
+}
+
+// Each further block would keep a multiprocessor from the job, in every replay.
+TEST_P(LiveControl, TheLeafOfALargeTensorHasOneBlock) {
+  // The runtime of this program does not know the kernels of libprobe's; the driver does.
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  CU(cudaGetDriverEntryPointByVersion("cuGraphKernelNodeGetParams", &function, 12000,
+                                      cudaEnableDefault, &found));
+  const auto get_params =
+      reinterpret_cast<CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>(function);
+  for (const bool on_device : {false, true}) {
+    SCOPED_TRACE(on_device ? "device" : "host");
+    ProbeOptions options = Recording(3);
+    options.record->on_device = on_device;
+    Probe probe("x", options);
+    CaptureLarge(probe, 4u << 20);
+    std::size_t count = 0;
+    CU(cudaGraphGetNodes(graph_, nullptr, &count));
+    std::vector<cudaGraphNode_t> nodes(count);
+    CU(cudaGraphGetNodes(graph_, nodes.data(), &count));
+    ASSERT_EQ(count, 2u);  // the staging kernel, and behind it the leaf
+    std::vector<unsigned> blocks;
+    for (const cudaGraphNode_t node : nodes) {
+      CUDA_KERNEL_NODE_PARAMS kernel = {};
+      ASSERT_EQ(get_params(node, &kernel), CUDA_SUCCESS);
+      blocks.push_back(kernel.gridDimX);
+    }
+    EXPECT_EQ(*std::min_element(blocks.begin(), blocks.end()), 1u);
+    EXPECT_GT(*std::max_element(blocks.begin(), blocks.end()), 100u);
+    Release();
   }
 }
 

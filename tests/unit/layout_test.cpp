@@ -186,6 +186,27 @@ TEST(Layout, ControlWordHoldsModeTriggerAndPeriod) {
   EXPECT_EQ(UnpackControl(0x0000000000003000u).lossless, Lossless::kAsRegistered);
 }
 
+TEST(Layout, WhetherASlotMayWantStatisticsIsTrueOfEachReplayThatDoes) {
+  EXPECT_FALSE(MayWantStats({.record = 1}, {}));
+  int wanted = 0;
+  for (const Periods& periods : {Periods{}, Periods{.record = 2}, Periods{.stats = 3},
+                                 Periods{.record = 2, .stats = 3, .lossless = true}}) {
+    for (const ControlMode mode :
+         {ControlMode::kAsRegistered, ControlMode::kOff, ControlMode::kStats, ControlMode::kFull}) {
+      for (const ControlTrigger trigger : {ControlTrigger::kNone, ControlTrigger::kInf}) {
+        const SlotControl control = {.mode = mode, .trigger = trigger};
+        for (std::uint64_t replay = 1; replay <= 6; ++replay) {
+          const Outcome outcome = Decide(periods, control, replay);
+          if (outcome != Outcome::kStats && outcome != Outcome::kTriggered) continue;
+          ++wanted;
+          EXPECT_TRUE(MayWantStats(periods, control));
+        }
+      }
+    }
+  }
+  EXPECT_GT(wanted, 20);
+}
+
 TEST(Layout, ALosslessSlotWritesEveryReplayWhateverItsPeriodsAre) {
   Periods periods{.print = 5};
   SlotControl control;
