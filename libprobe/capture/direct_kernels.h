@@ -162,8 +162,8 @@ inline constexpr int kTensorCoreVectors = 8;  // of 16 bytes, that a lane adds a
 inline constexpr int kStatsLeafThreads = 256;
 inline constexpr int kMostLeafBlocks = 16;
 // A leaf sends with one block, or with two if the probe prefers the link. Each block that runs
-// beside a matmul keeps a multiprocessor from it, and with it those that form a cluster: 16 blocks
-// that end at once took 3 us of a matmul of 4.5 us, three that send 4 MiB 20 us of a chain (H200).
+// beside a matmul keeps a multiprocessor from it, and those that form a cluster with it: three
+// blocks that send 4 MiB slowed a chain of matmuls of 8 us by 20 us, one slows it by 4 (H200).
 inline constexpr int kMostSendingBlocks = 2;
 // Of a block that sends alone. With more, two such leaves hold up copies on the compute path.
 inline constexpr int kSendingThreads = 256;

@@ -45,6 +45,7 @@ constexpr int kClockReadings = 5;
 constexpr std::uint64_t kLeafStatsBytes = 1ull << 20;
 // More than one block sends only what is larger (ProbeOptions::prefer_link).
 constexpr std::uint64_t kOneBlockBytes = 256ull << 10;
+// Where the blocks of such a leaf put their parts.
 constexpr std::uint64_t kLeafPartsBytes = kMostSendingBlocks * sizeof(layout::DeviceStats);
 
 // Up to so many bytes of a stable tensor the leaf computes the statistics, where a kernel in front
