@@ -421,8 +421,7 @@ std::uint64_t OwnStagingBytes(const layout::SlotRegistration& registration, int 
     const RelaxedCapture relaxed;
     const StatsGrid grid = GridOfStats(static_cast<layout::Dtype>(registration.dtype),
                                        registration.payload_bytes, GetDevice(device));
-    return PartsOffset(registration) +
-           std::max(grid.parts() * sizeof(layout::DeviceStats), kLeafPartsBytes);
+    return PartsOffset(registration) + grid.parts() * sizeof(layout::DeviceStats);
   }
   const DeviceGuard guard(device);
   static_assert(kTensorCoreBlocksPerMultiprocessor <=
@@ -614,12 +613,12 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
                                                          : &direct.state->shared_serial;
   DeviceLeafArgs leaf = {};
   leaf.count = ElementCount(r);
-  auto* const parts = reinterpret_cast<layout::DeviceStats*>(args.ring.entries + PartsOffset(r));
-  leaf.parts = parts;
   const bool has_parts = StagesParts(r) && CanStageParts(tensor);
   if (has_parts) {
+    auto* const parts = reinterpret_cast<layout::DeviceStats*>(args.ring.entries + PartsOffset(r));
     const StatsGrid grid = GridOfStats(tensor.dtype, r.payload_bytes, device);
     DeviceStatsArgs stats = {args, layout::MakesStatistics(r), leaf.count, parts};
+    leaf.parts = parts;
     leaf.part_count = grid.parts();
     leaf.starts_early = StartsEarly(grid);
     Launch(grid.on_tensor_cores ? DeviceTensorCoreStatsKernel() : DeviceStatsKernel(tensor.dtype),

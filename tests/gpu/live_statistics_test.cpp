@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cgdebug/probe.h"
+#include "libprobe/capture/driver_function.h"
 #include "libprobe/ring/segment_view.h"
 #include "tests/gpu/leaf_branch_fixture.h"
 
@@ -180,12 +181,8 @@ TEST_P(LiveControl, StatisticsOfRingsInDeviceMemoryAreRightAndEndWithTheControl)
 // Each further block would keep a multiprocessor from the job, in every replay.
 TEST_P(LiveControl, TheLeafOfALargeTensorHasOneBlock) {
   // The runtime of this program does not know the kernels of libprobe's; the driver does.
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  CU(cudaGetDriverEntryPointByVersion("cuGraphKernelNodeGetParams", &function, 12000,
-                                      cudaEnableDefault, &found));
-  const auto get_params =
-      reinterpret_cast<CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>(function);
+  const auto get_params = reinterpret_cast<CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>(
+      capture::DriverFunction("cuGraphKernelNodeGetParams", 12000));
   for (const bool on_device : {false, true}) {
     SCOPED_TRACE(on_device ? "device" : "host");
     ProbeOptions options = Recording(3);
