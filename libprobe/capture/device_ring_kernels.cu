@@ -310,21 +310,14 @@ __device__ bool WantsStatistics(const DeviceLeafArgs& args, const Plan& plan) {
 // From the entry of the ring: a second pass over the tensor.
 template <typename Type>
 struct FromEntry {
-  static constexpr bool kIsShort = false;
   __device__ static layout::DeviceStats Compute(const DeviceLeafArgs& args, const std::byte* values,
                                                 layout::DeviceStats* warps) {
-    LeafArgs leaf = {};
-    leaf.staging = values;
-    leaf.count = args.count;
-    layout::DeviceStats total;
-    ComputeInGrid<Type>(leaf, warps, &total);
-    return total;
+    return ComputeInBlock<Type>(values, args.count, threadIdx.x, blockDim.x, warps);
   }
 };
 
 // From the parts that the staging kernel left.
 struct FromParts {
-  static constexpr bool kIsShort = true;
   __device__ static layout::DeviceStats Compute(const DeviceLeafArgs& args, const std::byte*,
                                                 layout::DeviceStats* warps) {
     return SumParts(args.parts, args.part_count, warps);
@@ -346,9 +339,9 @@ __device__ void RunDeviceLeaf(const DeviceLeafArgs& args, layout::DeviceStats* w
     if (state->frozen != 0) plan.outcome = Outcome::kSkip;
     parcel = MakeParcel(args, plan);
     computes = WantsStatistics(args, plan);
-    // A leaf that reads no tensor is short. It waits for a multiprocessor with room, behind the
-    // kernels of the job, and the next one should wait beside it.
-    if (parcel.ordinal == 0 && (!computes || Statistics::kIsShort)) LetNextGridStart();
+    // A leaf that sends no values leaves the link alone. It waits for a multiprocessor with room,
+    // behind the kernels of the job, and the next one should wait and compute beside it.
+    if (parcel.ordinal == 0) LetNextGridStart();
   }
   // The link is slower than adding up parts, so both are done at once.
   if (threadIdx.x == 32) words = ReadHostWords(args.slot);

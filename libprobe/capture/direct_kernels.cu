@@ -114,10 +114,11 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
     plan = MakePlan(args.slot);
     const bool sends_now = plan.outcome == Outcome::kFull && !args.only_stats;
     if (sends_now && sends) Claim(args.slot, plan, blockIdx.x == 0);
+    // Leaves that compute run beside each other, because one block takes long to read a tensor.
+    // Those that wait for room do so one after another, to leave the job its registers.
+    const bool computes_now = args.only_stats || Computes(plan.outcome);
     const bool is_short = args.bytes <= kOverlapBytes || plan.unchanged;
-    // Leaves that wait for room do so one after another, to leave the job its registers.
-    if (args.only_stats ? !MayWait(args.slot) : is_short && !Computes(plan.outcome))
-      LetNextGridStart();
+    if (computes_now ? !MayWait(args.slot) : is_short) LetNextGridStart();
   }
   HostWords read = {};
   if (threadIdx.x == 32 && sends) read = ReadHostWords(args.slot);

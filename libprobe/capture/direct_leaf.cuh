@@ -167,18 +167,27 @@ __device__ inline layout::DeviceStats LoadPart(const layout::DeviceStats* parts,
   return copy.part;
 }
 
+// Statistics of vectors start, start + stride, ... of a tensor. Every thread of the block calls it;
+// thread 0 gets the sum.
+template <typename Type>
+__device__ layout::DeviceStats ComputeInBlock(const std::byte* tensor, std::uint64_t count,
+                                              std::uint64_t start, std::uint64_t stride,
+                                              layout::DeviceStats* warps) {
+  Part<Type> part(ShiftOf<Type>(tensor, count));
+  const Span<typename Type::Raw> span(tensor, count);
+  part.AddAll(typename Part<Type>::First(span, start, stride), span, start, stride);
+  return ReduceInBlock(part.Result(count), warps);
+}
+
 // Statistics of the staged tensor, with all blocks. Every thread calls it. Returns true in the last
 // block to finish, whose thread 0 gets the sum in *total.
 template <typename Type>
 __device__ bool ComputeInGrid(const LeafArgs& args, layout::DeviceStats* warps,
                               layout::DeviceStats* total) {
   __shared__ bool last;
-  const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
-  Part<Type> part(ShiftOf<Type>(args.staging, args.count));
-  const Span<typename Type::Raw> span(args.staging, args.count);
-  part.AddAll(typename Part<Type>::First(span, start, stride), span, start, stride);
-  *total = ReduceInBlock(part.Result(args.count), warps);
+  *total = ComputeInBlock<Type>(args.staging, args.count,
+                                std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x,
+                                std::uint64_t{gridDim.x} * blockDim.x, warps);
   if (gridDim.x == 1) return true;
   if (threadIdx.x == 0) {
     args.parts[blockIdx.x] = *total;
