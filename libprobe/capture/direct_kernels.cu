@@ -61,18 +61,23 @@ __device__ bool SharerWants(const DirectState* state) {
 }
 
 // Computes this thread's part. Returns false if nobody wants it.
+//
+// A kernel of statistics that directly follows another one (`follows`) reads at once. The tensor is
+// whole: it was written before the first kernel of such a row, and the next one can start only when
+// all blocks of the one before have passed their wait, or need none for the same reason. A kernel
+// that follows such a row waits for its last one, which has waited for the others in EndBlock().
 template <typename Ahead, typename Type>
 __device__ bool ComputePart(const StatsArgs& args, Part<Type>* part) {
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   // Decided by the replay before this one, so there is nothing to wait for.
   const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->skip);
-  WaitForGridsBefore();
+  if (!args.follows) WaitForGridsBefore();
+  LetNextGridStart();
   Ahead ahead(Span<typename Type::Raw>(args.from, args.count), start, stride);
   *part = Part<Type>(ShiftOf<Type>(args.from, args.count));
   if (skip != 0 && !SharerWants(args.state)) return false;
   ahead.AddTo(part);
-  LetNextGridStart();  // nothing more is read: a probe behind this one may load its code meanwhile
   return true;
 }
 
@@ -81,9 +86,11 @@ template <typename Type>
 __global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
     Stats(StatsArgs args) {
   Part<Type> part(0);
-  if (!ComputePart<ThreadVectors<Type>>(args, &part)) return;
-  const unsigned warp = (blockIdx.x * kStatsThreads + threadIdx.x) / 32;
-  StoreWarpSumAtOnce(part, args.count, args.parts + warp);
+  if (ComputePart<ThreadVectors<Type>>(args, &part)) {
+    const unsigned warp = (blockIdx.x * kStatsThreads + threadIdx.x) / 32;
+    StoreWarpSumAtOnce(part, args.count, args.parts + warp);
+  }
+  EndBlock();
 }
 
 // One part per block.
@@ -91,8 +98,10 @@ __global__ void __launch_bounds__(kStatsThreads, kTensorCoreBlocksPerMultiproces
     TensorCoreStats(StatsArgs args) {
   __shared__ LanesOfBlock<kStatsThreads> lanes;
   Part<Bfloat16> part(0);
-  if (!ComputePart<WarpGroups<kTensorCoreVectors>>(args, &part)) return;
-  StoreBlockSum<kStatsThreads>(part, args.count, lanes, args.parts + blockIdx.x);
+  if (ComputePart<WarpGroups<kTensorCoreVectors>>(args, &part)) {
+    StoreBlockSum<kStatsThreads>(part, args.count, lanes, args.parts + blockIdx.x);
+  }
+  EndBlock();
 }
 
 // --- leaves ------------------------------------------------------------------------------------

@@ -207,6 +207,7 @@ struct StatsArgs {
   std::uint64_t count;
   layout::DeviceStats* parts;
   const DirectState* state;
+  bool follows;  // directly another kernel of these, which it need not wait for before it reads
 };
 const void* StatsKernel(layout::Dtype dtype);  // void(StatsArgs), kStatsThreads. A part per warp
 // For large bfloat16 tensors (tensor_core_sums.cuh). A part per block.

@@ -509,6 +509,7 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
       grid.on_tensor_cores ? TensorCoreStatsKernel() : StatsKernel(tensor.dtype);
   cudaGraphNode_t front = nullptr;
   if (is_staged) {
+    args.follows = Here().IsAt(capture_id, before);
     Launch(kernel, grid.blocks, kStatsThreads, &args, stream, device.overlaps);
   } else {
     front =

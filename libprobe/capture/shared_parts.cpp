@@ -4,9 +4,13 @@
 
 namespace cgdebug::capture {
 
+bool PartsHere::IsAt(std::uint64_t capture_id, const Position& position) const {
+  return capture_id == capture_id_ && position == position_;
+}
+
 SharedParts* PartsHere::Find(std::uint64_t capture_id, const Position& position,
                              const SharedParts& wanted) {
-  if (capture_id != capture_id_ || position != position_) return nullptr;
+  if (!IsAt(capture_id, position)) return nullptr;
   const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const SharedParts& parts) {
     return parts.data == wanted.data && parts.count == wanted.count &&
            parts.dtype == wanted.dtype && parts.counted == wanted.counted;
@@ -16,7 +20,7 @@ SharedParts* PartsHere::Find(std::uint64_t capture_id, const Position& position,
 
 void PartsHere::Add(std::uint64_t capture_id, const Position& before, const Position& after,
                     const SharedParts& parts) {
-  if (capture_id != capture_id_ || before != position_) parts_.clear();
+  if (!IsAt(capture_id, before)) parts_.clear();
   capture_id_ = capture_id;
   position_ = after;
   parts_.push_back(parts);

@@ -1,10 +1,9 @@
-// shared_parts.h: statistics that the compute path has just computed, for the next probe of the
-// same tensor.
+// shared_parts.h: statistics that the compute path has just computed, for the probes behind.
 //
 // Probes often see one tensor several times in a row: a module returns the tensor of its last
 // child, and the gradient of a sum is also that of each operand. If nothing was captured in
 // between, the tensor is the same at each of them, and one kernel on the compute path serves them
-// all. Each has a leaf of its own.
+// all. Each has a leaf of its own. A kernel for another tensor need not wait for the one before it.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +38,8 @@ struct SharedParts {
 // Thread: one at a time (the probe table's lock).
 class PartsHere {
  public:
+  // Whether such a kernel is all that the next node at `position` follows.
+  bool IsAt(std::uint64_t capture_id, const Position& position) const;
   // The parts of the tensor of `wanted` that were computed for slots with the same `counted`. Null
   // if there are none at `position`. Valid until the next call of Add().
   SharedParts* Find(std::uint64_t capture_id, const Position& position, const SharedParts& wanted);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cgdebug/probe.h"
-#include "tests/gpu/conditional_kernels.h"
+#include "tests/gpu/kernels.h"
 #include "tests/gpu/leaf_branch_fixture.h"
 #include "tests/support/wait_until.h"
 

@@ -25,19 +25,6 @@ class DeviceRing : public LeafBranch {
     options.record->trigger = trigger;
     return options;
   }
-  // Kept: closing a second descriptor of the segment would drop the lock of this process.
-  static ring::SegmentView* View() {
-    static ring::SegmentView* view = nullptr;
-    std::string reason;
-    if (view == nullptr) {
-      view = ring::SegmentView::Attach(CurrentSession()->name, &reason).release();
-    }
-    return view;
-  }
-  static ring::SlotRingReader Slot(const Probe& probe) {
-    std::string reason;
-    return *View()->OpenSlot(probe.Status().slots.at(0).slot, &reason);
-  }
   void ReplayWith(float first) {
     Fill(first);
     Replay();
@@ -90,7 +77,7 @@ TEST_P(DeviceRing, HeadersAloneTravelUntilAValueIsAskedFor) {
   Probe probe("device.window", OnDevice(4));
   Capture(probe);
   for (int replay = 1; replay <= 3; ++replay) ReplayWith(static_cast<float>(1000 * replay));
-  ring::SlotRingReader slot = Slot(probe);
+  ring::SlotRingReader slot = RingOf(probe);
   ring::Entry entry;
   ASSERT_EQ(slot.Read(2, &entry), ring::ReadStatus::kOk);
   EXPECT_EQ(entry.replay, 2u);
@@ -111,7 +98,7 @@ TEST_P(DeviceRing, AValueThatTheDeviceOverwroteIsRefused) {
   Probe probe("device.refused", OnDevice(2));
   Capture(probe);
   for (int replay = 1; replay <= 6; ++replay) ReplayWith(static_cast<float>(1000 * replay));
-  ring::SlotRingReader slot = Slot(probe);
+  ring::SlotRingReader slot = RingOf(probe);
   slot.Request(1, /*every=*/false);
   ReplayWith(7000);
   ReplayWith(8000);
@@ -129,7 +116,7 @@ TEST_P(DeviceRing, EveryNewValueTravelsWhileTheDaemonWantsThemAll) {
     Probe probe(name, OnDevice(4, trigger));
     Capture(probe);
     ReplayWith(0);
-    ring::SlotRingReader slot = Slot(probe);
+    ring::SlotRingReader slot = RingOf(probe);
     std::uint64_t replay = 1;
     const auto replay_and_read = [&](ring::Entry* entry) {
       ReplayWith(static_cast<float>(1000 * ++replay));
@@ -254,7 +241,7 @@ TEST_P(DeviceRing, ATriggerOfTheLiveControlIsToldFromARegisteredOne) {
   Probe probe("device.live", OnDevice(3));
   Capture(probe);
   ReplayWith(1000);
-  ring::SlotRingReader slot = Slot(probe);
+  ring::SlotRingReader slot = RingOf(probe);
   layout::SlotControl control;
   control.mode = layout::ControlMode::kFull;
   control.trigger = layout::ControlTrigger::kNonfinite;
@@ -377,8 +364,8 @@ TEST_P(DeviceRing, StatisticsAndValuesOfAnArmedRingAreThoseOfTheTensor) {
       for (int replay = 0; replay < 3; ++replay) CU(cudaGraphLaunch(exec, stream_));
       CU(cudaStreamSynchronize(stream_));
       ring::Entry armed, expected;
-      ASSERT_EQ(Slot(ring).Read(3, &armed), ring::ReadStatus::kOk);
-      ASSERT_EQ(Slot(stats).Read(3, &expected), ring::ReadStatus::kOk);
+      ASSERT_EQ(RingOf(ring).Read(3, &armed), ring::ReadStatus::kOk);
+      ASSERT_EQ(RingOf(stats).Read(3, &expected), ring::ReadStatus::kOk);
       const layout::DeviceStats &a = armed.stats, &b = expected.stats;
       EXPECT_EQ(
           std::tuple(a.count, a.nan, a.zero, a.min, a.max, a.hash, a.first_nonfinite, a.flags),

@@ -1,4 +1,7 @@
-#include "tests/gpu/conditional_kernels.h"
+#include <cstdint>
+
+#include "libprobe/capture/grid_overlap.cuh"
+#include "tests/gpu/kernels.h"
 
 namespace cgdebug::test {
 namespace {
@@ -6,6 +9,18 @@ namespace {
 __global__ void Add(float* values, int count, float addend) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i < count) values[i] += addend;
+}
+__global__ void Fill(float* values, std::size_t count, const float* value, unsigned delay_ns) {
+  capture::LetNextGridStart();
+  std::uint64_t begin, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+  do {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (now - begin < delay_ns);
+  for (std::size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x) {
+    values[count - 1 - i] = *value;
+  }
 }
 __global__ void Enter(cudaGraphConditionalHandle handle, const unsigned* left) {
   cudaGraphSetConditional(handle, *left > 0);
@@ -23,6 +38,11 @@ __global__ void EnterEveryThird(cudaGraphConditionalHandle handle, unsigned* rep
 
 cudaError_t LaunchAdd(float* values, int count, float addend, cudaStream_t stream) {
   Add<<<(count + 255) / 256, 256, 0, stream>>>(values, count, addend);
+  return cudaGetLastError();
+}
+cudaError_t LaunchFill(float* values, std::size_t count, const float* value, unsigned delay_ns,
+                       cudaStream_t stream) {
+  Fill<<<64, 256, 0, stream>>>(values, count, value, delay_ns);
   return cudaGetLastError();
 }
 cudaError_t LaunchEnter(cudaGraphConditionalHandle handle, const unsigned* left,

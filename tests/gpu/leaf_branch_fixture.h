@@ -6,9 +6,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "cgdebug/probe.h"
+#include "libprobe/ring/segment_view.h"
 
 #define CU(call) ASSERT_EQ((call), cudaSuccess) << #call
 
@@ -78,6 +80,18 @@ class LeafBranch : public ::testing::TestWithParam<LaneChoice> {
     std::vector<float> values(record.payload.size() / sizeof(float));
     std::memcpy(values.data(), record.payload.data(), record.payload.size());
     return values;
+  }
+  // Of this process. Kept: closing a second descriptor of the segment would drop the lock.
+  static ring::SegmentView* View() {
+    std::string reason;
+    static ring::SegmentView* const view =
+        ring::SegmentView::Attach(CurrentSession()->name, &reason).release();
+    return view;
+  }
+  // Of the probe's first slot.
+  static ring::SlotRingReader RingOf(const Probe& probe) {
+    std::string reason;
+    return *View()->OpenSlot(probe.Status().slots.at(0).slot, &reason);
   }
 
   cudaStream_t stream_ = nullptr;

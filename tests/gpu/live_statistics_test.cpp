@@ -14,7 +14,6 @@
 
 #include "cgdebug/probe.h"
 #include "libprobe/capture/driver_function.h"
-#include "libprobe/ring/segment_view.h"
 #include "tests/gpu/leaf_branch_fixture.h"
 
 namespace cgdebug {
@@ -42,15 +41,7 @@ class LiveControl : public LeafBranch {
     probe.Observe(ref, stream_);
     CU(cudaStreamEndCapture(stream_, &graph_));
     CU(cudaGraphInstantiate(&exec_, graph_, 0));
-    // Kept: closing a second descriptor of the segment would drop the lock of this process.
-    static ring::SegmentView* view = nullptr;
-    std::string reason;
-    if (view == nullptr)
-      view = ring::SegmentView::Attach(CurrentSession()->name, &reason).release();
-    ASSERT_NE(view, nullptr) << reason;
-    auto slot = view->OpenSlot(probe.Status().slots.at(0).slot, &reason);
-    ASSERT_TRUE(slot) << reason;
-    slot_ = std::make_unique<ring::SlotRingReader>(*slot);
+    slot_ = std::make_unique<ring::SlotRingReader>(RingOf(probe));
   }
   // What CaptureLarge() made, so that it may be called again.
   void Release() {

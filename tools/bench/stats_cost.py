@@ -2,8 +2,9 @@
 """What the statistics of one tensor cost, against a copy of it on the device.
 
 A graph of 20 probes with TensorStats, or of 20 copies, of tensors in the same memory. Each begins 16
-bytes behind the one before, because one kernel would serve all probes of the same tensor. Sizes from
-256 KiB to 256 MiB, dtypes of 4, 2 and 1 bytes.
+bytes behind the one before, because one kernel would serve all probes of the same tensor. Kernels of
+statistics in a row overlap, and copies do not; leaf_cost.py has probes between kernels of a job. Sizes
+from 256 KiB to 256 MiB, dtypes of 4, 2 and 1 bytes.
 
 Needs a GPU and torch: PYTHONPATH=BUILD/python python3 tools/bench/stats_cost.py
 """
