@@ -410,24 +410,23 @@ void TellRows(const DirectSlot& direct, const Device& device) {
   CGD_CUDA(cudaStreamSynchronize(device.stream));
 }
 
+// How many bytes the parts of such statistics take. A leaf that computes them itself leaves fewer.
+std::uint64_t PartsBytes(const layout::SlotRegistration& registration, int device) {
+  const DeviceGuard guard(device);
+  const RelaxedCapture relaxed;
+  const StatsGrid grid = GridOfStats(static_cast<layout::Dtype>(registration.dtype),
+                                     TensorBytes(registration), GetDevice(device));
+  return grid.parts() * sizeof(layout::DeviceStats);
+}
+
 // What the lane needs for the slot itself.
 std::uint64_t OwnStagingBytes(const layout::SlotRegistration& registration, int device) {
-  if (!HoldsStats(registration)) {
-    if ((registration.flags & layout::kSlotComparesOnDevice) != 0) {
-      return CompareStateOffset(registration) + CompareStateBytes(registration);
-    }
-    if (!StagesParts(registration)) return PartsOffset(registration) + kLeafPartsBytes;
-    const DeviceGuard guard(device);
-    const RelaxedCapture relaxed;
-    const StatsGrid grid = GridOfStats(static_cast<layout::Dtype>(registration.dtype),
-                                       registration.payload_bytes, GetDevice(device));
-    return PartsOffset(registration) + grid.parts() * sizeof(layout::DeviceStats);
+  if (HoldsStats(registration)) return PartsBytes(registration, device);
+  if ((registration.flags & layout::kSlotComparesOnDevice) != 0) {
+    return CompareStateOffset(registration) + CompareStateBytes(registration);
   }
-  const DeviceGuard guard(device);
-  static_assert(kTensorCoreBlocksPerMultiprocessor <=
-                kStatsBlocksPerMultiprocessor * kStatsThreads / 32);
-  return sizeof(layout::DeviceStats) * kStatsBlocksPerMultiprocessor * kStatsThreads / 32 *
-         static_cast<std::uint64_t>(Attribute(cudaDevAttrMultiProcessorCount, device));
+  return PartsOffset(registration) +
+         (StagesParts(registration) ? PartsBytes(registration, device) : kLeafPartsBytes);
 }
 
 // Where the tensor of a replay is whole until the graph's next one, for probes that are compared

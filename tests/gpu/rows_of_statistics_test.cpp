@@ -116,6 +116,17 @@ TEST_P(RowOfStatistics, IsReadBeforeTheKernelBehindItWrites) {
   ExpectEachReplaysValues(Dtype::kBfloat16, 0);
 }
 
+// Not half a MiB for each, whatever its tensor.
+TEST_P(RowOfStatistics, OfSmallTensorsTakesLittleDeviceMemory) {
+  std::size_t before = 0, after = 0, total = 0;
+  CaptureRow({16}, Dtype::kFloat32);  // what the lane needs once
+  Release();
+  CU(cudaMemGetInfo(&before, &total));
+  CaptureRow(std::vector<std::size_t>(200, 16), Dtype::kFloat32);
+  CU(cudaMemGetInfo(&after, &total));
+  EXPECT_LE(before, after + (20u << 20));
+}
+
 INSTANTIATE_TEST_SUITE_P(Lanes, RowOfStatistics, ::testing::Values(LaneChoice::kDirect),
                          [](const auto&) { return "Direct"; });
 
