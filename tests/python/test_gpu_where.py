@@ -125,6 +125,8 @@ def test_the_probes_around_a_kernel_that_hangs_are_named(daemon, place, graph_pr
     here = wait_until(lambda: place("inside"), "it stands between the probes")
     assert (here["graph"], here["replay"]) == ("probes", 2)
     assert (here["after"]["name"], here["before"]["name"]) == ("w/a", "w/b")
+    gate.let_through()  # before the graph is deleted
+    torch.cuda.synchronize()
 
 
 RANK = """
