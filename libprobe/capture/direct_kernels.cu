@@ -62,22 +62,27 @@ __device__ bool SharerWants(const DirectState* state) {
 
 // Computes this thread's part. Returns false if nobody wants it.
 //
-// A kernel of statistics that directly follows another one (`follows`) reads at once. The tensor is
-// whole: it was written before the first kernel of such a row, and the next one can start only when
-// all blocks of the one before have passed their wait, or need none for the same reason. A kernel
-// that follows such a row waits for its last one, which has waited for the others in EndBlock().
+// Kernels of statistics with nothing between them read side by side, because all of their tensors
+// were written before the first one. That one waits before it lets the next one start, so the
+// others need not wait. The last one lets a kernel of the job start only when all of them have
+// read: such a kernel may write before it waits.
 template <typename Ahead, typename Type>
 __device__ bool ComputePart(const StatsArgs& args, Part<Type>* part) {
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   // Decided by the replay before this one, so there is nothing to wait for.
   const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->skip);
+  const bool is_last = args.state->followed == 0;
   if (!args.follows) WaitForGridsBefore();
-  LetNextGridStart();
+  if (!is_last) LetNextGridStart();
   Ahead ahead(Span<typename Type::Raw>(args.from, args.count), start, stride);
   *part = Part<Type>(ShiftOf<Type>(args.from, args.count));
   if (skip != 0 && !SharerWants(args.state)) return false;
   ahead.AddTo(part);
+  if (is_last) {
+    WaitForGridsBefore();
+    LetNextGridStart();
+  }
   return true;
 }
 

@@ -401,13 +401,17 @@ void LaunchStage(const TensorRef& tensor, StageArgs args, const Device& device,
          StageBlocks(args.bytes, unit), kStageThreads, &args, stream, device.overlaps);
 }
 
+// Writes what kernels of the graph under capture read in device memory.
+template <typename T>
+void Tell(T* to, T value, const Device& device) {
+  CGD_CUDA(cudaMemcpyAsync(to, &value, sizeof(value), cudaMemcpyHostToDevice, device.stream));
+  CGD_CUDA(cudaStreamSynchronize(device.stream));
+}
+
 // From here on the launches before the leaf can tell that they began. The page has no block in
 // shared memory when they are captured.
 void TellRows(const DirectSlot& direct, const Device& device) {
-  const RowsHead rows = {direct.head, direct.clock_offset_ns};
-  CGD_CUDA(cudaMemcpyAsync(&direct.state->rows, &rows, sizeof(rows), cudaMemcpyHostToDevice,
-                           device.stream));
-  CGD_CUDA(cudaStreamSynchronize(device.stream));
+  Tell(&direct.state->rows, RowsHead{direct.head, direct.clock_offset_ns}, device);
 }
 
 // How many bytes the parts of such statistics take. A leaf that computes them itself leaves fewer.
@@ -459,9 +463,7 @@ PartsHere& Here() {
 void Share(SharedParts* shared, const DirectSlot& direct, const Device& device, cudaStream_t stream,
            bool hash) {
   // Before there is a leaf that reads them, the kernel knows that it must not leave them out.
-  CGD_CUDA(cudaMemcpyAsync(&shared->last_sharer->next_sharer, &direct.state, sizeof(direct.state),
-                           cudaMemcpyHostToDevice, device.stream));
-  CGD_CUDA(cudaStreamSynchronize(device.stream));
+  Tell(&shared->last_sharer->next_sharer, static_cast<const DirectState*>(direct.state), device);
   shared->last_sharer = direct.state;
   // The leaves before it on the same branch follow the kernel, so the compute path needs no further
   // edge.
@@ -508,7 +510,9 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
       grid.on_tensor_cores ? TensorCoreStatsKernel() : StatsKernel(tensor.dtype);
   cudaGraphNode_t front = nullptr;
   if (is_staged) {
-    args.follows = Here().IsAt(capture_id, before);
+    DirectState* const in_front = Here().KernelAt(capture_id, before);
+    args.follows = in_front != nullptr;
+    if (args.follows) Tell(&in_front->followed, 1u, device);
     Launch(kernel, grid.blocks, kStatsThreads, &args, stream, device.overlaps);
   } else {
     front =

@@ -21,6 +21,7 @@ __global__ void Fill(float* values, std::size_t count, const float* value, unsig
        i += std::size_t{gridDim.x} * blockDim.x) {
     values[count - 1 - i] = *value;
   }
+  capture::WaitForGridsBefore();
 }
 __global__ void Enter(cudaGraphConditionalHandle handle, const unsigned* left) {
   cudaGraphSetConditional(handle, *left > 0);
@@ -40,10 +41,18 @@ cudaError_t LaunchAdd(float* values, int count, float addend, cudaStream_t strea
   Add<<<(count + 255) / 256, 256, 0, stream>>>(values, count, addend);
   return cudaGetLastError();
 }
-cudaError_t LaunchFill(float* values, std::size_t count, const float* value, unsigned delay_ns,
+cudaError_t LaunchFill(float* values, std::size_t count, const float* value, FillOptions options,
                        cudaStream_t stream) {
-  Fill<<<64, 256, 0, stream>>>(values, count, value, delay_ns);
-  return cudaGetLastError();
+  cudaLaunchAttribute serialization = {};
+  serialization.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  serialization.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(64);
+  config.blockDim = dim3(256);
+  config.stream = stream;
+  config.attrs = &serialization;
+  config.numAttrs = options.overlaps ? 1 : 0;
+  return cudaLaunchKernelEx(&config, Fill, values, count, value, options.delay_ns);
 }
 cudaError_t LaunchEnter(cudaGraphConditionalHandle handle, const unsigned* left,
                         cudaStream_t stream) {
