@@ -64,10 +64,7 @@ TEST_P(DeviceRing, RecordsOutliveTheGraph) {
   Capture(probe);
   ReplayWith(1000);
   ReplayWith(2000);
-  CU(cudaGraphExecDestroy(exec_));
-  CU(cudaGraphDestroy(graph_));
-  exec_ = nullptr;
-  graph_ = nullptr;
+  DestroyGraph();
   CU(cudaDeviceSynchronize());
   (void)probe.Status();  // sweeps
   EXPECT_EQ(Firsts(probe), (std::vector<float>{1000, 2000}));
@@ -140,10 +137,7 @@ TEST_P(DeviceRing, EveryNewValueTravelsWhileTheDaemonWantsThemAll) {
       ASSERT_NO_FATAL_FAILURE(replay_and_read(&entry));  // learns of it, and sends the last one
       ASSERT_FALSE(entry.payload.empty()) << name << replay;
     }
-    CU(cudaGraphExecDestroy(exec_));
-    CU(cudaGraphDestroy(graph_));
-    exec_ = nullptr;
-    graph_ = nullptr;
+    DestroyGraph();
   }
 }
 

@@ -72,6 +72,12 @@ class LeafBranch : public ::testing::TestWithParam<LaneChoice> {
     CU(cudaStreamEndCapture(stream_, &graph_));
     CU(cudaGraphInstantiate(&exec_, graph_, 0));
   }
+  void DestroyGraph() {
+    CU(cudaGraphExecDestroy(exec_));
+    CU(cudaGraphDestroy(graph_));
+    exec_ = nullptr;
+    graph_ = nullptr;
+  }
   void Replay() {
     CU(cudaGraphLaunch(exec_, stream_));
     CU(cudaStreamSynchronize(stream_));

@@ -70,10 +70,7 @@ TEST_P(LeafBranch, WorksInEveryCaptureMode) {
     Capture(probe, 1, mode);
     Replay();
     EXPECT_THAT(probe.Records(), SizeIs(1));
-    CU(cudaGraphExecDestroy(exec_));
-    CU(cudaGraphDestroy(graph_));
-    exec_ = nullptr;
-    graph_ = nullptr;
+    DestroyGraph();
   }
 }
 
@@ -111,10 +108,7 @@ TEST_P(LeafBranch, RecordsOutliveTheirGraph) {
   Capture(probe);
   Fill(7);
   Replay();
-  CU(cudaGraphExecDestroy(exec_));
-  CU(cudaGraphDestroy(graph_));
-  exec_ = nullptr;
-  graph_ = nullptr;
+  DestroyGraph();
   ASSERT_THAT(probe.Records(), SizeIs(1));
   EXPECT_EQ(Values(probe.Records()[0])[0], 7.0f);
 }
@@ -125,10 +119,7 @@ TEST_P(LeafBranch, ManyCapturesReuseMemory) {
     Probe probe("x", Recording(2));
     Capture(probe);
     Replay();
-    CU(cudaGraphExecDestroy(exec_));
-    CU(cudaGraphDestroy(graph_));
-    exec_ = nullptr;
-    graph_ = nullptr;
+    DestroyGraph();
   };
   for (int i = 0; i < 20; ++i) cycle();
   const std::uint64_t shm_before = CurrentSession()->shm_bytes;
@@ -166,10 +157,7 @@ TEST_P(LeafBranch, ManyCapturesOfOneProbeLeaveMemoryFlat) {
     CU(cudaStreamEndCapture(stream_, &graph_));
     CU(cudaGraphInstantiate(&exec_, graph_, 0));
     Replay();
-    CU(cudaGraphExecDestroy(exec_));
-    CU(cudaGraphDestroy(graph_));
-    exec_ = nullptr;
-    graph_ = nullptr;
+    DestroyGraph();
     if (i != 80) continue;
     settle();
     shm_before = CurrentSession()->shm_bytes;

@@ -46,10 +46,7 @@ class LiveControl : public LeafBranch {
   // What CaptureLarge() made, so that it may be called again.
   void Release() {
     slot_.reset();
-    CU(cudaGraphExecDestroy(exec_));
-    CU(cudaGraphDestroy(graph_));
-    exec_ = nullptr;
-    graph_ = nullptr;
+    DestroyGraph();
     CU(cudaFree(large_));
     large_ = nullptr;
   }

@@ -64,10 +64,7 @@ class RowOfStatistics : public LeafBranch {
   void Release() {
     rings_.clear();
     probes_.clear();
-    CU(cudaGraphExecDestroy(exec_));
-    CU(cudaGraphDestroy(graph_));
-    exec_ = nullptr;
-    graph_ = nullptr;
+    DestroyGraph();
     CU(cudaFree(memory_));
     memory_ = nullptr;
   }
