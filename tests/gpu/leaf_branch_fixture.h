@@ -92,12 +92,15 @@ class LeafBranch : public ::testing::TestWithParam<LaneChoice> {
     std::string reason;
     static ring::SegmentView* const view =
         ring::SegmentView::Attach(CurrentSession()->name, &reason).release();
+    EXPECT_NE(view, nullptr) << reason;
     return view;
   }
   // Of the probe's first slot.
   static ring::SlotRingReader RingOf(const Probe& probe) {
     std::string reason;
-    return *View()->OpenSlot(probe.Status().slots.at(0).slot, &reason);
+    const auto ring = View()->OpenSlot(probe.Status().slots.at(0).slot, &reason);
+    EXPECT_TRUE(ring) << reason;
+    return ring.value();
   }
 
   cudaStream_t stream_ = nullptr;
