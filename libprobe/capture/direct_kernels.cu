@@ -72,14 +72,13 @@ __device__ bool ComputePart(const StatsArgs& args, Part<Type>* part) {
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   // Decided by the replay before this one, so there is nothing to wait for.
   const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->skip);
-  const bool is_last = args.state->followed == 0;
   if (!args.follows) WaitForGridsBefore();
-  if (!is_last) LetNextGridStart();
+  if (args.followed) LetNextGridStart();
   Ahead ahead(Span<typename Type::Raw>(args.from, args.count), start, stride);
   *part = Part<Type>(ShiftOf<Type>(args.from, args.count));
   if (skip != 0 && !SharerWants(args.state)) return false;
   ahead.AddTo(part);
-  if (is_last) {
+  if (!args.followed) {
     WaitForGridsBefore();
     LetNextGridStart();
   }

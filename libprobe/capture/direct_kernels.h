@@ -50,7 +50,6 @@ struct alignas(256) DirectState {
   std::uint32_t computes;  // its statistics are wanted, or may be
   std::uint32_t disarmed;
   std::uint32_t differs;       // the comparison of the replay under way has not passed
-  std::uint32_t followed;      // by another kernel of statistics; written when that is captured
   std::uint64_t gave_up;       // layout::GaveUpMark() of the last wait that failed; 0 = none
   std::uint64_t control_word;  // as `control` was read
   std::uint64_t last_serial;   // of the last replay
@@ -208,7 +207,8 @@ struct StatsArgs {
   std::uint64_t count;
   layout::DeviceStats* parts;
   const DirectState* state;
-  bool follows;  // directly another kernel of these (DirectState::followed)
+  bool follows;   // directly another kernel of these
+  bool followed;  // directly by another one; set when that is captured
 };
 const void* StatsKernel(layout::Dtype dtype);  // void(StatsArgs), kStatsThreads. A part per warp
 // For large bfloat16 tensors (tensor_core_sums.cuh). A part per block.

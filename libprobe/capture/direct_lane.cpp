@@ -454,6 +454,18 @@ void CaptureStaged(ProbeSlot* slot, const Device& device, const TensorRef& tenso
   slot->staged_by = PositionOf(stream);
 }
 
+// `node` runs a kernel of statistics, and the stream's next node will be another one.
+void SetFollowed(void* node) {
+  auto* const graph_node = static_cast<cudaGraphNode_t>(node);
+  cudaKernelNodeParams params = {};
+  CGD_CUDA(cudaGraphKernelNodeGetParams(graph_node, &params));
+  StatsArgs args = *static_cast<const StatsArgs*>(params.kernelParams[0]);
+  args.followed = true;
+  void* arguments[] = {&args};
+  params.kernelParams = arguments;
+  CGD_CUDA(cudaGraphKernelNodeSetParams(graph_node, &params));
+}
+
 PartsHere& Here() {
   static auto* parts = new PartsHere;
   return *parts;
@@ -510,9 +522,8 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
       grid.on_tensor_cores ? TensorCoreStatsKernel() : StatsKernel(tensor.dtype);
   cudaGraphNode_t front = nullptr;
   if (is_staged) {
-    DirectState* const in_front = Here().KernelAt(capture_id, before);
-    args.follows = in_front != nullptr;
-    if (args.follows) Tell(&in_front->followed, 1u, device);
+    args.follows = Here().IsAt(capture_id, before);
+    if (args.follows) SetFollowed(before.nodes.front());
     Launch(kernel, grid.blocks, kStatsThreads, &args, stream, device.overlaps);
   } else {
     front =

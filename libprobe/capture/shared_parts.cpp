@@ -8,10 +8,6 @@ bool PartsHere::IsAt(std::uint64_t capture_id, const Position& position) const {
   return capture_id == capture_id_ && position == position_;
 }
 
-DirectState* PartsHere::KernelAt(std::uint64_t capture_id, const Position& position) const {
-  return IsAt(capture_id, position) ? kernel_ : nullptr;
-}
-
 SharedParts* PartsHere::Find(std::uint64_t capture_id, const Position& position,
                              const SharedParts& wanted) {
   if (!IsAt(capture_id, position)) return nullptr;
@@ -27,7 +23,6 @@ void PartsHere::Add(std::uint64_t capture_id, const Position& before, const Posi
   if (!IsAt(capture_id, before)) parts_.clear();
   capture_id_ = capture_id;
   position_ = after;
-  kernel_ = parts.last_sharer;
   parts_.push_back(parts);
 }
 

@@ -38,22 +38,18 @@ struct SharedParts {
 // Thread: one at a time (the probe table's lock).
 class PartsHere {
  public:
-  // If such a kernel is all that the next node at `position` follows: the state that it reads.
-  DirectState* KernelAt(std::uint64_t capture_id, const Position& position) const;
+  // Whether such a kernel is all that the next node at `position` follows.
+  bool IsAt(std::uint64_t capture_id, const Position& position) const;
   // The parts of the tensor of `wanted` that were computed for slots with the same `counted`. Null
   // if there are none at `position`. Valid until the next call of Add().
   SharedParts* Find(std::uint64_t capture_id, const Position& position, const SharedParts& wanted);
-  // A kernel that was added at `before` computes `parts` for last_sharer; the capture now stands
-  // at `after`.
+  // A kernel that was added at `before` computes `parts`; the capture now stands at `after`.
   void Add(std::uint64_t capture_id, const Position& before, const Position& after,
            const SharedParts& parts);
 
  private:
-  bool IsAt(std::uint64_t capture_id, const Position& position) const;
-
   std::uint64_t capture_id_ = 0;
   Position position_;
-  DirectState* kernel_ = nullptr;  // what the last kernel reads
   std::vector<SharedParts> parts_;
 };
 
