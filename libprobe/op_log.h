@@ -28,7 +28,8 @@ struct OpLogDimension {
 };
 inline constexpr std::size_t kMaxOpLogDimensions = capture::ElementOrder::kMaxDimensions;
 
-// What the launches of a log have read so far, and what its pages take.
+// Counters of a log: its launches, the rows and bytes that they read, and the device memory that
+// its pages take.
 struct OpLogCounters {
   std::uint64_t launches = 0;  // each computes a batch of rows
   std::uint64_t rows = 0;
@@ -72,16 +73,16 @@ class OpLog {
   // The log follows which nodes a capture gets, and who adds them. A node is a kernel, a copy or
   // whatever else may write memory. Without CUDA there are none.
 
-  // The nodes that `stream` has captured since the last call were added by an op, or by something
-  // else whose writes are known. Returns how many they are.
+  // Marks the nodes that `stream` has captured since the last call as explained: an op added them,
+  // or something else whose writes are known. Returns their number.
   std::size_t TakeNodes(void* stream);
-  // They were added by nobody that the log knows, so they may have written anything. The pending
-  // rows are computed as if they had been before that. Returns what the nodes run.
-  // To be called before each op: it also makes `stream` wait for rows that were pending on another
-  // stream.
+  // Marks these nodes as unexplained: the log does not know who added them, so they may have
+  // written anything. Computes the pending rows in front of them. Returns what the nodes run.
+  // Must be called before each op: it also makes `stream` wait for rows that were pending on
+  // another stream.
   std::vector<std::string> TakeUnseen(void* stream);
-  // The same for nodes of the graph that no stream comes to. Takes time in proportion to the size
-  // of the graph.
+  // Marks the nodes of the graph that no stream comes to as unexplained, and returns what they run.
+  // Takes time in proportion to the size of the graph.
   std::vector<std::string> TakeRest(void* stream);
   // Replaces the op of the newest row that is in a graph, if it is not complete.
   void AmendNewest(const std::string& op);
@@ -105,7 +106,7 @@ class OpLog {
     std::vector<capture::OpLogTensor> pending;
     std::uint64_t pending_bytes = 0;
     std::uint32_t launches = 0;  // of batches
-    // What the pending rows show is there; nothing has overwritten it.
+    // The place in the capture up to which nothing has overwritten the tensors of the pending rows.
     capture::Position position;
     std::uint64_t newest_row = 0;  // counted over all pages
   };

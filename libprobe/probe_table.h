@@ -26,7 +26,7 @@ class ProbeTable {
   static ProbeTable& Instance();
 
   Lock Acquire() { return Lock(mutex_); }
-  // The same for a call on `probe`, which this process may have inherited by a fork.
+  // Takes the lock for a call on `probe`, which this process may have inherited by a fork.
   Lock Acquire(ProbeState& probe) {
     Lock lock(mutex_);
     Adopt(probe);

@@ -20,7 +20,7 @@ constexpr std::uint64_t kSkipFromBytes = 64ull << 10;     // smaller ones are se
 constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;  // unless two entries need more
 constexpr std::uint64_t kMaxRingBytes = std::uint64_t{1} << 59;  // no sum of these overflows
 constexpr std::uint32_t kDefaultWaitMs = 2000;
-constexpr std::string_view kReservedInNames = "*?@#:{}";  // python/cgdebug/probe.py
+constexpr std::string_view kReservedInNames = "*?@#:{}";  // python/cgdebug/_accepted.py
 
 ProbeError BadArgument(const std::string& probe, const std::string& text) {
   return ProbeError(ErrorKind::kBadArgument, "probe '" + probe + "': " + text);

@@ -23,7 +23,7 @@ void CheckGraphLabel(const std::string& label);
 std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare,
                           const TensorRef& tensor, std::uint32_t invocation);
 
-// Of a slot that others are compared with by the daemon: it may read an entry some replays late.
+// Capacity of a slot that the daemon compares others with: it may read an entry some replays late.
 inline constexpr std::uint32_t kReferenceCapacity = 16;
 
 // Fills in geometry, actions and policy; the fields that only the table knows stay zero. A probe

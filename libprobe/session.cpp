@@ -23,11 +23,12 @@ constexpr auto kPoll = std::chrono::microseconds(200);
 // A daemon that runs writes down in microseconds what it found.
 constexpr auto kTornAfter = std::chrono::milliseconds(50);
 
-// At the end of the process: how long the device may still work, and how long a daemon that reads
-// values out of device memory may take for one of them, and for all that a trigger froze. Before
-// the first one it waits 2 s for the rings of other devices, which nothing replays any more.
+// How long the end of the process waits until a device is idle.
 constexpr auto kDevicePatience = std::chrono::seconds(2);
+// How long it waits, while rings are frozen, until the daemon asks for the next value. Before the
+// first one the daemon waits 2 s for the rings of other devices, which nothing replays any more.
 constexpr auto kNextValue = std::chrono::seconds(4);
+// How long it waits until all values are sent.
 constexpr auto kAllValues = std::chrono::seconds(60);
 
 // Whether the rings of a device stand still and the daemon has not dealt with it.

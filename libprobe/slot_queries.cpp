@@ -36,7 +36,7 @@ Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
   return record;
 }
 
-// The same of a slot whose values are in device memory, except for those that were overwritten
+// AppendRecords() for a slot whose values are in device memory. Skips those that were overwritten
 // there.
 void AppendFromDevice(const ProbeSlot& slot, std::uint64_t cleared, std::size_t last,
                       std::vector<Record>* records) {

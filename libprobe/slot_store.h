@@ -74,7 +74,7 @@ class SlotStore {
   bool AllDrained(const ProbeState* probe) const;
   // Whether it has read everything, also what nobody waits for.
   bool AllRead() const;
-  // What nobody has looked at, also of slots that are freed. Leaves out ReadState::all.
+  // Counts what nobody has looked at, freed slots included. Does not set ReadState::all.
   ReadState Gaps() const;
   // Whether a daemon reads the segment.
   bool DaemonAlive() const { return segment_ != nullptr && segment_->gate()->ReaderAlive(); }

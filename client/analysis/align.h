@@ -61,7 +61,7 @@ struct SnapshotPair {
   std::uint64_t position = 0;  // replay, or step
   std::uint64_t nth = 0;       // the iteration in that replay, or the n-th of the step, from 0
   std::size_t pair = 0;        // place in Alignment::slots
-  // Of A's snapshot, where conditional bodies make it the order within a replay; else 0.
+  // The serial of A's snapshot, where conditional bodies make it the order within a replay; else 0.
   std::uint64_t serial = 0;
   source::Key a;
   source::Key b;

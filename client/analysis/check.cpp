@@ -293,7 +293,7 @@ class Checker {
     }
   }
 
-  // Of several iterations of a replay, the one with its serial.
+  // If the replay has several iterations, the finding is of the one with its serial.
   bool IsHere(const Scanned& scanned, const source::Finding& told) {
     const Key* key = KeyOf(scanned, told.replay);
     if (key == nullptr || told.serial == 0) return key != nullptr;

@@ -98,7 +98,7 @@ struct Check {
   std::uint64_t missing_count = 0;
   std::vector<std::uint64_t> replays;  // that were looked at, of any probe; ascending
   std::map<int, bool> ranks;           // that were looked at, and whether something bad was found
-  // Of op logs: kernels whose results no row shows, and where the first of them are.
+  // Kernels whose results no row of an op log shows, and where the first of them are.
   std::uint64_t unseen_kernels = 0;
   std::string first_unseen = {};
   bool goes_on = false;        // more will come, and does not count as missing

@@ -39,7 +39,7 @@ struct Totals {
 
   void Add(const source::Slot& slot, const source::Snapshot& snapshot,
            const numerics::Stats& stats);
-  // Of the means of the snapshots; NaN without a finite element.
+  // The mean of the snapshots' means; NaN without a finite element.
   double mean() const {
     return finite_snapshots == 0 ? NAN : mean_sum / static_cast<double>(finite_snapshots);
   }

@@ -71,7 +71,7 @@ Result<void> WriteFile(const std::string& path, bool force, std::string_view hea
   if (exists && force && S_ISREG(there.st_mode)) {
     return Replace(path, there.st_mode, header, payload);
   }
-  // Of a pipe or a device, nothing can be taken back.
+  // What a pipe or a device has got cannot be taken back.
   const bool is_new = !exists;
   const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (force ? 0 : O_EXCL);
   UniqueFd fd(::open(path.c_str(), flags, 0666));

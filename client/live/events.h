@@ -39,7 +39,7 @@ struct Event {
   std::string text = {};    // of a print or a failed comparison; of a loss, its cause
   std::uint64_t count = 0;  // snapshots lost
   std::uint32_t rows = 0;   // of a page; lost ones: of all these rows together, 0: it is no row
-  // Of a page, whose `tensor` is its first row without statistics.
+  // What a page shows of NaN and Inf; its `tensor` is its first row without statistics.
   struct Bad {
     std::uint32_t rows = 0;          // with NaN or Inf
     std::uint32_t only_neg_inf = 0;  // of those, with -Inf and nothing else that is not finite

@@ -60,8 +60,8 @@ struct Probe {
   source::Slot slot;    // whose `order` is its number in the session
   std::uint64_t probe_id = 0;
   layout::Lane lane = layout::Lane::kHost;
-  std::string
-      lane_reason;  // why it is not the direct lane; empty if it is, or if no reason is known
+  // Why it is not the direct lane; empty if it is, or if no reason is known.
+  std::string lane_reason;
   layout::Policy policy = layout::Policy::kOverwrite;
   std::vector<Action> actions;
   std::uint32_t capacity = 0;      // entries of the ring
@@ -69,7 +69,7 @@ struct Probe {
   std::uint64_t replay = 0;        // of the newest snapshot; 0: none came yet
   std::uint32_t iteration = 0;     // likewise, of a conditional body
   std::int64_t last_timestamp_ns = 0;
-  // Of a row of an op log: as ProbeInfo in proto/control.proto.
+  // Set in rows of an op log, as in ProbeInfo of proto/control.proto.
   std::uint64_t reached = 0;
   std::int64_t reached_ns = 0;
   std::uint32_t launch = 0;
@@ -150,8 +150,8 @@ struct OpLog {
     visit(Field{8, "rows"}, self.rows);
   }
 };
-// Of the sessions that `session` names, as below: oldest session first, then in the order of
-// registration.
+// The op logs of the sessions that `session` names, as below: oldest session first, then in the
+// order of registration.
 Result<std::vector<OpLog>> ListOpLogs(client::Client& client, const std::string& session = "");
 // The rows of that log, without `last_stats`.
 Result<std::vector<Probe>> ListRows(client::Client& client, const OpLog& log);

@@ -37,7 +37,7 @@ struct LaneUse {
   }
 };
 
-// Of tensors that must be equal over ranks, as the daemon compares them on its machine.
+// Counts how the daemon has compared tensors that must be equal over the ranks of its machine.
 struct ReplicaCounts {
   std::uint64_t compared = 0;   // snapshots that were compared with those of one other rank or more
   std::uint64_t different = 0;  // of these, not what most ranks have, or no two ranks agree

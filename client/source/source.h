@@ -48,14 +48,14 @@ struct Slot {
   std::uint64_t graph_id = 0;   // 0: eager
   std::string graph;            // the graph's name (graph_labels.h); empty: eager
   bool graph_is_given = false;  // whether the user named it
-  std::string
-      qualifier;  // distinguishes it from other slots of its probe (graph_labels.h); may be empty
+  // Distinguishes it from other slots of its probe (graph_labels.h); may be empty.
+  std::string qualifier;
   std::uint32_t invocation = 0;  // which call of the probe in the capture, from 0
   std::uint64_t order = 0;       // in the graph, within the session
   std::uint32_t every = 1;       // only replays 1, 1 + every, ... were wanted
   // In the body of a conditional node: a replay has any number of snapshots, or none.
   bool in_body = false;
-  // Of its process.
+  // What is known of its process.
   std::string uuid = {};  // empty: unknown
   std::string run = {};   // the launcher's id, the same on all ranks; may be empty
   std::string host = {};  // likewise
@@ -136,8 +136,8 @@ struct Description {
   std::string head = {};    // of live jobs: which they are and how they are, one a line
   std::vector<std::string> damage = {};  // what was found while reading, in sentences
   std::vector<std::string> unread = {};  // what cannot be read or fetched: why
-  std::string ranks =
-      {};  // which ranks of a live run are in it, and which are not; empty: no ranks
+  // Which ranks of a live run are in it, and which are not; empty: no ranks.
+  std::string ranks = {};
   bool is_growing = false;  // a writer is at work
   bool is_cut_off = false;  // its end is missing: what came after is unknown
 };
@@ -158,12 +158,13 @@ class Source {
   // that one, and without one of the last.
   virtual Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay,
                                           std::optional<std::uint32_t> iteration = std::nullopt);
-  // Of the newest snapshot of the slot; 0 without one. A live job answers without its other keys.
+  // The replay of the slot's newest snapshot; 0 without one. A live job answers without its other
+  // keys.
   virtual Result<std::uint64_t> NewestReplay(std::size_t slot);
   virtual Result<Snapshot> Get(std::size_t slot, const Key& key) = 0;
   // Fails: no values are kept of it, or they are damaged.
   virtual Result<Values> Load(const Snapshot& snapshot) = 0;
-  // The same for a caller that may change them: changes reach neither the file nor what Load()
+  // Loads values that the caller may change: changes reach neither the file nor what Load()
   // returns.
   virtual Result<Values> LoadWritable(const Snapshot& snapshot);
   // The places of everything that the accounts count as lost, as far as they are known.
@@ -233,7 +234,7 @@ inline std::string ReplayText(const Slot& slot, const Key& key) {
 // "bf16[8,512]", also for a dtype that this version does not know; "bf16[8,512] part rows:0:8 of
 // [64,512]".
 std::string TypeText(const Slot& slot);
-// Of the whole tensor: "[64,512]".
+// The shape of the whole tensor: "[64,512]".
 std::string FullShapeText(const Slot& slot);
 // For a place in its tensor: " of part rows:0:8 of [64,512]"; empty if it has all elements.
 std::string OfPart(const Slot& slot);

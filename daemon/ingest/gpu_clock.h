@@ -13,10 +13,9 @@ namespace cgdebug::ingest {
 //
 // The daemon looks at the rings again and again. A commit that it sees, and did not see when it
 // looked before, happened between these two looks; so it knows between which bounds the lag of the
-// GPU's clock lies. What it assumes stays as it is until a commit shows that it cannot be true, and
-// then moves to the nearest bound: no correction is larger than what was seen demands. So a
-// snapshot that is read late moves nothing, and a host's clock that is set shows with the next
-// commits.
+// GPU's clock lies. It keeps its estimate until a commit contradicts it, and then moves the
+// estimate to the nearest bound: no correction is larger than what was seen demands. So a snapshot
+// that is read late moves nothing, and a host's clock that is set shows with the next commits.
 //
 // Thread: one at a time; several may call the const functions.
 class GpuClock {
@@ -34,8 +33,8 @@ class GpuClock {
   // Whether it saw a commit come, and so knows how far the clocks are apart.
   bool known() const { return known_; }
 
-  // In a clock that was seen only when it had drifted, what came before is taken to have drifted
-  // evenly.
+  // Converts to the host's clock. Assumes that the GPU's clock drifted evenly from when it was set
+  // until the first commit that was observed.
   std::int64_t ToHost(std::int64_t timestamp_ns) const;
 
  private:

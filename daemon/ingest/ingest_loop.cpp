@@ -36,8 +36,8 @@ constexpr auto kThorough = milliseconds(20);  // how often every slot is looked 
 constexpr auto kRefresh = milliseconds(100);  // of counters of slots that have nothing new
 constexpr auto kPerSlot = microseconds(50);   // with many slots less often: at most 1 % of a core
 constexpr unsigned long kTimerSlackNs = 5'000;
-constexpr std::uint64_t kLarge =
-    128u << 10;  // payloads of this size are worth waking another thread for
+// Payloads of this size are worth waking another thread for.
+constexpr std::uint64_t kLarge = 128u << 10;
 constexpr nanoseconds kGrace = std::chrono::minutes(10);
 constexpr auto kLongestStart = std::chrono::seconds(2);  // how long answers wait for jobs found
 constexpr auto kReclaim = std::chrono::minutes(1);       // of what other daemons' dead jobs left

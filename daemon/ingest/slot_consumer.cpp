@@ -33,7 +33,7 @@ bool AreEqual(const pipeline::Counters& a, const pipeline::Counters& b) {
   return are_equal;
 }
 
-// Of the graph, in which a conditional body need not have run.
+// The newest replay of the graph; a conditional body need not have run in it.
 std::uint64_t NewestReplay(const layout::SlotHead& head) {
   return std::max(head.replay, head.graph_replays);
 }
@@ -167,7 +167,7 @@ void SlotConsumer::PrepareAgain() {
   try {
     const MayRunOutOfMemory large;
     if (ReadRing(ordinal, &entry_) != ReadStatus::kOk) return;
-    // The earlier daemon took along that nobody has looked at the values.
+    // The earlier daemon's note that nobody saw these values ended with it.
     if (IsHeaderAlone(entry_)) return destination_.registry->NoteUnseen(slot_);
     const std::uint64_t bytes = bytes_;  // that snapshot is in there already
     MakeSnapshot();
@@ -295,7 +295,7 @@ void SlotConsumer::Lose(std::uint64_t first_readable) {
   unreported_lost_ += count;
 }
 
-// The newest replay that what came before a snapshot of `replay` may be of.
+// The newest replay that a snapshot before one of `replay` can belong to.
 std::uint64_t SlotConsumer::LastBefore(std::uint64_t replay) const {
   return slot_->IsInBody() ? replay : replay - 1;
 }

@@ -121,7 +121,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
     layout::Lossless lossless = layout::Lossless::kAsRegistered;
   };
 
-  // In the host's time, which it is not ahead of, what the slot's writer stamped.
+  // Converts the writer's timestamp to the host's time; the result is never later than now.
   std::int64_t HostTime(std::int64_t timestamp_ns, std::int64_t not_before_ns = 0) const;
   bool HoldsOpLog() const { return (slot_->registration.flags & layout::kSlotHoldsOpLog) != 0; }
   std::size_t NumberOf(const pipeline::SlotPtr& slot) const;  // shown_.size() if it has none
@@ -178,7 +178,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool cut_off_ = false;
   ring::Entry entry_;
   pipeline::ComparisonPtr comparison_;
-  // Of the last snapshot with values, if its slot skips unchanged ones: its payload need not be
+  // The payload of the last snapshot with values, if the slot skips unchanged ones. It need not be
   // copied again while somebody still has it.
   ring::PayloadId last_payload_;
 
@@ -189,8 +189,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t consumed_ = 0;  // ordinal up to which everything is consumed or lost
   std::uint64_t lost_ = 0;      // of those
   std::uint64_t consumed_before_ = 0;
-  std::uint64_t again_ =
-      0;                   // the next ordinal that is read again, up to consumed_before_; 0 = none
+  // The next ordinal that is read again, up to consumed_before_; 0 = none.
+  std::uint64_t again_ = 0;
   bool is_again_ = false;  // what Prepare() left was consumed before
   std::uint64_t unreported_lost_ = 0;
   std::uint64_t lost_at_death_ = 0;

@@ -61,7 +61,7 @@ struct Event {
   SessionPtr session;
   std::variant<SnapshotPtr, Rows, PrintLine, Loss, CompareFailure, Frozen, Unequal, SessionChange>
       what;
-  // How many snapshots its stream had with it; other events count as one.
+  // Snapshots in its stream up to and including this event; an event without any counts as one.
   std::uint64_t snapshots = 0;
 };
 using EventPtr = std::shared_ptr<const Event>;

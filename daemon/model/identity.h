@@ -75,7 +75,7 @@ inline bool IsOpLogRow(const SlotIdentity& slot) { return slot.index >= layout::
 // Whether it is a row of an op log at all: in an eager log of a job that uses a GPU, rows are
 // probes.
 inline bool IsOfOpLog(const SlotIdentity& slot) { return IsOpLogRow(slot) || !slot.op.empty(); }
-// Of the entry of the directory that the slot has; of a row, that of its page.
+// The slot's index in the directory; for a row, its page's.
 inline std::uint32_t DirectoryIndexOf(const SlotIdentity& slot) {
   return IsOpLogRow(slot) ? (slot.index - layout::kMaxSlots) / layout::kMaxOpLogRows : slot.index;
 }

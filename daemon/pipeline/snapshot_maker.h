@@ -22,8 +22,8 @@ class SnapshotMaker {
   // Takes the entry's payload. `control` is the slot's, for entries whose values are wanted only if
   // its trigger holds.
   StoredSnapshot Make(const SlotPtr& slot, ring::Entry* entry, const layout::SlotControl& control);
-  // Of the last snapshot with values; null if nobody has it any more. As long as the caller keeps
-  // it, an entry may leave it out (ring::Entry::is_held).
+  // The payload of the last snapshot with values; null if nobody has it any more. As long as the
+  // caller keeps it, an entry may leave it out (ring::Entry::is_held).
   PayloadPtr previous_payload() const { return previous_payload_.lock(); }
   // Sets the snapshot before the next one.
   void Follow(const StoredSnapshot& stored);

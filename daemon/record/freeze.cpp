@@ -276,7 +276,7 @@ class SlotFreeze {
       told_ = next_;
       written_.push_back({next_, replay_});
       recording_->Consume(*stored);
-      // Of values on the device the recording keeps account itself.
+      // The recording itself keeps account of values on the device.
       if (!Remains::IsWhole(*stored) && !stored->snapshot->on_device) {
         without_values_.push_back(replay_);
       }

@@ -26,9 +26,9 @@ struct FreezeRequest {
 
 struct FrozenInfo : RecordingInfo {
   std::uint64_t left_out = 0;  // snapshots for which there was no room; they are among those lost
-  std::string why;             // there was none
-  // Probes of which the job wrote nothing in replays in which it wrote others of the same graph,
-  // and how many snapshots that are; they are among those lost.
+  std::string why;             // why there was no room
+  // Probes that are missing from replays that have other probes of their graph. `stood_still`
+  // counts the missing snapshots; they are among those lost.
   std::set<std::string> partial;
   std::uint64_t stood_still = 0;
 };

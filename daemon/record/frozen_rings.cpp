@@ -180,9 +180,8 @@ bool FrozenRings::IsWanted(const Cause& cause, const std::vector<SlotRecord>& sl
   }
   // A device that stopped after StopAll() gave up waiting for it.
   if (cause.freeze.trigger == layout::ControlTrigger::kNone) return false;
-  // The GPU reads the end of a trigger that a client set up to a replay later than that its rings
-  // go on, and may have stopped them once more in that replay. A trigger that ended by itself,
-  // after a count or a time, may have held before.
+  // The GPU may see the end of a client's trigger one replay after its rings go on, and stop them
+  // once more. A trigger that ended by itself, after a count or a time, may have held before.
   const auto own = std::ranges::find_if(
       slots, [&](const SlotRecord& slot) { return slot.slot == cause.freeze.slot; });
   return !cause.freeze.live || own == slots.end() ||

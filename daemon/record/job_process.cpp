@@ -17,7 +17,8 @@ std::string OwnEnvironment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Only a daemon that knew the job makes a recording there, so the job chose its place.
+// A recording of this job there was made by a daemon that had verified the job, so the path is the
+// job's.
 bool IsRecordingOf(const SessionIdentity& job, const std::string& path) {
   std::error_code failure;
   if (!fs::is_directory(path, failure)) return false;

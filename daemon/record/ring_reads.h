@@ -40,8 +40,8 @@ struct RingContent {
   std::uint64_t newest = 0;
   std::uint64_t next = 1;  // the first ordinal that was not looked at
   std::vector<ring::Entry> entries;
-  std::map<std::uint64_t, layout::LossCause>
-      unreadable;  // by ordinal: they are there, but cannot be read
+  // By ordinal: they are there, but cannot be read.
+  std::map<std::uint64_t, layout::LossCause> unreadable;
   // The device was asked for the values of `next`, and there is no entry yet: read again.
   bool waiting = false;
   bool timed_out = false;  // the values of an unreadable one did not come in time

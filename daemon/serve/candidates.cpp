@@ -12,7 +12,8 @@ using pipeline::StoredSnapshot;
 
 namespace {
 
-// When its newest snapshot came: each slot counts its own replays, so they cannot be compared.
+// Serial of the newest snapshot. Each slot counts its own replays, so the replay numbers of two
+// slots cannot be compared.
 std::uint64_t NewestSerial(const Candidate& candidate) {
   return candidate.history.empty() ? 0 : candidate.history.back().snapshot->serial;
 }

@@ -39,17 +39,19 @@ void AddFromRing(Candidate* candidate, const When& when, pipeline::RingReads* ri
 // again means the graph that it runs now.
 void PreferLiving(std::vector<Candidate>* candidates, const When& when);
 
-// The candidate whose snapshot is meant, but was left on the device; null if there is none. `found`
-// is what the others have, and `owner` is its candidate; null if they have none, and of a replay
-// number no owner either. Lifetime: the result points into `candidates`.
+// The candidate whose snapshot is meant, but was left on the device; null if there is none. `owner`
+// and `found` are what FindReplay() or FindFromEnd() returned. Lifetime: the result points into
+// `candidates`.
 const Candidate* FindLeftOnDevice(const std::vector<Candidate>& candidates, const When& when,
                                   const pipeline::StoredSnapshot* found, const Candidate* owner);
 
-// Null when no candidate has that replay. Lifetime: the result points into `candidates`.
+// Sets `owner` to the candidate that has the result. Null when no candidate has that replay, and
+// `owner` stays as it was. Lifetime: the result points into `candidates`.
 const pipeline::StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates,
                                            const When& when, const Candidate** owner);
 
-// `back`: 1 is the newest snapshot of the slot that has the newest of all. Null when it has fewer.
+// `back`: 1 is the newest snapshot of the slot that has the newest of all; sets `owner` to that
+// slot. Null when it has fewer.
 // Requires: there is a candidate.
 const pipeline::StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates,
                                             std::uint64_t back, const Candidate** owner);

@@ -109,8 +109,8 @@ std::set<std::pair<std::string, std::uint64_t>> GraphsNamed(const pipeline::Regi
 
 void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* response) const {
   if (!CheckDirectory(request.directory(), response)) return;
-  model_.reads->AtHeads(
-      [](const pipeline::RingHeads&) {});  // afterwards all jobs that are there are known
+  // Afterwards all jobs that are there are known.
+  model_.reads->AtHeads([](const pipeline::RingHeads&) {});
   pipeline::RecordRequest record;
   record.directory = request.directory();
   record.probes.assign(request.probes().begin(), request.probes().end());

@@ -41,8 +41,8 @@ class CompareSink final : public pipeline::Sink {
     std::uint64_t suppressed = 0;  // of the runs kept back, those in the verdict
   };
   void AddMissed(Slot* slot, std::uint64_t missed);
-  // The same for a slot whose entries count: lost ordinals up to `last_missed`, and runs that the
-  // live control kept back.
+  // Counts what a slot whose entries count has missed: lost ordinals up to `last_missed`, and runs
+  // that the live control kept back.
   bool CountMissedEntries(Slot* slot, std::uint64_t last_missed, std::uint64_t suppressed);
   bool CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed);
   // Requires: `delivery` has a comparison.

@@ -398,7 +398,7 @@ void ReplicaSink::OpenSlot(const SlotPtr& slot, pipeline::SlotFeedback& /*feedba
   if (replicas.kind == replicas::Replication::kNone) return;
   std::shared_ptr<Run> run = RunOf(slot->session);
   if (run == nullptr || !run->Knows(slot->session)) return;
-  // Of values that stay in device memory there may be nothing to compare.
+  // If values stay in device memory, there may be nothing to compare.
   if (replicas.kind == replicas::Replication::kUnknown ||
       !layout::MakesStatistics(slot->registration)) {
     members_[slot] = {.run = std::move(run), .is_known = false};
@@ -427,7 +427,7 @@ void ReplicaSink::Consume(const pipeline::Delivery& delivery,
                             snapshot->step, /*may_begin_inside=*/true);
   if (member.run->IsAlone()) return member.run->SkipAlone(snapshot->slot->session);
   if (!member.is_known) return member.run->SkipUnknown(snapshot->slot->session);
-  // Of steps that come again nobody can tell which time is meant.
+  // If a step comes again, it is unclear which occurrence is meant.
   const bool is_repeated = position.is_step && member.newest && position <= *member.newest;
   if (is_repeated || !member.positions.is_certain()) {
     return member.run->Skip(member.replica, member.process,

@@ -30,7 +30,7 @@ void PutBehind(void* stream, const Position& position, const std::vector<void*>&
 // What a node runs: "flash_fwd_kernel", "memset"; empty for a node of ours.
 std::string NameOfNode(void* node);
 
-// Of a kernel's symbol: its name without namespaces, template arguments and parameters, cut to
+// The name in a kernel's symbol: without namespaces, template arguments and parameters, cut to
 // kMostNodeName bytes, with '_' for spaces, commas and stars.
 std::string ShortKernelName(const std::string& symbol);
 inline constexpr std::size_t kMostNodeName = 64;

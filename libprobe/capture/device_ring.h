@@ -5,9 +5,9 @@
 //   leaf:          header -> ring in shared memory, commit
 //                  the values that the daemon asked for -> window in shared memory
 //
-// The ring has one entry more than it promises. A replay writes the entry that none of the promised
-// ones lies in, so those stay whole until its leaf has counted it. A reader that finds the count
-// still within the promise after its copy has a whole value.
+// The ring has `capacity` + 1 entries. A replay writes the entry that holds none of the newest
+// `capacity` values, so these stay whole until its leaf has counted it. A reader copies a value and
+// then reads the count: if the value is still one of the newest `capacity`, the copy is whole.
 //
 // A trigger that holds for a replay freezes all rings of the process on that device: the staging
 // kernels of later replays copy nothing, and their leaves send no entry, until the daemon has read

@@ -30,8 +30,8 @@ struct DeviceStageArgs {
 const void* DeviceStageKernel(int unit);   // void(DeviceStageArgs), kStageThreads
 const void* DeviceGatherKernel(int unit);  // likewise; a unit is an element
 
-// The same for a slot whose statistics may be wanted: in replays that want them, one pass over the
-// tensor copies it and computes parts as StatsKernel does. `from` is aligned to 16.
+// The arguments for a slot whose statistics may be wanted. In replays that want them, one pass over
+// the tensor copies it and computes parts as StatsKernel does. `from` is aligned to 16.
 struct DeviceStatsArgs {
   DeviceStageArgs stage;
   bool always;  // computes them also where DirectState::computes does not say so

@@ -59,20 +59,20 @@ struct alignas(256) DirectState {
   std::uint64_t runs;  // of the leaf, those of a closed probe included
   layout::SlotControl control;
   std::uint64_t passed;  // comparisons on the device
-  // Of the last statistics, for ControlTrigger::kChanged.
+  // Digest of the newest statistics, for ControlTrigger::kChanged.
   std::uint64_t digest;
   // In the body of a conditional node.
   std::uint64_t taken;      // replays of the root graph in which the slot ran
   std::uint32_t iteration;  // of its last run within that replay
-  // Of a ring in device memory (device_ring.h).
+  // Used if the slot has a ring in device memory (device_ring.h).
   std::uint32_t frozen;       // the staging kernel left this replay out
   std::uint64_t ring_index;   // of the entry that the next replay writes
   std::uint64_t wanted;       // the ordinal whose values the next leaf sends; 0 = none
   std::uint64_t asked;        // the daemon's last request, as it was read
   std::uint32_t wants_every;  // the leaves send the values of every entry
   std::uint32_t has_digest;
-  // Of a slot that skips unchanged tensors. The kernel in front of the leaf adds up `content`, that
-  // of the replay under way.
+  // Used if the slot skips unchanged tensors. The kernel in front of the leaf adds up `content`,
+  // the hash of the replay under way.
   ContentHash content;
   ContentHash sent_content;     // of the newest payload, if `may_skip`
   std::uint64_t payload_sum;    // the checksum of that payload
@@ -80,10 +80,10 @@ struct alignas(256) DirectState {
   std::uint64_t payload_place;  // of the next one: `payloads` modulo capacity
   std::uint64_t unchanged;      // tensors that were not sent again
   std::uint64_t may_skip;       // the newest payload is a tensor, not statistics
-  // Of a page of an op log, for the launches before the leaf.
+  // Used if the slot is a page of an op log, by the launches before the leaf.
   RowsHead rows;                         // written when the leaf is captured
   std::uint32_t blocks_done_of_row[64];  // by tensor of the batch under way, whose blocks count
-  // Of the next slot that reads the same parts of statistics (shared_parts.h), or null.
+  // State of the next slot that reads the same parts (shared_parts.h); null: none.
   const DirectState* next_sharer;
 };
 static_assert(sizeof(DirectState) == 768);
@@ -109,8 +109,8 @@ struct alignas(16) CompareFinding {
   std::uint64_t max_rel, max_rel_index;
   std::uint64_t reserved;
 };
-// Of a slot that compares on the device, in device memory. Starts as zeros.
 inline constexpr int kMostCompareBlocks = 1024;
+// What a slot that compares on the device keeps in device memory. Starts as zeros.
 struct CompareState {
   std::uint64_t compared;  // replays; written by the leaf
   std::uint64_t failed;    // likewise
@@ -165,7 +165,7 @@ inline constexpr int kMostLeafBlocks = 16;
 // beside a matmul keeps a multiprocessor from it, and those that form a cluster with it: three
 // blocks that send 4 MiB slowed a chain of matmuls of 8 us by 20 us, one slows it by 4 (H200).
 inline constexpr int kMostSendingBlocks = 2;
-// Of a block that sends alone. With more, two such leaves hold up copies on the compute path.
+// Threads of a block that sends alone. With more, two such leaves delay copies on the compute path.
 inline constexpr int kSendingThreads = 256;
 
 // On the compute path: copies the tensor into the probe's own memory, `unit` bytes at a time (1, 2,

@@ -238,7 +238,7 @@ std::uint64_t ElementCount(const layout::SlotRegistration& registration) {
   return count;
 }
 
-// Of the tensor, also where only its statistics leave the device.
+// Counts the bytes of the tensor, also where only its statistics leave the device.
 std::uint64_t TensorBytes(const layout::SlotRegistration& registration) {
   return ElementCount(registration) *
          layout::DtypeBytes(static_cast<layout::Dtype>(registration.dtype));
@@ -369,7 +369,7 @@ void FollowRoot(RootGraph* root, const Device& device, DirectSlot* direct) {
   direct->shared_serial = tick.serial;
 }
 
-// How many bytes a thread of a staging kernel copies at a time.
+// The most bytes, up to 16, of which both the address and the size are a multiple.
 int UnitOf(const std::byte* from, std::uint64_t bytes) {
   const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(from) | bytes;
   return 1 << std::min(std::countr_zero(alignment | 16), 4);
@@ -386,13 +386,13 @@ int StageBlocks(std::uint64_t bytes, int unit) {
   return Blocks(bytes, static_cast<std::uint64_t>(unit) * kStageThreads, kMostStageBlocks);
 }
 
-// How many bytes the kernel that stages `tensor` copies at a time.
+// How many bytes a thread that stages `tensor` copies at a time: one element if they lie apart.
 int StageUnit(const TensorRef& tensor, std::uint64_t bytes) {
   return tensor.element_stride == 1 ? UnitOf(static_cast<const std::byte*>(tensor.data), bytes)
                                     : static_cast<int>(layout::DtypeBytes(tensor.dtype));
 }
 
-// The kernel that stages `tensor`: `dense`, or `gather` if its elements do not lie side by side.
+// Stages `tensor` with StageKernel, or with GatherKernel if its elements do not lie side by side.
 void LaunchStage(const TensorRef& tensor, StageArgs args, const Device& device,
                  cudaStream_t stream) {
   const int unit = StageUnit(tensor, args.bytes);

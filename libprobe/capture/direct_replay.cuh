@@ -217,8 +217,8 @@ __device__ inline HostWords ReadHostWords(const DirectSlot& slot) {
   return words;
 }
 
-// Of a slot that skips unchanged tensors: counts the payload, or takes the checksum of the one that
-// is in the ring already. Returns the number of the entry's payload.
+// Counts the payload. If the slot skips it as unchanged, takes the checksum of the one that is in
+// the ring already. Returns the number of the entry's payload.
 __device__ inline std::uint64_t NotePayload(const DirectSlot& slot, const Plan& plan,
                                             std::uint64_t* checksum) {
   DirectState& state = *slot.state;

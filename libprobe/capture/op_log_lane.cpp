@@ -12,8 +12,8 @@
 namespace cgdebug::capture {
 namespace {
 
-// Of a batch: as many as run at once on 132 multiprocessors, or four times that. Each leaves one
-// part.
+// Most blocks of a batch: as many as run at once on 132 multiprocessors; a large batch may have
+// four times that. Each block leaves one part.
 constexpr std::uint64_t kMostBlocks = std::uint64_t{132} * kOpLogBlocksPerMultiprocessor;
 constexpr std::uint64_t kMostBlocksOfLarge = 4 * kMostBlocks;
 constexpr std::uint64_t kLeastBytesOfBlock = 16u << 10;

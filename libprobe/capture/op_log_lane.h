@@ -1,11 +1,11 @@
-// op_log_lane.h: the rows of an op log on a GPU: many tensors a launch, two launches a batch.
+// op_log_lane.h: the rows of an op log on a GPU: one launch computes the rows of many tensors.
 //
-//   compute path:  parts of the tensors of a batch -> the rows of the page
+//   compute path:  a batch of tensors -> their rows in the page
 //   leaf:          page -> ring entry, commit (direct_lane.h), when the page is complete
 //
 // Why batches: a kernel of its own costs each row 2 us; in a batch of 64 a small row costs a
-// thirtieth of that. Why two launches: finishing rows in the first one makes each block wait for
-// its memory fence.
+// thirtieth of that. The last block of a tensor to finish adds up the parts that the others left
+// (op_log_kernels.cu).
 #pragma once
 
 #include <cstdint>

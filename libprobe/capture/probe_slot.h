@@ -70,8 +70,8 @@ struct ProbeSlot {
   // The other slot that this one is compared with. Only while the slot is made: that one may be
   // freed later.
   ProbeSlot* reference = nullptr;
-  // Of a slot that others are compared with, in its graph: where a later kernel finds the tensor of
-  // the replay, who wrote it on which stream, and the node that puts it into the ring.
+  // Set if other slots are compared with this one. They say where a later kernel of the graph finds
+  // the tensor of the replay, who wrote it on which stream, and which node puts it into the ring.
   std::byte* staged = nullptr;
   void* staged_on = nullptr;
   Position staged_by;

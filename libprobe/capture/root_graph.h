@@ -41,8 +41,8 @@ CapturePlace PlaceOf(void* stream, std::uint64_t capture_id, int device);
 // From here on `stream` captures a graph that may contain conditional nodes, until its capture
 // ends. Requires: the stream lives as long as the process. Thread: any.
 void NoteRootCapture(void* stream) noexcept;
-// The same for a graph, until CloseRoot(); `stream` is the one that captures it, or null. Fails:
-// throws ProbeError. Thread: any.
+// From here on until CloseRoot(), `graph` may contain conditional nodes. `stream` is the one that
+// captures it, or null. Fails: throws ProbeError. Thread: any.
 std::shared_ptr<RootGraph> OpenRoot(void* graph, void* stream);
 void CloseRoot(const std::shared_ptr<RootGraph>& root) noexcept;
 

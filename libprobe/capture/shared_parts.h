@@ -1,4 +1,5 @@
-// shared_parts.h: statistics that the compute path has just computed, for the probes behind.
+// shared_parts.h: statistics that one kernel computes for all probes that follow it on the same
+// tensor.
 //
 // Probes often see one tensor several times in a row: a module returns the tensor of its last
 // child, and the gradient of a sum is also that of each operand. If nothing was captured in

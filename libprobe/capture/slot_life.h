@@ -55,7 +55,7 @@ class SlotLife {
     return held_by_graph_ && (word_.load(std::memory_order_acquire) & kGraphLeft) != 0;
   }
   bool pinned() const noexcept { return pins_.load(std::memory_order_acquire) != 0; }
-  // Whether nothing in this process reaches the slot any more, nor ever will.
+  // Whether nothing in this process can reach the slot again.
   bool unreachable() const noexcept { return phase() == SlotPhase::kUnreferenced && !pinned(); }
 
  private:

@@ -435,8 +435,8 @@ __device__ bool AddOrPass(Ahead& ahead, const Sink& sink, bool adds, Part<Type>*
   return true;
 }
 
-// The shift: the first finite element among the first few. Any number will do, as long as all parts
-// use the same one.
+// The shift: the first element, or 0 if that is not finite. Any number will do, as long as all
+// parts use the same one.
 template <typename Type>
 __device__ double ShiftOf(const std::byte* from, std::uint64_t count) {
   if (count == 0) return 0;

@@ -101,7 +101,7 @@ class SegmentView {
   };
   bool IsFirst(layout::FindingKind kind, const Found& found) const;
   void SetFinding(layout::FindingKind kind, const Found& found, std::string_view text);
-  // What the job was told; empty: nothing. Of a daemon that was killed it may be cut anywhere.
+  // What the job was told; empty: nothing. May be cut if the daemon was killed while it wrote.
   std::string FindingText(layout::FindingKind kind) const;
 
   // The last freeze of the rings in the memory of one device; serial 0: there was none.
@@ -135,7 +135,8 @@ class SegmentView {
   const layout::DirectoryEntry& entry(std::uint32_t index) const;
   layout::Refusal* refusal(std::uint32_t order) const;
   layout::ThawLine* thaw_line(std::uint32_t device) const;
-  // A device that stopped without a daemon would stand still until the next one comes.
+  // Withdraws stop requests: rings that stop without a daemon stay stopped until the next one
+  // comes.
   void WithdrawStops();
   layout::FindingText* finding(layout::FindingKind kind) const;
   // The `bytes` that the slot keeps beside its ring, where the registration says.

@@ -19,14 +19,14 @@ struct Counters {
   std::uint64_t suppressed = 0;  // replays that the live control kept back: nothing was written
   std::uint64_t kept = 0;        // of those consumed: in the daemon's memory, statistics at least
   std::uint64_t lost_at_death = 0;  // half written when the producer died
-  std::uint64_t lost_released =
-      0;  // given up unread by the job for lack of room; of a session only
+  // Given up unread by the job for lack of room. Counted for sessions only.
+  std::uint64_t lost_released = 0;
   std::uint64_t overwrote_unread = 0;  // the writer's own count, policy wait
   std::uint64_t waits = 0;
   std::uint64_t wait_ns = 0;
   std::uint64_t bytes = 0;  // payload bytes consumed
-  // Of slots in the bodies of conditional nodes: replays in which the body ran, and of how many.
-  // The second is 0 if that is not known.
+  // Slots in the bodies of conditional nodes count the replays in which the body ran (`taken`) and
+  // all replays of the graph (`graph_replays`; 0 if that is not known).
   std::uint64_t taken = 0;
   std::uint64_t graph_replays = 0;
   std::uint64_t passed = 0;     // comparisons that passed on the device: nothing was written

@@ -177,11 +177,11 @@ struct alignas(kCacheLineBytes) SlotHead {
   std::int64_t last_timestamp_ns;
   std::uint64_t disarmed;    // 1 = the probe was closed; written by the producer's host code only
   std::uint64_t suppressed;  // replays that an action wanted but the live control left out
-  // Of a slot in the body of a conditional node; else 0.
+  // Written if the slot is in the body of a conditional node; else 0.
   std::uint64_t graph_replays;  // replays of the root graph that began; written at its start
   std::uint64_t taken;          // of those, the ones in which the body ran
-  // Of a page of an op log in a graph: the newest launch of it that began, as a ReachedWord
-  // (op_log_layout.h), and when it did (CLOCK_REALTIME); else 0. Relaxed.
+  // Written if the slot is a page of an op log in a graph: the page's newest launch that began, as
+  // a ReachedWord (op_log_layout.h), and when it began (CLOCK_REALTIME); else 0. Relaxed.
   std::uint64_t reached;
   std::int64_t reached_ns;
   // With kSlotComparesOnDevice: replays that matched and have no entry; all that were compared, and

@@ -34,9 +34,8 @@ _dtensor_known = False
 _step: int | None = None
 _graph_label = ("", False)  # text, scoped: until the native module is loaded
 _handed_over = False  # whether the native module has been given both
-_finish_in_pid = (
-    0  # the process whose exit waits for the daemon: a forked child has its own segment
-)
+# The process whose exit waits for the daemon: a forked child has its own segment.
+_finish_in_pid = 0
 _daemon_asked_in_pid = 0
 _daemon_problem = ""  # why start_daemon() failed, empty when it did not
 

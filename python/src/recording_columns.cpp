@@ -26,7 +26,7 @@ py::array_t<T> Array(const SnapshotColumns& columns, const Get& get) {
   return array;
 }
 
-// The same for a number of its snapshot or of its statistics, if it has them.
+// One number of each row's snapshot or statistics; `absent` for a row that lacks them.
 template <typename T, typename Get>
 py::array_t<T> OfSnapshot(const SnapshotColumns& columns, T absent, const Get& get) {
   return Array<T>(columns, [&](const Row& row) -> T {

@@ -87,7 +87,8 @@ class LeafBranch : public ::testing::TestWithParam<LaneChoice> {
     std::memcpy(values.data(), record.payload.data(), record.payload.size());
     return values;
   }
-  // Of this process. Kept: closing a second descriptor of the segment would drop the lock.
+  // The view of this process's segment. It is never closed: closing a second descriptor of the
+  // segment would drop the lock.
   static ring::SegmentView* View() {
     std::string reason;
     static ring::SegmentView* const view =
@@ -95,7 +96,7 @@ class LeafBranch : public ::testing::TestWithParam<LaneChoice> {
     EXPECT_NE(view, nullptr) << reason;
     return view;
   }
-  // Of the probe's first slot.
+  // The ring of the probe's first slot.
   static ring::SlotRingReader RingOf(const Probe& probe) {
     std::string reason;
     const auto ring = View()->OpenSlot(probe.Status().slots.at(0).slot, &reason);

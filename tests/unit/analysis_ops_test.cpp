@@ -193,7 +193,7 @@ TEST(OpGaps, BelongToTheirLogAndThoseOfTheJobToWhoeverChoseNone) {
   EXPECT_EQ(GapsOf(""), (Gaps{"the graph has a gap", "capture 3 has no log"}));
 }
 
-// Of a log of two rows, replays 4 to 6 are kept, and of the second row 9.
+// A log of two rows that keeps replays 4 to 6 of both, and replay 9 of the second.
 testing_support::MemorySource LogOfSomeReplays() {
   testing_support::MemorySource source;
   for (const char* op : {"1 aten.a.default", "2 aten.b.default 1"}) {

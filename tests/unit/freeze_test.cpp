@@ -365,7 +365,7 @@ RingContent ContentOfReplays(const std::vector<std::uint64_t>& replays) {
   return content;
 }
 
-// Of graph 5, replay 3 was left out as a whole: the rings stood still. They went on in replay 4,
+// Replay 3 of graph 5 was left out as a whole: the rings stood still. They went on in replay 4,
 // between two of its probes, and were stopped from another stream in replay 5.
 TEST(Freeze, WhatAReplayLacksOfWhichOtherProbesWereKeptIsALossThatIsNamed) {
   struct Probe {

@@ -31,7 +31,7 @@ std::string Beside(std::string path, const std::string& word);
 // Writes what `options` select of the recordings into `output`, and says so.
 int Copy(Context& context, const CopyCommand& options,
          const std::vector<const recording::RecordingReader*>& readers, const std::string& output);
-// The same for every recording that `options.paths` names, into `options.output`.
+// Copies every recording that `options.paths` names into `options.output`.
 int CopyPaths(Context& context, const CopyCommand& options);
 
 }  // namespace cgdebug::cli

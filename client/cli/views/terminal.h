@@ -43,7 +43,7 @@ std::size_t DisplayWidth(std::string_view text);
 // `text` without control characters (except tab), so that a name that a job chose cannot control
 // the terminal.
 std::string Printable(std::string_view text);
-// The same for several lines.
+// Cleans several lines in this way; line feeds stay.
 std::string PrintableLines(std::string_view text);
 
 // `text` as one word of a shell command for pasting, quoted if necessary.
@@ -75,7 +75,7 @@ std::string FormatTimeOfDay(std::int64_t realtime_ns);
 
 // With spaces between thousands: "1 204".
 std::string FormatGrouped(std::uint64_t value);
-// The same for every whole number in `text`: "1..1 204".
+// Groups the digits of every whole number in `text`: "1..1 204".
 std::string GroupDigits(std::string_view text);
 
 class TextTable {

@@ -60,7 +60,7 @@ class TopModel {
   const live::Status& status() const { return status_; }
   // By job and rank.
   const std::vector<TopSession>& sessions() const { return sessions_; }
-  // Of those sessions, in graph order.
+  // The probes of those sessions, in graph order.
   const std::vector<TopProbe>& probes() const { return probes_; }
   const TopSession* Find(const std::string& key) const;
   // Between the last two looks; 0 after the first.

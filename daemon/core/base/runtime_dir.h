@@ -43,7 +43,7 @@ bool IsChosen(const RuntimeEnvironment& environment, const std::string& flag_pat
 Result<std::string> SocketPath(const RuntimeEnvironment& environment,
                                const std::string& flag_path = "");
 
-// The same for the daemon. The directory exists afterwards, with mode 0700 if it was created here.
+// The socket's path for the daemon. Creates the directory with mode 0700 if there is none.
 Result<std::string> PrepareSocketPath(const RuntimeEnvironment& environment,
                                       const std::string& flag_path = "");
 

@@ -226,8 +226,8 @@ class Judge {
   Doubles max_abs_, max_rel_, nan_abs_, nan_rel_;
 };
 
-// The same for float32, at a fraction of the cost: float itself decides wherever it is sure. The
-// printed difference is rounded to float, so a difference of floats will do.
+// Judges float32 at a fraction of the cost: float itself decides wherever it is sure. The printed
+// difference is rounded to float, so a difference of floats will do.
 class SureJudge {
  public:
   SureJudge(const CompareOptions& options, BlockComparison* block)

@@ -124,7 +124,7 @@ HWY_INLINE void CountDistances(std::uint32_t* HWY_RESTRICT distances, std::size_
   }
 }
 
-// The same for doubles: nearby distances in vectors.
+// Counts the distances of doubles, those of nearby ones in vectors.
 HWY_INLINE void CountDistances(const std::uint64_t* HWY_RESTRICT distances, std::size_t count,
                                std::uint64_t greatest, BlockComparison* block) {
   using Distance = std::uint64_t;

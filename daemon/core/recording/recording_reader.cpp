@@ -569,7 +569,7 @@ void RecordingReader::FindMissing() {
   losses_.insert(losses_.end(), found.begin(), found.end());
 }
 
-// The same between the last snapshot of a slot and the mark that closed it.
+// Finds what is missing between the last snapshot of a slot and the mark that closed it.
 void RecordingReader::FindMissingEnds() {
   std::vector<Loss> found;
   for (const Mark& mark : marks_) {

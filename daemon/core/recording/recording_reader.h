@@ -88,7 +88,7 @@ class RecordingReader {
 
   std::uint64_t snapshot_count() const { return index_.count(); }
   std::uint64_t snapshot_count(std::uint32_t slot) const { return index_.count(slot); }
-  // Of the last iteration, if it has several.
+  // Finds the snapshot of a replay; if the replay has several iterations, that of the last.
   std::optional<SnapshotRef> Find(std::uint32_t slot, std::uint64_t replay) const;
   std::optional<SnapshotRef> FindOrdinal(std::uint32_t slot, std::uint64_t ordinal) const {
     return index_.WithOrdinal(slot, ordinal);

@@ -26,7 +26,6 @@ namespace {
 
 constexpr std::size_t kIndexRows = 16384;  // an index at the latest after so many
 
-// Fails: less of the disk is free than must stay free.
 struct DiskRoom {
   std::uint64_t free;
   std::uint64_t kept;  // must stay free
@@ -39,6 +38,7 @@ std::optional<DiskRoom> MeasureDisk(const std::string& directory, const WriterOp
                   std::max(options.min_free_bytes, part)};
 }
 
+// Fails: less of the disk is free than must stay free.
 Result<void> CheckFree(const std::string& directory, const WriterOptions& options) {
   const auto room = MeasureDisk(directory, options);
   if (!room || room->free >= room->kept) return {};

@@ -32,7 +32,7 @@ class RemoteFiles {
   // What a folder holds now, in any order; nothing if there is no such folder.
   // Fails: nobody knows what it holds.
   virtual Result<std::optional<std::vector<RemoteEntry>>> List(const std::string& url) = 0;
-  // Of a file, as the last List() of its folder said.
+  // The size of a file, as the last List() of its folder said.
   virtual Result<std::uint64_t> Size(const std::string& url) = 0;
   // Fills `buffer`. Fails: any byte is not to be had.
   virtual Result<void> Fetch(const std::string& url, std::uint64_t offset,

@@ -71,10 +71,11 @@ class SegmentFile {
   // The kRoll or kClose record that ends a complete file.
   std::optional<Record> ReadEnd() const;
 
-  // In memory of their own, which nothing that happens to the file can take away.
+  // Copies the values into memory of their own, which nothing that happens to the file can take
+  // away.
   Result<Payload> ReadPayload(const Record& record) const;
-  // The same on pages of the file, which cost no memory until they are written to. A file that
-  // somebody truncates meanwhile raises SIGBUS, as with every mapped file.
+  // Maps the values from the file, which costs no memory until they are written to. If somebody
+  // truncates the file meanwhile, they raise SIGBUS, as with every mapped file.
   Result<Payload> MapPayload(const Record& record) const;
   // XXH3-64 of the payload as it lies in the file. Fails: it cannot be read, or was cut off.
   Result<std::uint64_t> HashPayload(const Record& record) const;
@@ -88,7 +89,7 @@ class SegmentFile {
   Error CutOff() const;
   // As ByteFile::ReadAt(), with nothing read and failure() where that fails.
   std::size_t ReadAt(std::uint64_t offset, std::span<std::byte> buffer) const;
-  // The same for values, all of which are wanted.
+  // Reads values, and fails unless it gets all of them.
   Result<void> ReadAll(std::uint64_t offset, std::span<std::byte> buffer) const;
   // Bytes [offset, offset + count) from a window that is read ahead; empty when they are not there.
   std::span<const std::byte> Peek(std::uint64_t offset, std::size_t count) const;

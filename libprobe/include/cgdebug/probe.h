@@ -58,12 +58,13 @@ struct TensorRef {
   DeviceType device_type = DeviceType::kCuda;
   int device_index = 0;
   bool packed_from_strided = false;  // shown with the probe
-  std::string
-      shard;  // which part of a distributed tensor it is, shown with the probe; may be empty
+  // Which part of a distributed tensor it is, shown with the probe; may be empty.
+  std::string shard;
   // Set by the library if the probe sees a part of the tensor; the rest of it is then the part's.
   std::string part = {};                      // as layout::SlotRegistration::part
   std::vector<std::int64_t> full_shape = {};  // of the whole tensor
-  // Its elements lie so far apart, in elements. Not 1 only for parts "stride:K", which are 1-D.
+  // Distance between consecutive elements, in elements. 1 except for parts "stride:K", which are
+  // 1-D.
   std::uint64_t element_stride = 1;
 };
 
@@ -87,7 +88,8 @@ struct RecordAction {
   // up to this replay, until the daemon has read it.
   layout::ControlTrigger trigger = layout::ControlTrigger::kNone;
   double threshold = 0;  // of kAbsMax
-  // The trigger stops the rings of a device as long as triggers did so less often than that.
+  // The trigger stops the rings of a device only while triggers have stopped them fewer times than
+  // this.
   std::uint16_t times = 1;
   // In graphs of the direct lane, from 64 KiB: a tensor with the 128-bit hash of the one before it
   // is not sent again. Each replay has its snapshot all the same.
@@ -115,7 +117,7 @@ struct CompareAction {
   bool on_device = false;
   enum class With : std::uint8_t {
     kTensors,  // `expected`
-    kFirst,    // the first snapshot of the same call in the same graph; itself is not compared
+    kFirst,    // the first snapshot of the same call and graph; that snapshot is not compared
     kProbe,    // what `probe` saw in the same replay, in its call of the same number
   };
   With with = With::kTensors;
@@ -205,8 +207,8 @@ struct SlotStatus : ObservedSlot {
   std::uint32_t device_capacity = 0;  // entries of that ring
   std::uint64_t replays = 0;          // in a conditional body: the newest one in which it ran
   bool in_body = false;     // of a conditional node: it runs any number of times in a replay
-  std::uint64_t taken = 0;  // with in_body: replays of the graph in which the body ran,
-  std::uint64_t graph_replays = 0;  // of so many
+  std::uint64_t taken = 0;  // with in_body: replays in which the body ran
+  std::uint64_t graph_replays = 0;  // with in_body: all replays of the graph
   std::uint64_t accepted = 0;       // snapshots written
   std::uint64_t consumed = 0;       // of those, the ones that the daemon has consumed
   std::uint64_t lost = 0;  // of those consumed, the ones overwritten before the daemon read them
@@ -237,7 +239,8 @@ struct ProbeStatus {
   std::string lane_note;   // why lane kAuto did not choose the direct lane, else empty
   // Why RecordAction::trigger does nothing in the newest capture in which it does not; else empty.
   std::string trigger_note;
-  // Each slot; then, summed up by verdict, the slots that compared and were given up to make room.
+  // The slots. After them one entry per verdict: the sum of the comparing slots that were freed to
+  // make room.
   std::vector<SlotStatus> slots;
 };
 
@@ -311,8 +314,9 @@ bool IsCapturing(void* stream);
 // The user's own step number, recorded with every later snapshot; -1 = none. Takes effect at once,
 // as CPU tensors need it.
 void SetStep(std::int64_t step);
-// The same for replays and eager calls on the GPU: takes effect when `stream` (a cudaStream_t) gets
-// there, so replays that were launched earlier keep their number however far the CPU runs ahead.
+// Sets the step number of replays and eager calls on the GPU. It takes effect when `stream` (a
+// cudaStream_t) gets there, so replays that were launched earlier keep their number however far the
+// CPU runs ahead.
 // Does nothing while `stream` is capturing.
 // Fails: throws ProbeError.
 void SetStepInStreamOrder(std::int64_t step, void* stream);
@@ -380,7 +384,8 @@ class ScopedRootGraph {
   std::shared_ptr<void> root_;
 };
 
-// The same for bindings, for the graph that `stream` is capturing, until that capture ends.
+// For bindings: does what ScopedRootGraph does, for the graph that `stream` is capturing, until
+// that capture ends.
 // Requires: the stream lives as long as the process.
 void NoteRootCapture(void* stream) noexcept;
 
