@@ -30,7 +30,7 @@ Result<std::chrono::milliseconds> ParseWait(const std::string& text) { return Pa
 Result<std::chrono::milliseconds> ParseInterval(const std::string& text) {
   Result<std::chrono::milliseconds> interval = ParseWait(text);
   if (interval.ok() && *interval <= std::chrono::milliseconds(0)) {
-    return Error{"'" + text + "' is no time between two writings; give 15s"};
+    return Error{"'" + text + "' is not an interval; give for example 15s"};
   }
   return interval;
 }

@@ -156,8 +156,8 @@ void AddSession(const SessionRecord& record, const Labels& labels, Page* page) {
   page->Gauge("cgdebug_session_died", "1 if the job ended without closing its probes.", labels,
               record.state == SessionState::kDied ? 1 : 0);
   if (record.step >= 0) {
-    page->Gauge("cgdebug_session_step", "The step that the job set last (cgdebug.set_step).",
-                labels, static_cast<double>(record.step));
+    page->Gauge("cgdebug_session_step", "The step that the job set last (cgdebug.step).", labels,
+                static_cast<double>(record.step));
   }
   page->Count("cgdebug_session_replays_total",
               "Replays of the graph of the job that was replayed most often.", labels,
@@ -291,7 +291,8 @@ std::string MakePage(const Model& model, const Limits& limits) {
     const bool b_lives = b.state == SessionState::kAlive;
     return a_lives != b_lives ? a_lives : a.ended_ns > b.ended_ns;
   });
-  page.Gauge("cgdebug_sessions_left_out", "Jobs without series of their own, because of many.", {},
+  page.Gauge("cgdebug_sessions_left_out",
+             "Jobs without series of their own, because there are too many.", {},
              static_cast<double>(sessions.size() - std::min(sessions.size(), limits.sessions)));
   if (sessions.size() > limits.sessions) sessions.resize(limits.sessions);
   for (const SessionRecord& record : sessions) {

@@ -72,7 +72,7 @@ bool FillWriting(const v1::RecordStartRequest& request, pipeline::RecordRequest*
   if (!request.has_durability()) return true;
   if (!v1::RecordStartRequest::Durability_IsValid(request.durability())) {
     SetError(response, v1::Error::BAD_REQUEST,
-             fmt::format("there is no durability {}: it is none, interval or each",
+             fmt::format("unknown durability {}: use none, interval or each",
                          static_cast<int>(request.durability())));
     return false;
   }

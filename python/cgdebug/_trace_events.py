@@ -41,7 +41,7 @@ class TorchTrace:
             raise RecordingError(f"{self.path}: {error.strerror or error}") from error
         except _NO_TRACE as error:
             raise RecordingError(
-                f"{self.path} is no trace of torch.profiler: {error!r}. One is written by "
+                f"{self.path} is not a trace of torch.profiler: {error!r}. One is written by "
                 "prof.export_chrome_trace(PATH)"
             ) from error
         if not times:

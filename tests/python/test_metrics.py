@@ -263,7 +263,7 @@ def test_http_says_what_is_wrong_with_a_request(exporting):
         (["--metrics-listen", "localhost:65536"], "'localhost:65536' is not HOST:PORT"),
         (["--metrics-textfile", "/nowhere/at/all"], "cannot open the directory /nowhere/at/all"),
         (["--metrics-textfile", ""], "no directory is given"),
-        (["--metrics-textfile", "/tmp", "--metrics-interval", "0"], "is no time between"),
+        (["--metrics-textfile", "/tmp", "--metrics-interval", "0"], "is not an interval"),
     ],
 )
 @pytest.mark.parametrize("detached", [False, True])

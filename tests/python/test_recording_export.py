@@ -301,9 +301,9 @@ def test_a_trace_of_another_run_or_rank_is_refused(profiled, tmp_path, path):
         rank_1.export("perfetto", tmp_path / "no.json", trace=other)
     assert not (tmp_path / "no.json").exists()
     for text, says in (
-        ("{", "is no trace of torch.profiler"),
-        ("[]", "is no trace of torch.profiler"),
-        ('{"traceEvents": [{"ph": "X"}]}', "is no trace of torch.profiler"),
+        ("{", "is not a trace of torch.profiler"),
+        ("[]", "is not a trace of torch.profiler"),
+        ('{"traceEvents": [{"ph": "X"}]}', "is not a trace of torch.profiler"),
         ('{"traceEvents": []}', "its profile is empty"),
     ):
         other.write_text(text)
@@ -311,7 +311,7 @@ def test_a_trace_of_another_run_or_rank_is_refused(profiled, tmp_path, path):
             cgdebug.open(recording).export("perfetto", tmp_path / "no.json", trace=other)
     header = gzip.compress(b"")[:10]
     (tmp_path / "damaged.json.gz").write_bytes(header + b"\xff" * 20)  # no such kind of block
-    with pytest.raises(RecordingError, match="is no trace of torch.profiler"):
+    with pytest.raises(RecordingError, match="is not a trace of torch.profiler"):
         cgdebug.open(recording).export(
             "perfetto", tmp_path / "no.json", trace=tmp_path / "damaged.json.gz"
         )

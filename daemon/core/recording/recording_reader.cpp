@@ -73,7 +73,7 @@ Result<void> RecordingReader::OpenSegments() {
   std::error_code ignored;
   if (IsUrl(directory_)) {
     return Error{
-        fmt::format("there is no segment in {}: it is no recording, or none of it has been "
+        fmt::format("there is no segment in {}: it is not a recording, or none of it has been "
                     "uploaded yet",
                     directory_)};
   }
