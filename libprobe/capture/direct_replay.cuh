@@ -86,6 +86,7 @@ __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal
   if (Credited(slot) >= needed) return;
   const std::uint64_t start = GlobalTimer();
   bool gave_up = false;
+  bool has_waited = false;
   unsigned nap_ns = 100;
   auto* own = reinterpret_cast<unsigned long long*>(&slot.state->gave_up);
   while (Credited(slot) < needed) {
@@ -99,17 +100,18 @@ __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal
     if (!gave_up && (too_long || !MayBeRead(slot))) {
       atomicExch(known, progress + 1);  // zero means never
       if (too_long) atomicExch(own, mark);
+      has_waited |= too_long;
       gave_up = true;
     }
     if (gave_up) break;
+    has_waited = true;
     __nanosleep(nap_ns);
     nap_ns = nap_ns < 5000 ? nap_ns * 2 : nap_ns;
   }
   if (gave_up) atomicExch(&slot.state->timed_out, 1u);
-  if (counts) {
-    const std::uint64_t waited = GlobalTimer() - start;
-    if (!gave_up || waited >= slot.deadline_ns) ++slot.state->waits;
-    slot.state->wait_ns += waited;
+  if (counts && has_waited) {
+    ++slot.state->waits;
+    slot.state->wait_ns += GlobalTimer() - start;
   }
 }
 

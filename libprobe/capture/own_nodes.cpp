@@ -25,6 +25,7 @@ struct Layout {
 constexpr std::size_t kStateOfSlot = offsetof(DirectSlot, state);
 constexpr Layout kLayouts[] = {
     {"Stage", offsetof(StageArgs, state)},
+    {"Gather", offsetof(StageArgs, state)},
     {"Hash", offsetof(HashArgs, state)},
     {"Compare", offsetof(CompareArgs, state)},
     {"Stats", offsetof(StatsArgs, state)},
@@ -32,6 +33,7 @@ constexpr Layout kLayouts[] = {
     {"Leaf", offsetof(LeafArgs, slot) + kStateOfSlot},
     {"StatsLeaf", offsetof(StatsLeafArgs, slot) + kStateOfSlot},
     {"DeviceStage", offsetof(DeviceStageArgs, state)},
+    {"DeviceGather", offsetof(DeviceStageArgs, state)},
     {"DeviceStatsStage", offsetof(DeviceStatsArgs, stage) + offsetof(DeviceStageArgs, state)},
     {"DeviceTensorCoreStatsStage",
      offsetof(DeviceStatsArgs, stage) + offsetof(DeviceStageArgs, state)},
