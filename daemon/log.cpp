@@ -56,7 +56,7 @@ Error UnknownWord(std::string_view word) {
   for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
   return Error{"log filter: '" + std::string(word) + "' is neither a level nor a component." +
                DidYouMean(word, names) + " Known: " + known +
-               ". Type for example: CGDEBUG_LOG=+ring,rpc"};
+               ". Type for example: CGDEBUG_LOG=+ingest,rpc"};
 }
 
 Result<Levels> ParseFilter(std::string_view filter) {
@@ -181,8 +181,8 @@ Result<void> InitLog(const LogOptions& options) {
 
 bool IsLogging() { return holds_log; }
 
-std::shared_ptr<spdlog::logger> Log(std::string_view component) {
-  std::shared_ptr<spdlog::logger> logger = spdlog::get(std::string(component));
+std::shared_ptr<spdlog::logger> Log(LogComponent component) {
+  std::shared_ptr<spdlog::logger> logger = spdlog::get(std::string(component.name()));
   return logger == nullptr ? spdlog::default_logger() : logger;
 }
 

@@ -1,7 +1,7 @@
-// log.h: the log of the daemon and the command line.
+// log.h: the log of the daemon.
 //
 //   CGDEBUG_LOG=debug            one level for everything
-//   CGDEBUG_LOG=+ring,rpc        ring at debug, rpc at info, the rest as it was
+//   CGDEBUG_LOG=+sinks,rpc       sinks at debug, rpc at info, the rest as it was
 //   CGDEBUG_LOG=warn,+ingest,-rpc  default warn, ingest at debug, rpc errors only
 //
 // Messages below their level are not lost at once: the last 64 stay in a ring and are written out
@@ -23,8 +23,8 @@
 namespace cgdebug {
 
 // The names that a filter may use.
-inline constexpr std::array<std::string_view, 6> kLogComponents = {"daemon", "ingest", "ring",
-                                                                   "sinks",  "rpc",    "client"};
+inline constexpr std::array<std::string_view, 4> kLogComponents = {"daemon", "ingest", "sinks",
+                                                                   "rpc"};
 inline constexpr std::size_t kLogBacktraceMessages = 64;
 
 struct LogOptions {
@@ -42,8 +42,23 @@ Result<void> InitLog(const LogOptions& options = {});
 // Whether the calling thread is inside a log call, and must not begin another.
 bool IsLogging();
 
-// The logger of a component; an unknown name gets the default logger.
+// One of kLogComponents; another name does not compile.
+class LogComponent {
+ public:
+  consteval LogComponent(const char* name) : name_(name) {
+    for (const std::string_view known : kLogComponents) {
+      if (known == name_) return;
+    }
+    throw "not in kLogComponents";
+  }
+  std::string_view name() const { return name_; }
+
+ private:
+  std::string_view name_;
+};
+
+// The logger of a component.
 // Thread: any. Lifetime: valid until InitLog is called again.
-std::shared_ptr<spdlog::logger> Log(std::string_view component);
+std::shared_ptr<spdlog::logger> Log(LogComponent component);
 
 }  // namespace cgdebug

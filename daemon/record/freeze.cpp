@@ -457,7 +457,7 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   (*recording)->CloseSlots();
   const Result<void> closed = (*recording)->writer().Close(recording::StopReason::kRequested);
   const auto indexed = recording::UpdateCatalogue(request.directory);
-  if (!indexed.ok()) Log("serve")->warn("{}", indexed.error().message);
+  if (!indexed.ok()) Log("sinks")->warn("{}", indexed.error().message);
   static_cast<RecordingInfo&>(info) = (*recording)->info();
   info.active = false;
   if (info.left_out != 0) info.why = room.why;
