@@ -50,6 +50,7 @@ void EventLog::Add(const SessionPtr& session, decltype(Event::what) what) {
   std::function<void()> listener;
   {
     const std::lock_guard lock(mutex_);
+    if (forgotten_.contains(session)) return;
     event->number = ++last_number_;
     Session& log = sessions_[session->uuid];
     log.session = session;
@@ -69,6 +70,8 @@ void EventLog::Add(const SessionPtr& session, decltype(Event::what) what) {
 void EventLog::ForgetSession(const SessionPtr& session) {
   const std::lock_guard lock(mutex_);
   sessions_.erase(session->uuid);
+  std::erase_if(forgotten_, [](const auto& one) { return one.expired(); });
+  forgotten_.insert(session);
 }
 
 std::vector<EventPtr> EventLog::Read(Cursor* cursor, std::size_t max_events, Missed* missed) {

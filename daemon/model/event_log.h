@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -96,6 +97,7 @@ class EventLog {
   // one call. Runs on the adding thread, without the mutex.
   void SetListener(std::function<void()> listener);
 
+  // Drops what comes of a forgotten session: a thread that still works on it may add something.
   void Add(const SessionPtr& session, decltype(Event::what) what);
   void ForgetSession(const SessionPtr& session);
 
@@ -122,6 +124,7 @@ class EventLog {
   Limits limits_;
   mutable std::mutex mutex_;
   std::map<std::string, Session> sessions_;  // by uuid
+  std::set<std::weak_ptr<const SessionIdentity>, std::owner_less<>> forgotten_;
   std::uint64_t last_number_ = 0;
   bool listener_due_ = true;
   std::function<void()> listener_;

@@ -144,6 +144,8 @@ void FrozenRings::Run() {
 }
 
 void FrozenRings::Deal(const Cause& cause) {
+  std::erase_if(comparisons_, [](const auto& one) { return one.first.expired(); });
+  std::erase_if(ended_, [](const auto& slot) { return slot.expired(); });
   const SessionPtr job = cause.freeze.slot->session;
   std::vector<SlotRecord> slots = daemon_.registry->Slots(job);
   std::erase_if(slots, [](const SlotRecord& slot) { return !slot.slot->IsOnDevice(); });
@@ -175,7 +177,7 @@ bool FrozenRings::IsWanted(const Cause& cause, const std::vector<SlotRecord>& sl
       if (RegisteredTrigger(slot) != layout::ControlTrigger::kMismatch) continue;
       times = std::max<std::uint64_t>(times, slot.slot->registration.trigger_times);
     }
-    std::uint64_t& recorded = comparisons_[cause.freeze.slot->session->uuid];
+    std::uint64_t& recorded = comparisons_[cause.freeze.slot->session];
     return recorded < times && ++recorded != 0;
   }
   // A device that stopped after StopAll() gave up waiting for it.

@@ -75,8 +75,10 @@ class FrozenRings final : public Sink {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Cause> waiting_;
-  std::map<std::string, std::uint64_t> comparisons_;  // that were recorded, by session
-  std::set<SlotPtr> ended_;  // whose trigger, set by a client, was ended because it had held
+  // How many failed comparisons of each job were recorded.
+  std::map<std::weak_ptr<const SessionIdentity>, std::uint64_t, std::owner_less<>> comparisons_;
+  // The slots whose trigger, set by a client, was ended because it had held.
+  std::set<std::weak_ptr<const SlotIdentity>, std::owner_less<>> ended_;
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -96,12 +96,16 @@ RecordingInfo Recorder::Finish(const Active& recording, StopReason reason) {
   Log("sinks")->info("recording {}: {}, {} snapshots, {} bytes{}{}", info.directory, info.state,
                      info.snapshots, info.bytes, info.error.empty() ? "" : "; ", info.error);
   const std::scoped_lock lock(mutex_);
-  ended_.push_back(info);
-  if (ended_.size() > kMaxEnded) ended_.pop_front();
+  AddEnded(info);
   std::erase(finishing_, recording);
   finished_.notify_all();
   if (!info.error.empty()) TellJobs(recording->request(), info);
   return info;
+}
+
+void Recorder::AddEnded(RecordingInfo info) {
+  ended_.push_back(std::move(info));
+  if (ended_.size() > kMaxEnded) ended_.pop_front();
 }
 
 void Recorder::TellJobs(const RecordRequest& request, const recording::WriterStatus& status) const {
@@ -276,7 +280,7 @@ void Recorder::StartToDisk(const SlotPtr& slot) {
     info.stopped = StopReason::kWriteError;
     info.state = recording::ToText(info.stopped);
     info.error = started.error().message;
-    ended_.push_back(std::move(info));
+    AddEnded(std::move(info));
     tell_(slot->session, "this job is not recorded: " + started.error().message);
     return;
   }

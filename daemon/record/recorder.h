@@ -82,6 +82,7 @@ class Recorder final : public Sink {
   static bool IsMeant(const Active& recording, const std::string& which);
   // Lets the recordings that `is_meant` selects take what the rings have now, and nothing more.
   void Drain(const std::function<bool(const Active&)>& is_meant);
+  void AddEnded(RecordingInfo info);
   void TellJobs(const RecordRequest& request, const recording::WriterStatus& status) const;
   RecordingInfo Finish(const Active& recording, recording::StopReason reason);
   // Without mutex_.

@@ -698,6 +698,28 @@ TEST_F(TwoDevices, ATriggerThatAClientSetIsOverWhenItHeld) {
   EXPECT_TRUE(told_.empty());
 }
 
+TEST_F(TwoDevices, ASlotThatIsForgottenAfterItsTriggerHeldIsHeldByNobody) {
+  layout::SlotControl control;
+  control.mode = layout::ControlMode::kFull;
+  control.trigger = layout::ControlTrigger::kNonfinite;
+  registry_.SetControl(slots_[0], control);
+  Start();
+  frozen_->Froze({.slot = slots_[0],
+                  .serial = 70,
+                  .replay = 6,
+                  .trigger = layout::ControlTrigger::kNonfinite,
+                  .live = true});
+  frozen_->Froze({.slot = slots_[1], .serial = 71, .replay = 8, .device = 1});
+  Told();
+  const std::weak_ptr<const SlotIdentity> slot = slots_[0];
+  slots_.clear();
+  controls_.Take();
+  controls_.TakeSwitches();
+  events_.ForgetSession(job_);
+  registry_.ForgetSession(job_);
+  EXPECT_TRUE(test::WaitUntil([&] { return slot.expired(); }));
+}
+
 // `set --on nan --count 1`: ingest shows the end of the control as soon as it has read that replay.
 TEST_F(TwoDevices, ATriggerThatHeldInTheLastReplayOfItsControlIsRecorded) {
   registry_.SetSlot(slots_[1], {.replays = 8, .produced = 8, .consumed = 8}, 1, /*retired=*/true);

@@ -392,6 +392,16 @@ TEST(EventLog, BoundsTheTextOfThePrintLog) {
   EXPECT_THAT(Replays(log.All(&end)), ElementsAre(4, 5));
 }
 
+TEST(EventLog, WhatComesOfAForgottenSessionIsDropped) {
+  EventLog log;
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "a", 1);
+  log.Add(slot->session, MakeDelivery(slot, 1, {1, 1}).snapshot);
+  log.ForgetSession(slot->session);
+  log.Add(slot->session, Frozen{slot, 1, "a thread was still at work"});
+  EventLog::Cursor end;
+  EXPECT_TRUE(log.All(&end).empty());
+}
+
 TEST(EventLog, CallsTheListenerOnceForABurst) {
   EventLog log;
   int calls = 0;
