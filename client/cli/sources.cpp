@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -89,6 +90,20 @@ int OpenFile(Context& context, const std::string& path, const std::string& sessi
   return session.empty() ? static_cast<int>(kExitOk) : PickSession(context, session, source);
 }
 
+// If no session was named, the job that comes first is meant. Says which newer one is not.
+void NoteNewerJob(Context& context) {
+  const Result<std::vector<live::Session>> sessions = live::ListSessions(context.client());
+  if (!sessions.ok() || sessions->empty()) return;
+  const live::Session& first = *std::ranges::min_element(*sessions, live::ComesFirst);
+  const live::Session& newest =
+      *std::ranges::max_element(*sessions, {}, &live::Session::created_ns);
+  const bool is_same_run = !newest.run_id.empty() && newest.run_id == first.run_id;
+  if (newest.key == first.key || is_same_run) return;
+  context.Note(fmt::format("of job {}, which is alive. {} began later, and has ended: {}",
+                           Printable(first.label), Printable(newest.label),
+                           context.Again("-s " + newest.key)));
+}
+
 // Sets `job` to what `open` returns for the session that `text` means, or `wanted` if that is
 // "live".
 template <typename Job, typename Open>
@@ -110,6 +125,7 @@ int AskForJob(Context& context, const std::string& text, const std::string& want
                     session.empty() ? "cgdebug-cli run -- python train.py" : "cgdebug-cli ps -a"));
   }
   *job = *std::move(opened);
+  if (session.empty()) NoteNewerJob(context);
   return kExitOk;
 }
 

@@ -338,41 +338,41 @@ class LiveSource : public source::Source {
 struct Sessions {
   std::vector<Session> known;  // to the daemon
   std::vector<Session> meant;
-  Session newest;  // of those
+  Session first;  // of those
 };
 
-// Those that `selector` means, with all ranks of the newest job if it is empty. Fails: there is
-// none.
+// Those that `selector` means; if it is empty, all ranks of the job that comes first. Fails: there
+// is none.
 Result<Sessions> SessionsOf(client::Client& client, const std::string& selector) {
   // Let the daemon read what jobs did just now, and notice which of them have ended.
   [[maybe_unused]] const auto synced = Sync(client);
   Result<std::vector<Session>> known = ListSessions(client);
   if (!known.ok()) return known.error();
   Sessions sessions{.known = *std::move(known)};
-  const Session* newest = nullptr;
+  const Session* first = nullptr;
   for (const Session& one : sessions.known) {
     if (!MatchesSession(one, selector)) continue;
-    if (newest == nullptr || one.created_ns > newest->created_ns) newest = &one;
+    if (first == nullptr || ComesFirst(one, *first)) first = &one;
   }
-  if (newest == nullptr) {
+  if (first == nullptr) {
     return Error{selector.empty() ? "no job of this user has a probe"
                                   : "no session '" + selector + "'"};
   }
   for (const Session& one : sessions.known) {
     const bool is_same_job =
-        &one == newest || (!one.run_id.empty() && one.run_id == newest->run_id &&
-                           one.restart_count == newest->restart_count);
+        &one == first || (!one.run_id.empty() && one.run_id == first->run_id &&
+                          one.restart_count == first->restart_count);
     if (selector.empty() ? is_same_job : MatchesSession(one, selector)) {
       sessions.meant.push_back(one);
     }
   }
-  sessions.newest = *newest;
+  sessions.first = *first;
   return sessions;
 }
 
 // What the daemon is asked for: one session alone, or all of them.
 std::string SelectorOf(const Sessions& sessions) {
-  return sessions.meant.size() == 1 ? sessions.newest.key : "";
+  return sessions.meant.size() == 1 ? sessions.first.key : "";
 }
 
 }  // namespace
@@ -392,7 +392,7 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
     const bool is_meant = std::ranges::find(meant, probe.session, &Session::key) != meant.end();
     if (is_meant) live->AddProbe(std::move(probe));
   }
-  if (live->slots().empty()) return Error{"session " + sessions->newest.label + " has no probe"};
+  if (live->slots().empty()) return Error{"session " + sessions->first.label + " has no probe"};
   return std::unique_ptr<source::Source>(std::move(live));
 }
 

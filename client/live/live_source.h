@@ -12,7 +12,8 @@
 
 namespace cgdebug::live {
 
-// `session` as elsewhere (key, label, run id, pid); empty: the newest job, with all of its ranks.
+// `session` as elsewhere (key, label, run id, pid); empty: the job that comes first
+// (ComesFirst()), with all of its ranks.
 // Requires: a connected client that outlives the source.
 // Fails: no such session, or one without probes.
 Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,

@@ -141,7 +141,7 @@ Result<std::vector<SessionGraphs>> ListGraphs(client::Client& client, const std:
 // it.
 bool MatchesSession(const Session& session, std::string_view selector);
 
-// Whether `a` comes before `b` where a probe's name alone may mean either: sessions that are alive
+// Whether a command that names no session means `a` rather than `b`: sessions that are alive come
 // first, then the newest.
 bool ComesFirst(const Session& a, const Session& b);
 

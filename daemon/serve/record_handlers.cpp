@@ -191,14 +191,17 @@ void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) 
   response->clear_error();
   std::vector<SessionRecord> meant = *sessions;
   if (request.session().empty()) {
-    // The newest job: all its ranks, since its last restart.
-    const pipeline::SessionPtr newest = sessions->back().session;
+    // The newest job, of those alive if there are any: all its ranks, since its last restart.
+    const auto alive = std::ranges::find(sessions->rbegin(), sessions->rend(),
+                                         pipeline::SessionState::kAlive, &SessionRecord::state);
+    const pipeline::SessionPtr first =
+        alive == sessions->rend() ? sessions->back().session : alive->session;
     std::erase_if(meant, [&](const SessionRecord& record) {
       const pipeline::SessionIdentity& one = *record.session;
-      const bool is_rank_of_it = newest->rank >= 0 && one.rank >= 0 &&
-                                 one.run_id == newest->run_id &&
-                                 one.restart_count == newest->restart_count;
-      return record.session != newest && !is_rank_of_it;
+      const bool is_rank_of_it = first->rank >= 0 && one.rank >= 0 &&
+                                 one.run_id == first->run_id &&
+                                 one.restart_count == first->restart_count;
+      return record.session != first && !is_rank_of_it;
     });
   }
   pipeline::FreezeRequest freeze;

@@ -39,7 +39,8 @@ RunFunction AddFreeze(CLI::App& app) {
   auto options = std::make_shared<FreezeOptions>();
   app.add_option(
       "SESSION", options->session,
-      "key, label or pid: one process; run id: all ranks of the run; default: the newest job");
+      "key, label or pid: one process; run id: all ranks of the run; default: the newest job, "
+      "of those that are alive if there are any");
   AddRecordingOptions(app, &options->output, &options->probes);
   app.add_option("--last", options->last, "only the newest N replays of each probe")
       ->check(WholeNumber(1))
