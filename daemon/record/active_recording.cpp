@@ -22,6 +22,20 @@ using recording::StopReason;
 // of one.
 constexpr auto kQuiet = std::chrono::milliseconds(300);
 
+// The period of the replays that `slot` writes by itself, 0 if it cannot be told from the replays
+// of its snapshots: actions with several periods, bodies, comparisons that send nothing if they
+// pass.
+std::uint32_t PeriodOf(const SlotIdentity& slot) {
+  const layout::SlotFacts& r = slot.registration;
+  if (slot.IsInBody() || IsOfOpLog(slot) || (r.flags & layout::kSlotComparesOnDevice) != 0) {
+    return 0;
+  }
+  const std::uint32_t periods[] = {r.print_every, r.record_every, r.compare_every, r.stats_every};
+  std::uint32_t common = 0;
+  for (const std::uint32_t period : periods) common = std::gcd(common, period);
+  return std::ranges::find(periods, common) == std::end(periods) ? 0 : common;
+}
+
 }  // namespace
 
 ActiveRecording::ActiveRecording(std::uint64_t id, RecordRequest request, Selector selector,
@@ -124,6 +138,7 @@ void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_
   State state;
   state.in_body = slot->IsInBody();
   state.every = EveryOf(*slot);
+  state.period = PeriodOf(*slot);
   // How many snapshots a period wanted in a body, nobody can tell from replays: each counts.
   to.every = state.in_body ? 1 : state.every;
   to.from_ordinal = seen;
@@ -181,7 +196,18 @@ void ActiveRecording::Account(State* state, const Missing& all_missing) {
   Note(writer_->AddLoss(loss));
 }
 
-void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison) {
+void ActiveRecording::LoseKeptBack(const SlotPtr& slot, const State& before,
+                                   std::uint64_t last_replay, std::uint64_t lost) {
+  // A snapshot that the live control asked for tells nothing of the replays beside it.
+  if (before.period == 0 || before.last_forced || last_replay <= before.last_replay) return;
+  const std::uint64_t wanted = layout::WantedUpTo(before.period, last_replay) -
+                               layout::WantedUpTo(before.period, before.last_replay);
+  if (wanted <= lost) return;
+  LoseReplays(slot, LossCause::kStoodStill, wanted - lost, before.last_replay + 1, last_replay);
+}
+
+void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison,
+                              std::uint64_t suppressed) {
   const auto& [snapshot, payload] = stored;
   const auto found = slots_.find(snapshot->slot);
   if (found == slots_.end()) return;
@@ -192,6 +218,12 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
   }
   const Place place = PlaceOf(&state, snapshot->replay);
   if (place == Place::kInside) {
+    State before = state;
+    if (request_.align >= 2) before.last_replay = std::max(before.last_replay, state.first_replay);
+    if (suppressed != 0 && !snapshot->forced) {
+      LoseKeptBack(snapshot->slot, before, snapshot->replay - 1,
+                   snapshot->ordinal - before.next_ordinal);
+    }
     Account(&state, {.last_ordinal = snapshot->ordinal - 1,
                      .last_replay = snapshot->replay - (state.in_body ? 0 : 1),
                      .before_replay = snapshot->replay,
@@ -263,9 +295,12 @@ void ActiveRecording::LoseReplays(const SlotPtr& slot, LossCause cause, std::uin
   Note(writer_->AddLoss(loss));
 }
 
-void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_replay) {
+void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_replay,
+                            std::uint64_t suppressed) {
   const auto found = slots_.find(slot);
   if (found == slots_.end()) return;
+  const State& state = found->second;
+  if (suppressed != 0 && !state.done && !ending_) LoseKeptBack(slot, state, last_replay, 0);
   MarkClosed(slot, found->second, last_replay);
   slots_.erase(found);
 }

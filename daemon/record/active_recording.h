@@ -74,7 +74,10 @@ class ActiveRecording {
   // `seen`: the last ordinal that came before the recording, of replay `seen_replay` or an
   // earlier one. Requires: Wants().
   void Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_replay = 0);
-  void Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison = nullptr);
+  // `suppressed`: how many replays the live control has kept back so far. Those that the slot's
+  // actions wanted are missing.
+  void Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison = nullptr,
+               std::uint64_t suppressed = 0);
   void Lose(const Gap& gap);
   // Counts snapshots of which only the statistics are left. They lie in replays first..last.
   void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_replay,
@@ -83,7 +86,7 @@ class ActiveRecording {
   // first..last.
   void LoseReplays(const SlotPtr& slot, layout::LossCause cause, std::uint64_t count,
                    std::uint64_t first_replay, std::uint64_t last_replay);
-  void Close(const SlotPtr& slot, std::uint64_t last_replay);
+  void Close(const SlotPtr& slot, std::uint64_t last_replay, std::uint64_t suppressed = 0);
   // Takes what the daemon found while it read; ignores replays before the recording.
   void Found(const Finding& finding);
   // From now on takes nothing after these heads, and nothing from new slots.
@@ -106,6 +109,7 @@ class ActiveRecording {
     std::uint64_t next_ordinal = 1;  // the first one that is not accounted for yet
     std::uint64_t skipped = 0;
     std::uint32_t every = 1;         // replays 1, 1 + every, ... are wanted
+    std::uint32_t period = 0;        // the slot's actions want these replays; 0: not a period
     std::uint64_t first_replay = 0;  // of the recording; 0: none yet
     std::uint64_t last_replay = 0;   // every replay up to it is accounted for
     std::uint64_t from_replay = 0;   // replays up to it came before
@@ -128,6 +132,10 @@ class ActiveRecording {
     bool before_forced = false;
   };
   void Account(State* state, const Missing& missing);
+  // Counts what was wanted up to `last_replay`, but for `lost` snapshots that are accounted for.
+  // `before`: as the slot's state was at the snapshot before.
+  void LoseKeptBack(const SlotPtr& slot, const State& before, std::uint64_t last_replay,
+                    std::uint64_t lost);
   std::uint32_t EveryOf(const SlotIdentity& slot) const;
   void MarkClosed(const SlotPtr& slot, const State& state, std::uint64_t last_replay);
   std::optional<std::uint32_t> SessionId(const SessionPtr& session);

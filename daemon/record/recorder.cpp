@@ -302,7 +302,7 @@ void Recorder::OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) {
   FlushActive();
 }
 
-void Recorder::Consume(const Delivery& delivery, SlotFeedback&) {
+void Recorder::Consume(const Delivery& delivery, SlotFeedback& feedback) {
   const std::scoped_lock lock(mutex_);
   const SnapshotPtr& snapshot = delivery.snapshot;
   const auto open = open_slots_.find(snapshot->slot);
@@ -312,7 +312,7 @@ void Recorder::Consume(const Delivery& delivery, SlotFeedback&) {
   for (const Active& recording : active_) {
     // Only a recording that continues one of an earlier daemon takes what that daemon consumed.
     if (delivery.seen_before && !recording->request().to_disk_only) continue;
-    recording->Consume({snapshot, delivery.payload}, delivery.comparison);
+    recording->Consume({snapshot, delivery.payload}, delivery.comparison, feedback.suppressed());
   }
 }
 
@@ -330,10 +330,12 @@ void Recorder::Found(const Finding& finding) {
   for (const Active& recording : active_) recording->Found(finding);
 }
 
-void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback&) {
+void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) {
   const std::scoped_lock lock(mutex_);
   open_slots_.erase(slot);
-  for (const Active& recording : active_) recording->Close(slot, last_replay);
+  for (const Active& recording : active_) {
+    recording->Close(slot, last_replay, feedback.suppressed());
+  }
   FlushActive();
 }
 

@@ -44,7 +44,8 @@ class Recorded : public testing::Test {
     Snapshot snapshot = *delivery.snapshot;
     snapshot.forced = forced;
     if (ordinal != 0) snapshot.ordinal = ordinal;
-    recording_->Consume({std::make_shared<const Snapshot>(snapshot), delivery.payload});
+    recording_->Consume({std::make_shared<const Snapshot>(snapshot), delivery.payload}, nullptr,
+                        suppressed_);
   }
   // In a conditional body.
   void Run(std::uint64_t ordinal, std::uint64_t replay, std::uint32_t iteration) {
@@ -90,6 +91,7 @@ class Recorded : public testing::Test {
   testing_support::TempDir dir_;
   SessionPtr session_ = test::MakeSession("1");
   SlotPtr slot_;
+  std::uint64_t suppressed_ = 0;  // by the live control
   std::unique_ptr<ActiveRecording> recording_;
 };
 
@@ -383,6 +385,42 @@ TEST_F(Recorded, WaitsForAProbeThatHasBegun) {
   const Delivery second = test::MakeDelivery(other, 2, {1, 2});
   recording_->Consume({second.snapshot, second.payload});
   EXPECT_EQ(recording_->Over(), StopReason::kReached);
+}
+
+TEST_F(Recorded, WantedReplaysThatTheLiveControlKeptBackAreMissing) {
+  Start();
+  Replay(1);
+  suppressed_ = 3;
+  Replay(5, /*forced=*/false, /*ordinal=*/2);
+  recording_->Close(slot_, 7, /*suppressed=*/5);
+  const auto reader = Read();
+  ASSERT_EQ(reader->losses().size(), 2u);
+  for (const auto& [loss, count, after, before] :
+       {std::tuple(reader->losses()[0], 3u, 1u, 5u), {reader->losses()[1], 2u, 5u, 8u}}) {
+    EXPECT_EQ(loss.cause, LossCause::kStoodStill);
+    EXPECT_EQ(loss.count, count);
+    EXPECT_EQ(loss.after_replay, after);
+    EXPECT_EQ(loss.before_replay, before);
+  }
+}
+
+TEST_F(Recorded, ReplaysBesideThoseThatTheLiveControlAskedForAreNotMissing) {
+  Start();
+  suppressed_ = 100;
+  Replay(1);
+  Replay(11, /*forced=*/true, /*ordinal=*/2);
+  Replay(21, /*forced=*/true, /*ordinal=*/3);
+  recording_->Close(slot_, 30, suppressed_);
+  EXPECT_EQ(Lost(*Read()), 0u);
+}
+
+TEST_F(Recorded, OnlyThePeriodsReplaysAreMissingIfTheyWereKeptBack) {
+  Start(/*every=*/10);
+  Replay(1);
+  suppressed_ = 2;
+  Replay(31, /*forced=*/false, /*ordinal=*/2);
+  const auto reader = Read();
+  EXPECT_EQ(Lost(*reader), 2u) << "replays 11 and 21";
 }
 
 TEST_F(Recorded, SaysWhichSlotEndedWithWhichReplay) {
