@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "daemon/core/numerics/format.h"
@@ -50,16 +51,17 @@ class Filler {
 
   Result<void> AddProbes() {
     Statement run(database_, "insert into run values (?,?,?,null,null)");
-    Statement session(database_, "insert into session values (?,?,null,?,?,null,null,null,null)");
+    Statement session(database_, "insert into session values (?,?,?,?,?,null,null,null,null)");
     Statement probe(database_, "insert into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
     for (std::size_t i = 0; i < source_.slots().size(); ++i) {
       const Slot& slot = source_.slots()[i];
-      // Sessions by label, the only thing that every source knows of them.
+      // Not every source knows the uuids of its sessions.
       const auto [found, is_new] =
-          sessions_.try_emplace({slot.session, slot.rank}, sessions_.size() + 1);
+          sessions_.try_emplace({slot.uuid, slot.session, slot.rank}, sessions_.size() + 1);
+      const auto uuid = slot.uuid.empty() ? std::nullopt : std::optional(slot.uuid);
       const std::uint64_t id = found->second;
       if (is_new && (!run.Run(id, slot.session, slot.rank) ||
-                     !session.Run(id, id, slot.session, slot.rank))) {
+                     !session.Run(id, id, uuid, slot.session, slot.rank))) {
         return Failed();
       }
       const auto graph = slot.graph.empty() ? std::nullopt : std::optional(slot.graph);
@@ -112,7 +114,8 @@ class Filler {
     return {};
   }
 
-  std::map<std::pair<std::string, int>, std::uint64_t> sessions_;  // by label and rank
+  // By uuid, label and rank.
+  std::map<std::tuple<std::string, std::string, int>, std::uint64_t> sessions_;
   sqlite3* database_;
   Source& source_;
 };

@@ -179,7 +179,7 @@ def test_what_was_compared_says_so_in_the_recording(daemon, client, probe, tmp_p
         wait_for(client, p, 3)
     asked = "SELECT replay, mismatched, count, max_abs FROM v_comparisons ORDER BY replay"
     own = cgdebug.open(live.directory)
-    assert own.sql(asked) == [(1, 0, 3, 0.0), (2, 0, 3, 0.0), (3, 1, 3, 2.0)]
+    assert own.sql(asked) == [(1, 0, 3, None), (2, 0, 3, None), (3, 1, 3, 2.0)]
 
 
 def test_a_directory_that_holds_something_else_is_refused(client, tmp_path):

@@ -180,8 +180,11 @@ def test_a_comparison_stands_with_its_own_snapshot_in_sql(tmp_path):
     )
 
     def rows(rank):
-        compared = [(rank, "x", replay, replay - 1, float(replay), 0.5) for replay in (1, 2, 3)]
-        return compared + [(rank, "some", replay, 10 + replay, 0.0, 0.0) for replay in (1, 3)]
+        passed = [(rank, "x", 1, 0, None, None)]
+        failed = [(rank, "x", replay, replay - 1, float(replay), 0.5) for replay in (2, 3)]
+        return (
+            passed + failed + [(rank, "some", replay, 10 + replay, 0.0, 0.0) for replay in (1, 3)]
+        )
 
     assert cgdebug.open(tmp_path / "0.cgrec").sql(asked) == rows(0)  # its catalogue
     assert cgdebug.open(tmp_path).sql(asked) == rows(0) + rows(1)  # made in memory

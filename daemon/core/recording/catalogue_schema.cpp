@@ -42,7 +42,8 @@ create table snapshot (
   unchanged integer, {0},
   first_nonfinite integer,  -- flat index
   xor_hash text);  -- of the values, torch.hash_tensor; null where it was not computed
-create table comparison (  -- with the expected tensor of the probe; 0 mismatched: it passed
+create table comparison (  -- with the expected tensor of the probe; 0 mismatched: it passed, and
+                           -- max_abs and max_rel, which are of elements that do not match, are null
   number integer primary key references snapshot, mismatched integer, max_abs real, max_rel real);
 create table loss (
   number integer primary key, probe integer references probe, cause text, count integer,

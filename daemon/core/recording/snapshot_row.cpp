@@ -34,6 +34,8 @@ bool SnapshotInsert::Run(const SnapshotRow& row) {
   const auto number =
       row.number.value_or(static_cast<std::uint64_t>(sqlite3_last_insert_rowid(database_)));
   const auto& [mismatched, max_abs, max_rel] = *row.comparison;
+  // Only the differences of elements that do not match are measured.
+  if (mismatched == 0) return comparison_.Run(number, mismatched, std::nullopt, std::nullopt);
   return comparison_.Run(number, mismatched, max_abs, max_rel);
 }
 
