@@ -42,6 +42,8 @@ struct SafetensorsFile {
   std::uint64_t replay = 0;                     // 0: it does not say
   std::int64_t step = -1;
   int rank = -1;
+  // What the recording lacks that it was exported from, in sentences.
+  std::vector<std::string> missing = {};
 };
 
 // Fails: a file that is cut off, contradicts itself, or has a header larger than the format allows.

@@ -83,8 +83,14 @@ class SafetensorsSource : public Source {
 
   Description Describe() const override {
     Description description{.path = path_, .kind = "safetensors"};
-    for (const SafetensorsFile& file : files_)
+    std::set<std::string> missing;
+    for (const SafetensorsFile& file : files_) {
       description.bytes += static_cast<std::uint64_t>(file.status.st_size);
+      missing.insert(file.missing.begin(), file.missing.end());
+    }
+    for (const std::string& sentence : missing) {
+      description.unread.push_back("the recording that was exported is not complete: " + sentence);
+    }
     return description;
   }
   const std::vector<Slot>& slots() const override { return slots_; }

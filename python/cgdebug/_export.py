@@ -40,7 +40,7 @@ def export(
 
     graph:  only the graph with this label; "eager": calls outside graphs. shape: only this shape.
     upcast: "float32" for bfloat16 and float8 in the NumPy formats, which have neither; without it
-    their bits go out as uint16 and uint8 beside an entry NAME.dtype.
+    their bits go out as uint16 and uint8 beside an entry NAME@dtype.
 
     trace: for "perfetto", a file of torch.profiler's export_chrome_trace, in which the snapshots of
     its time and its rank are then marked.
@@ -211,7 +211,7 @@ def _write_safetensors(work, target, is_stdout):
     for rank, replay, tensors in work.by_replay():
         path = target / f"{file_name(rank, replay)}.safetensors"
         with replacing(path) as file:
-            _export_values.write_safetensors(file, rank, replay, tensors)
+            _export_values.write_safetensors(file, rank, replay, tensors, work.recording.missing)
 
 
 def _write_npz(work, target, is_stdout):
@@ -223,9 +223,9 @@ def _write_npz(work, target, is_stdout):
             array, dtype = _export_values.array_of(snapshot, work.upcast)
             arrays[name] = array
             if dtype:
-                arrays[f"{name}.dtype"] = numpy.array(dtype)
+                arrays[f"{name}@dtype"] = numpy.array(dtype)
             if series.part_text:
-                arrays[f"{name}.part"] = numpy.array(series.part_text)
+                arrays[f"{name}@part"] = numpy.array(series.part_text)
         with replacing(target / f"{file_name(rank, replay)}.npz") as file:
             _export_values.write_npz(file, arrays)
 

@@ -48,11 +48,14 @@ def write_npz(file: typing.BinaryIO, arrays: dict) -> None:
                 numpy.lib.format.write_array(member, numpy.asanyarray(array), allow_pickle=False)
 
 
-def write_safetensors(file: typing.BinaryIO, rank: int, replay: int, tensors: dict) -> None:
-    """`tensors`: name -> (series, snapshot), in graph order. What the format has no place for goes
-    into the entry "cgdebug" of its metadata, as JSON."""
+def write_safetensors(
+    file: typing.BinaryIO, rank: int, replay: int, tensors: dict, missing: list[str]
+) -> None:
+    """`tensors`: name -> (series, snapshot), in graph order. `missing`: what the recording
+    lacks, in sentences. What the format has no place for goes into the entry "cgdebug" of its
+    metadata, as JSON."""
     header: dict = {}
-    about: dict = {"version": 1, "rank": rank, "replay": replay, "tensors": {}}
+    about: dict = {"version": 1, "rank": rank, "replay": replay, "tensors": {}, "missing": missing}
     end = 0
     for name, (series, snapshot) in tensors.items():
         begin, end = end, end + len(snapshot._bytes())

@@ -204,7 +204,7 @@ def test_exports_say_that_it_is_a_part(parts_of_two_runs, tmp_path):
     a.export("npz", tmp_path / "npz")
     [file] = (tmp_path / "npz").glob("*.npz")
     arrays = numpy.load(file)
-    assert arrays["x"].shape == (2, 4) and str(arrays["x.part"]) == text
+    assert arrays["x"].shape == (2, 4) and str(arrays["x@part"]) == text
     a.export("jsonl", tmp_path / "a.jsonl")
     assert f'"part": "{text}"' in (tmp_path / "a.jsonl").read_text()
     for one, name in ((a, "a"), (b, "b")):

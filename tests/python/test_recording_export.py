@@ -128,12 +128,31 @@ def test_damage_is_reported_and_the_rest_is_exported(tmp_path, path):
     )
 
 
+def test_safetensors_know_what_the_recording_lacked(tmp_path, cli):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1]))
+    writer.lose("x", 2, after_replay=1)
+    cgdebug.open(writer.close()).export("safetensors", tmp_path / "out")
+    result = cli("check", tmp_path / "out")
+    assert result.returncode == 3, result.stdout
+    assert "the recording that was exported is not complete: " in result.stdout
+
+
+def test_no_probe_takes_the_place_of_a_dtype_in_npz(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("b", 1, numpy.uint16([0x3F80]), dtype="bfloat16")
+    writer.add("b.dtype", 1, numpy.float32([7]))
+    cgdebug.open(writer.close()).export("npz", tmp_path / "npz")
+    with numpy.load(tmp_path / "npz" / "replay-000001.npz") as arrays:
+        assert arrays["b.dtype"].tolist() == [7] and str(arrays["b@dtype"]) == "bfloat16"
+
+
 def test_numpy_formats_never_change_a_dtype_silently(tmp_path):
     r = cgdebug.open(mixed(tmp_path))
     r.export("npz", tmp_path / "npz")
     with numpy.load(tmp_path / "npz" / "replay-000001.npz") as arrays:
-        assert arrays["b"].tolist() == [0x3F80, 0x4000] and str(arrays["b.dtype"]) == "bfloat16"
-        assert arrays["i"].tolist() == [[1, 2]] and "i.dtype" not in arrays
+        assert arrays["b"].tolist() == [0x3F80, 0x4000] and str(arrays["b@dtype"]) == "bfloat16"
+        assert arrays["i"].tolist() == [[1, 2]] and "i@dtype" not in arrays
     r.export("npy", tmp_path / "npy", upcast="float32")
     array = numpy.load(tmp_path / "npy" / "b" / "replay-000001.npy")
     assert array.dtype == "float32" and array.tolist() == [1, 2]
