@@ -36,6 +36,27 @@ std::string EmptyRangeText(source::Source& source, const Scope& scope) {
       source.Describe().path, scope.first_replay, end, *first, *last, *first, *last);
 }
 
+// Whether `scope` includes replays after the newest one that `source` has of a slot. Its job wanted
+// replays 1, 1 + every, ... of it.
+bool ReachesBeyond(source::Source& source, std::size_t slot, const Scope& scope) {
+  if (scope.is_open_ended()) return true;
+  const Result<std::uint64_t> newest = source.NewestReplay(slot);
+  const std::uint64_t every = std::max(1u, source.slots()[slot].every);
+  return !newest.ok() || *newest + every <= scope.last_replay;
+}
+
+// Whether it does so for a slot that may have, or get, later replays. Only files know where a slot
+// ended.
+bool ReachesOpenEnd(source::Source& source, const Scope& scope, const source::Description& about) {
+  if (!about.is_cut_off && !about.is_growing) return false;
+  if (scope.is_open_ended()) return true;
+  return std::ranges::any_of(WantedSlots(source, scope), [&](std::size_t slot) {
+    const Result<recording::Account> account = source.AccountOf(slot);
+    const bool has_ended = about.is_cut_off && account.ok() && account->is_end_known;
+    return !has_ended && ReachesBeyond(source, slot, scope);
+  });
+}
+
 // Snapshots that the account of a slot counts as missing and that lie in no gap.
 void AddAccounts(source::Source& source, const Scope& scope, const source::Description& about,
                  GapSummary* summary) {
@@ -48,17 +69,17 @@ void AddAccounts(source::Source& source, const Scope& scope, const source::Descr
     const Result<recording::Account> account = source.AccountOf(slot);
     if (!account.ok()) continue;  // reading its snapshots reports the error
     summary->account.Add(*account);
-    if (!is_everything) continue;
     const std::uint64_t missing = account->produced - account->not_wanted - account->kept -
                                   (about.is_growing ? account->unread : 0) +
                                   account->without_values;
-    if (missing > in_gaps[slot]) {
+    if (is_everything && missing > in_gaps[slot]) {
       const std::uint64_t untold = missing - in_gaps[slot];
       summary->sentences.push_back(fmt::format("{} lacks {} snapshot{} of {}: {}", about.path,
                                                untold, untold == 1 ? "" : "s",
                                                source::SlotText(info), ToText(*account)));
       summary->count += untold;
-    } else if (!account->is_end_known && !about.is_growing && !about.is_cut_off) {
+    } else if (!account->is_end_known && !about.is_growing && !about.is_cut_off &&
+               ReachesBeyond(source, slot, scope)) {
       summary->sentences.push_back(
           fmt::format("{} does not know how many snapshots of {} came after its last one",
                       about.path, source::SlotText(info)));
@@ -110,13 +131,14 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
     summary.sentences.push_back("damaged: " + damage);
     ++summary.count;
   }
-  if (scope.is_open_ended() && about.is_cut_off) {
+  const bool lacks_end = ReachesOpenEnd(source, scope, about);
+  if (lacks_end && about.is_cut_off) {
     summary.sentences.push_back(fmt::format("{} ends early ({}): what came after is not in it",
                                             about.path,
                                             about.ending.empty() ? "cut off" : about.ending));
     ++summary.count;
   }
-  if (scope.is_open_ended() && about.is_growing) {
+  if (lacks_end && about.is_growing) {
     summary.goes_on =
         about.kind == "live"
             ? fmt::format("{} goes on: what comes is not in it", about.path)

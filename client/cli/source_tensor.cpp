@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/sources.h"
 #include "client/cli/views/tensor_text.h"
 #include "client/cli/views/terminal.h"
 #include "daemon/core/base/suggest.h"
@@ -139,9 +140,9 @@ Result<FoundTensor> FindTensor(Source& source, const Context& context, const Ins
       return Error{fmt::format("{} has '{}' on several ranks. Type for example: --ranks {}",
                                source.Describe().path, inside.probe, slot_info.rank)};
     }
-    if (found && source.slots()[found->slot].session != slot_info.session) {
+    if (found && !IsOfSameJob(source.slots()[found->slot], slot_info)) {
       return Error{fmt::format("{} has '{}' of several jobs. Type for example: -s {}",
-                               source.Describe().path, inside.probe, ShellWord(slot_info.session))};
+                               source.Describe().path, inside.probe, KeyOfJob(source, slot_info))};
     }
     other_slot = slot;
     const Result<std::optional<Key>> key = FindKey(source, slot, inside);

@@ -52,13 +52,10 @@ Result<void> ParseReplays(std::string_view text, analysis::Scope* scope) {
 int PickSession(Context& context, const std::string& selector,
                 std::unique_ptr<source::Source>* source) {
   const std::string path = (*source)->Describe().path;
-  std::set<std::string> wanted;
+  const std::set<std::string> wanted = UuidsOf(**source, selector);
   std::vector<std::string> labels;
   for (const recording::RecordingReader* reader : (*source)->Recordings()) {
-    for (const recording::Session& session : reader->sessions()) {
-      labels.push_back(session.label);
-      if (MatchesSession(session, selector)) wanted.insert(session.label);
-    }
+    for (const recording::Session& session : reader->sessions()) labels.push_back(session.label);
   }
   if (labels.empty()) {
     return context.Fail(kExitTrouble,
@@ -70,7 +67,7 @@ int PickSession(Context& context, const std::string& selector,
                                     selector, DidYouMean(selector, labels), ShellWord(path)));
   }
   *source = source::Only(std::move(*source),
-                         [&](const source::Slot& slot) { return wanted.contains(slot.session); });
+                         [&](const source::Slot& slot) { return wanted.contains(slot.uuid); });
   return kExitOk;
 }
 
@@ -133,6 +130,28 @@ int AskForJob(Context& context, const std::string& text, const std::string& want
 
 bool MatchesSession(const recording::Session& session, std::string_view selector) {
   return NamesSession(selector, session.label, session.run_id, session.pid, session.uuid);
+}
+
+bool IsOfSameJob(const source::Slot& a, const source::Slot& b) {
+  return a.session == b.session && a.uuid == b.uuid;
+}
+
+std::string KeyOfJob(const source::Source& source, const source::Slot& slot) {
+  constexpr std::size_t kKeyDigits = 8;
+  const bool is_alone = std::ranges::none_of(source.slots(), [&](const source::Slot& other) {
+    return other.session == slot.session && other.uuid != slot.uuid;
+  });
+  return is_alone ? ShellWord(slot.session) : slot.uuid.substr(0, kKeyDigits);
+}
+
+std::set<std::string> UuidsOf(const source::Source& source, std::string_view selector) {
+  std::set<std::string> uuids;
+  for (const recording::RecordingReader* reader : source.Recordings()) {
+    for (const recording::Session& session : reader->sessions()) {
+      if (MatchesSession(session, selector)) uuids.insert(session.uuid);
+    }
+  }
+  return uuids;
 }
 
 int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source) {
@@ -218,6 +237,12 @@ void SayUnread(const Context& context, const source::Source& source) {
   for (const std::string& why : source.Describe().unread) {
     context.Say(PrintableLines("not read: " + why));
   }
+}
+
+void SayNotAll(const Context& context, const analysis::GapSummary& gaps) {
+  const std::size_t more = gaps.sentences.size() - 1;
+  context.Say(PrintableLines(fmt::format("not all of it: {}{}", gaps.sentences.front(),
+                                         more > 0 ? fmt::format(", and {} more", more) : "")));
 }
 
 Result<WhichSlots> WhichOptions::Parse() const {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "client/analysis/align.h"
+#include "client/analysis/gaps.h"
 #include "client/analysis/op_log.h"
 #include "client/cli/context.h"
 #include "client/source/source.h"
@@ -24,8 +26,8 @@ inline constexpr const char* kSourceHelp =
     "NAME.cgrec, a folder of them, .safetensors, live or a session";
 
 // Opens the source; a path that exists wins over a session of the same name. `session` chooses the
-// job: in a file (empty: all jobs), or of "live" (empty: the newest). Returns 0, or what to exit
-// with after the reason has been printed.
+// job: in a file (empty: all jobs), or of "live" (empty: the one that comes first). Returns 0, or
+// what to exit with after the reason has been printed.
 int OpenSource(Context& context, const std::string& text, const std::string& session,
                std::unique_ptr<source::Source>* source);
 // The same with the session that --session names.
@@ -39,6 +41,17 @@ int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogCh
 // Lines that say which ranks of a distributed job the source has. Empty if a file has all of them.
 std::string RanksHere(source::Source& source);
 
+// Processes of one job can have one label: those of a fork, and those of a restart.
+bool IsOfSameJob(const source::Slot& a, const source::Slot& b);
+// What --session takes for the job of `slot`: its label or, if other jobs of the source have the
+// same, the first digits of its uuid.
+std::string KeyOfJob(const source::Source& source, const source::Slot& slot);
+// The uuids of the recorded sessions that `selector` names.
+std::set<std::string> UuidsOf(const source::Source& source, std::string_view selector);
+
+// Prints the first of the sentences about what is missing, for commands whose answer does not say
+// it. Requires: there is one.
+void SayNotAll(const Context& context, const analysis::GapSummary& gaps);
 // Prints which recordings of a folder cannot be read, for commands whose answer does not say it.
 void SayUnread(const Context& context, const source::Source& source);
 

@@ -308,9 +308,9 @@ Result<std::unique_ptr<Source>> OpenRecording(const std::string& directory) {
 }
 
 Result<std::unique_ptr<Source>> OpenRecordings(const std::string& folder,
-                                               const std::vector<std::string>& directories) {
+                                               const std::vector<std::string>& directories,
+                                               std::vector<std::string> unread) {
   std::vector<std::unique_ptr<Source>> parts;
-  std::vector<std::string> unread;
   for (const std::string& directory : directories) {
     Result<std::unique_ptr<Source>> part = OpenRecording(directory);
     if (part.ok()) {

@@ -54,6 +54,27 @@ std::vector<std::string> RecordingsIn(const std::string& folder) {
   return recordings;
 }
 
+namespace {
+
+// What a folder holds beside its recordings and nobody looks at, in sentences.
+std::vector<std::string> LeftAsideIn(const std::string& folder) {
+  std::vector<std::string> sentences;
+  if (const auto files = FilesIn(folder, ".safetensors"); !files.empty()) {
+    sentences.push_back(fmt::format(
+        "{}: a folder of recordings is read without its .safetensors files", files.front()));
+  }
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string path = entry.path().string();
+    if (entry.is_directory(ignored) && !RecordingsIn(path).empty()) {
+      sentences.push_back(fmt::format("{} has recordings of its own: give it as a source", path));
+    }
+  }
+  return sentences;
+}
+
+}  // namespace
+
 Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay,
                                         std::optional<std::uint32_t> iteration) {
   const Result<std::vector<Key>> keys = Keys(slot);
@@ -157,7 +178,7 @@ Result<std::unique_ptr<Source>> Open(const std::string& path) {
   if (failure) return Error{fmt::format("cannot read {}: {}", path, failure.message())};
   if (recording::RecordingReader::IsRecording(path)) return OpenRecording(path);
   if (const auto recordings = RecordingsIn(path); !recordings.empty()) {
-    return OpenRecordings(path, recordings);
+    return OpenRecordings(path, recordings, LeftAsideIn(path));
   }
   if (const auto files = FilesIn(path, ".safetensors"); !files.empty()) {
     return OpenSafetensorsFiles(path, files);

@@ -32,6 +32,7 @@ class Series:
         self._reader, self._path, self._index = reader, path, index
         self.name: str = slot["probe"]
         self.session: str = slot["session"]
+        self._uuid: str = slot["uuid"]  # of its session, "" if unknown
         self.device: str = slot["device"]
         self.site: str = slot["site"]
         self.op: str = slot["op"]

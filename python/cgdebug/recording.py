@@ -155,14 +155,20 @@ class Recording:
         session: str | None = None,
     ) -> Series:
         """One call of a probe. The arguments choose among several captures, calls or jobs
-        (`sessions`)."""
+        (`sessions`). Where processes of one label are together, as after a fork, the first digits
+        of a uuid tell them apart."""
+
+        def is_of_job(series):
+            is_uuid = len(session) >= 4 and series._uuid.startswith(session)
+            return session == series.session or is_uuid
+
         found = [
             series
             for series in self._slots
             if series.name == name
             and graph_id in (None, series.graph_id)
             and invocation in (None, series.invocation)
-            and session in (None, series.session)
+            and (session is None or is_of_job(series))
         ]
         if not found:
             raise KeyError(self._why_no_probe(name))
@@ -173,10 +179,13 @@ class Recording:
                 f"probe {name!r} is on ranks {sorted({s.rank for s in found})}: choose one, for "
                 f"example r.rank({found[0].rank})[{name!r}]"
             )
-        if len({series.session for series in found}) > 1:
+        jobs = {(series.session, series._uuid) for series in found}
+        if len(jobs) > 1:
+            labels = {label for label, _ in jobs}
+            key = found[0].session if len(labels) == len(jobs) else found[0]._uuid[:8]
             raise RecordingError(
-                f"probe {name!r} is of {len({s.session for s in found})} jobs: choose one, for "
-                f"example r.probe({name!r}, session={found[0].session!r})"
+                f"probe {name!r} is of {len(jobs)} jobs: choose one, for "
+                f"example r.probe({name!r}, session={key!r})"
             )
         if len({(series.graph_id, series.invocation) for series in found}) < len(found):
             raise RecordingError(
@@ -361,8 +370,8 @@ class Recording:
         For a single recording they are its catalogue, which the first query brings up to date. They
         are made in memory if the catalogue cannot be written, a snapshot cannot be read, there are
         several recordings, or the source is of another kind. Then columns that only a catalogue has
-        are NULL: ordinals, places in the files, processes of sessions, marks. A snapshot that
-        cannot be read is a row of NULLs.
+        are NULL: ordinals, places in the files, marks, and of sessions all but the uuid, the label
+        and the rank. A snapshot that cannot be read is a row of NULLs.
         """
         return rows_of(self._reader.query(query, parameters))
 

@@ -103,7 +103,7 @@ class Reader {
   py::list Slots() {
     py::list list;
     for (const Slot& slot : source_->slots()) {
-      list.append(py::dict("probe"_a = slot.probe, "session"_a = slot.session,
+      list.append(py::dict("probe"_a = slot.probe, "session"_a = slot.session, "uuid"_a = slot.uuid,
                            "device"_a = slot.device, "site"_a = slot.site, "shard"_a = slot.shard,
                            "part"_a = slot.part, "op"_a = slot.op, "in_body"_a = slot.in_body,
                            "dtype"_a = slot.dtype_name, "shape"_a = py::tuple(py::cast(slot.shape)),

@@ -290,6 +290,31 @@ def test_diff_never_says_same_over_a_gap(world, name):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_a_range_with_a_last_replay_hides_no_gap(world, name):
+    case = world.cases[name]
+    scope = (case.probe, "--replays", "1..1000000")
+    check = world.cli("check", case.source, *scope)
+    assert check.returncode == (1 if case.found else 3 if case.gap else 0), check.stdout
+    diff = world.cli("diff", case.source, case.source, *scope, "--equal-nan")
+    assert diff.returncode == (0 if not case.gap and not case.grows else 3), diff.stdout
+
+
+def test_a_range_before_a_cut_end_is_whole(world):
+    case = world.cases["recorded, daemon killed"]
+    scope = (case.probe, "--replays", f"1..{case.kept - 1}")
+    assert world.cli("diff", case.source, case.source, *scope).returncode == 0
+    scope = (case.probe, "--replays", f"1..{case.kept + 1}")
+    assert world.cli("diff", case.source, case.source, *scope).returncode == 3
+
+
+@pytest.mark.parametrize("name", [case for case in CASES if case.startswith("recorded")])
+def test_query_says_what_is_missing(world, name):
+    case = world.cases[name]
+    result = world.cli("query", case.source, "SELECT * FROM v_snapshots")
+    assert ("not all of it" in result.stderr) == case.gap, result.stderr
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_info_and_stats_say_what_is_missing(world, name):
     case = world.cases[name]
     info = world.cli("info", case.source, case.probe).stdout

@@ -221,6 +221,10 @@ def test_a_diff_over_rows_that_only_one_has_is_inconclusive(debug_mode, cli, tmp
     done = cli("ops", "diff", f"{path}@g:eager#1", f"{path}@g:eager#2")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "2 rows are only in B" in done.stdout
+    newest = cli("ops", "diff", path, path)
+    assert newest.returncode == 3, "the older run was not compared"
+    assert "both.cgrec has 2 op logs, and only the newest was compared" in newest.stdout
+    assert cli("ops", "diff", f"{path}@g:eager", f"{path}@g:eager").returncode == 0
 
 
 def test_the_line_of_an_eager_run_shows_that_run_whatever_came_later(debug_mode, cli):

@@ -7,6 +7,7 @@ import signal
 import pytest
 import torch
 
+import cgdebug
 from cgdebug import TensorRecord, _native
 from conftest import remove_segments_of, segments, wait_until
 
@@ -203,3 +204,30 @@ def test_full_shared_memory_is_a_clear_error(probe):
     q = probe(TensorRecord(), name="small")
     q(torch.ones(2))
     assert len(q.records()) == 1
+
+
+def test_a_command_that_names_no_job_means_the_newest_that_is_alive(daemon, cli, job, tmp_path):
+    """As `status` and `show` do. A newer job that has ended is named."""
+    code = """
+        p = CudaGraphTensorProbe("p", [TensorRecord()], mode="always")
+        p(torch.tensor([float(sys.argv[1])]))
+        print(cgdebug._native.probe_module().session()["uuid"][:8])
+        sys.stdin.readline()
+    """
+    alive = job(code, arguments=["1"])
+    key = alive.line()
+    ended = job(code, arguments=["nan"])
+    other = ended.line()
+    wait_until(lambda: other in cli("ps").stdout, "the newer one is known")
+    ended.process.kill()
+    ended.process.wait()
+    wait_until(lambda: other not in cli("ps").stdout, "the daemon saw its death")
+    for command in (["check"], ["stats"], ["query", "SELECT * FROM v_snapshots"]):
+        result = cli(*command)
+        assert result.returncode in (0, 3), result.stdout + result.stderr
+        assert "ended: cgdebug-cli" in result.stderr and f"-s {other}" in result.stderr
+    assert cli("check", "-s", other).returncode == 1
+    frozen = tmp_path / "frozen.cgrec"
+    cli("freeze", "-o", frozen)
+    sessions = cgdebug.open(frozen).sql("SELECT uuid FROM session")
+    assert [session.uuid[:8] for session in sessions] == [key]

@@ -117,3 +117,40 @@ def test_each_call_of_a_probe_has_its_own_curve(tmp_path):
         if event["ph"] == "C" and "mean" in event["args"]:
             curves.setdefault(event["name"], []).append(event["args"]["mean"])
     assert curves == {"x mean": [2, 2], "x@g:1#3 mean": [3, 3, 3, 3]}
+
+
+def test_processes_of_one_label_are_told_apart_by_their_uuids(tmp_path, cli):
+    path = tmp_path / "fork.cgrec"
+    writer = Writer(path)
+    writer.add("x", 1, numpy.float32([1]))
+    child = writer._writer.add_session("c" * 32, "job", -1)
+    slot = writer._writer.add_slot(child, "x", "float32", (1,))
+    writer._writer.append(slot, 1, numpy.float32([numpy.nan]))
+    writer.close()
+    assert "all = 1" in cli("show", f"{path}:x@1", "-s", "00000000").stdout
+    assert "1 NaN" in cli("show", f"{path}:x@1", "-s", "cccccccc").stdout
+    unclear = cli("show", f"{path}:x@1")
+    assert (
+        unclear.returncode == 4 and "several jobs. Type for example: -s cccccccc" in unclear.stderr
+    )
+    assert cli("check", path, "-s", "00000000").returncode == 0
+    found = cli("check", path)
+    assert found.returncode == 1 and "-s cccccccc" in found.stdout + found.stderr
+    r = cgdebug.open(path)
+    with pytest.raises(RecordingError, match="of 2 jobs: .*session='00000000'"):
+        r["x"]
+    assert r.probe("x", session="00000000")[1].numpy() == [1]
+    sessions = r.sql("SELECT uuid FROM session ORDER BY uuid")
+    assert [row.uuid[:4] for row in sessions] == ["0000", "cccc"]
+
+
+def test_a_folder_tells_what_it_was_read_without(tmp_path, cli):
+    write(tmp_path / "a.cgrec")
+    (tmp_path / "more").mkdir()
+    write(tmp_path / "more" / "b.cgrec")
+    cgdebug.open(tmp_path / "a.cgrec").export("safetensors", tmp_path / "values")
+    (tmp_path / "values" / "replay-000001.safetensors").rename(tmp_path / "c.safetensors")
+    result = cli("check", tmp_path)
+    assert result.returncode == 3 and "nothing found" not in result.stdout
+    assert "more has recordings of its own" in result.stdout
+    assert "c.safetensors: a folder of recordings is read without" in result.stdout

@@ -65,7 +65,9 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
                        ShellWord(command.source) + context.SameJob());
   }
   if (context.options.json) {
-    Context::PrintJson(analysis::CheckJson(*source, *check));
+    Json answer = analysis::CheckJson(*source, *check);
+    answer["ranks"] = RanksHere(*source);
+    Context::PrintJson(answer);
   } else {
     std::string text = analysis::CheckText(*source, *check, command.max_rows);
     if (const std::string head = source->Describe().head; !head.empty()) text = head + "\n" + text;
@@ -76,9 +78,11 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
     const source::Slot& slot = source->slots()[check->first->slot];
     const source::Snapshot& snapshot = check->first->snapshot;
     // A source of one session alone does not say that its file has several.
-    const bool names_session = HasSeveralJobs(*source) || !context.options.session.empty();
+    const std::string job = KeyOfJob(*source, slot);
+    const bool names_session = HasSeveralJobs(*source) || job != ShellWord(slot.session) ||
+                               !context.options.session.empty();
     const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
-                              (names_session ? " -s " + ShellWord(slot.session) : "");
+                              (names_session ? " -s " + job : "");
     if (analysis::ParseOpText(slot.op)) {
       context.Hint(OpsCommandOf(command.source, slot, snapshot.key.replay) + among);
     } else {

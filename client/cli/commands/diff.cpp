@@ -103,6 +103,13 @@ int RunDiff(Context& context, DiffCommand& command) {
   } else {
     const std::string text = PrintableLines(analysis::DiffText(*a, *b, *diff));
     Context::Print(HighlightedDiff(context.out, text) + "\n");
+    for (source::Source* source : {a.get(), b.get()}) {
+      const source::Description about = source->Describe();
+      if (about.kind != "recordings") continue;
+      if (const std::string ranks = RanksHere(*source); !ranks.empty()) {
+        context.Note(PrintableLines(about.path + ": " + ranks.substr(0, ranks.size() - 1)));
+      }
+    }
   }
   if (!context.options.json && diff->probes.empty()) {
     context.Say("the two have no probe in common. Align by place in the graph with: --by order");

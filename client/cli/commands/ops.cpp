@@ -325,12 +325,20 @@ int RunOps(Context& context, const OpsCommand& command) {
 
 int RunOpsDiff(Context& context, const OpsCommand& command) {
   OpLog a, b;
-  std::vector<std::string> others;
+  std::vector<std::string> not_compared;
   for (auto [text, log] : {std::pair(&command.a, &a), std::pair(&command.b, &b)}) {
+    std::vector<std::string> others;
     const int failed = OpenLog(context, *text, "", log, &others);
     if (failed != kExitOk) return failed;
+    const Result<Where> where = ParseWhere(context, *text, "");
+    if (others.empty() || !where->choice.graph.empty()) continue;
+    not_compared.push_back(fmt::format(
+        "{} has {} op logs, and only the newest was compared. Choose one with: cgdebug-cli ops "
+        "diff A@g:LOG B@g:LOG, for example {}@g:{}",
+        *text, others.size() + 1, *text, others.back()));
   }
-  const analysis::OpDiff diff = analysis::DiffOpLogs(a, b);
+  analysis::OpDiff diff = analysis::DiffOpLogs(a, b);
+  diff.missing.insert(diff.missing.end(), not_compared.begin(), not_compared.end());
   if (context.options.json) {
     Context::PrintJson(analysis::OpDiffJson(a, b, diff));
   } else {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/analysis/gaps.h"
 #include "client/analysis/json_number.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
@@ -160,6 +161,9 @@ int RunQuery(Context& context, const QueryOptions& options) {
   const Result<source::Database> database = source::MakeDatabase(*source);
   if (!database.ok()) return context.Fail(kExitTrouble, database.error().message);
   SayDamaged(context, *source, database->get());
+  const analysis::GapSummary gaps = analysis::SummarizeGaps(*source, analysis::Scope());
+  if (!gaps.sentences.empty()) SayNotAll(context, gaps);
+  if (!gaps.goes_on.empty()) context.Note(PrintableLines(gaps.goes_on));
   const Result<QueryResult> result = source::Query(database->get(), options.words.back());
   if (!result.ok()) {
     return context.Fail(

@@ -212,29 +212,17 @@ class Reading {
       std::unique_ptr<source::Source> source = *std::move(opened);
       seen_[path].is_growing = source->Describe().is_growing;
       if (!session.empty()) {
-        const std::set<std::string> wanted = SessionsOf(*source, session);
+        const std::set<std::string> wanted = UuidsOf(*source, session);
         if (wanted.empty()) continue;
         is_any = true;
-        source = source::Only(std::move(source), [&](const source::Slot& slot) {
-          return wanted.contains(slot.session);
-        });
+        source = source::Only(std::move(source),
+                              [&](const source::Slot& slot) { return wanted.contains(slot.uuid); });
       }
       if (const int failed = Take(*source, path); failed != kExitOk) return failed;
     }
     if (is_any || command_.follow) return kExitOk;
     return context_.Fail(kExitNoMatch, fmt::format("no recording in {} has a session '{}'",
                                                    command_.source, session));
-  }
-
-  static std::set<std::string> SessionsOf(const source::Source& source,
-                                          const std::string& selector) {
-    std::set<std::string> labels;
-    for (const recording::RecordingReader* reader : source.Recordings()) {
-      for (const recording::Session& session : reader->sessions()) {
-        if (MatchesSession(session, selector)) labels.insert(session.label);
-      }
-    }
-    return labels;
   }
 
   int Take(source::Source& source, const std::string& path) {

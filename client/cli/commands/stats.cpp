@@ -81,10 +81,7 @@ int RunStats(Context& context, const OverviewOptions& options, const StatsView& 
     analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
     analysis::AddUnreadable(*source, scope, &gaps);
     if (gaps.count > 0 && !gaps.sentences.empty()) {
-      context.Say(PrintableLines(fmt::format(
-          "not all of it: {}{}", gaps.sentences.front(),
-          gaps.sentences.size() > 1 ? fmt::format(", and {} more", gaps.sentences.size() - 1)
-                                    : "")));
+      SayNotAll(context, gaps);
     }
     if (context.options.plain) return failed;
     Context::Print(PrintableLines(RanksHere(*source)));

@@ -43,7 +43,9 @@ std::string RecordingText(const live::Recording& recording, const Style& style) 
   const std::uint64_t waiting = recording.snapshots - recording.durable_snapshots;
   if (waiting > 0) text += fmt::format(", {} not on the disk yet", FormatGrouped(waiting));
   const std::uint64_t missing = recording.lost + recording.refused;
-  if (missing > 0) text += ", " + style.Yellow(FormatGrouped(missing) + " lost");
+  // A recording that has stopped does not count for long what comes after it.
+  const char* const least = recording.refused > 0 ? "at least " : "";
+  if (missing > 0) text += ", " + style.Yellow(least + FormatGrouped(missing) + " lost");
   return text;
 }
 
