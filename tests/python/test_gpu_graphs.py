@@ -161,13 +161,15 @@ DUMP = """
     stats = CudaGraphTensorProbe("dump.stats", [TensorStats()])
     values = CudaGraphTensorProbe("dump.values", [TensorRecord(2)])
     large = CudaGraphTensorProbe("dump.large", [TensorStats()])
+    part = CudaGraphTensorProbe("dump.part", [TensorRecord(2, part="stride:4")])
+    kept = CudaGraphTensorProbe("dump.kept", [TensorRecord(2, where="device", part="stride:4")])
     x = torch.ones(1000, device="cuda")
     z = torch.ones(1 << 21, dtype=torch.bfloat16, device="cuda")
     (x * 2).exp()
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with (dm := cgdebug.debug_mode()), torch.cuda.graph(graph):
         y = x * 2
-        stats(y), values(y), large(z)
+        stats(y), values(y), large(z), part(y), kept(y)
         y.exp()
     graph.debug_dump(path)
     text = open(path).read()
@@ -189,6 +191,7 @@ def test_dumps_name_the_kernels_of_probes_and_of_rows(daemon, job, tmp_path):
     assert {("probe dump.stats", "Stats"), ("probe dump.stats", "StatsLeaf")} <= set(found), told
     assert {("probe dump.values", "Stage"), ("probe dump.values", "Leaf")} <= set(found), told
     assert ("probe dump.large", "TensorCoreStats") in found, told
+    assert {("probe dump.part", "Gather"), ("probe dump.kept", "DeviceGather")} <= set(found), told
     rows = [name for name, kernel in found if kernel == "OpLogParts"]  # one or more batches
     assert rows and "in/mul_0.self" in rows[0] and "fwd/exp_0" in rows[-1], told
     assert len(found) == told["nodes"] - 2, "the two kernels of the job have no name"
