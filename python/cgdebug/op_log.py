@@ -9,9 +9,10 @@ import weakref
 
 import torch
 
-from . import _debug_mode, _native
-from ._op_scopes import Scope
-from ._oplog import UNKNOWN, Coverage, OpLog
+from . import _native
+from ._op_log import torch_debug_mode
+from ._op_log.rows import UNKNOWN, Coverage, OpLog
+from ._op_log.scopes import Scope
 from ._reader import recording_module
 from .snapshot import Stats
 
@@ -235,7 +236,7 @@ class OpLogView:
         if isinstance(other, OpLogView):
             a, b = _plain(self), _plain(other)
         else:
-            a, b = _beside_debug_mode(self, list(map(_debug_mode.from_torch, other)))
+            a, b = _beside_debug_mode(self, list(map(torch_debug_mode.from_torch, other)))
         verdict, first, text = recording_module().diff_ops(a, b)
         return OpLogDiff(verdict, first, text)
 
@@ -248,7 +249,7 @@ class OpLogView:
         match_debug_mode().
 
         Fails: ValueError; RuntimeError if torch has no DebugMode."""
-        return [_debug_mode.to_torch(one) for one in self._calls(hash_fn)]
+        return [torch_debug_mode.to_torch(one) for one in self._calls(hash_fn)]
 
     def match_debug_mode(self, logs: typing.Sequence[typing.Any]) -> DebugModePair:
         """Both logs cut down to what both have:
@@ -261,12 +262,12 @@ class OpLogView:
         are added up in another order; for floats of 16 and 8 bits by less than 2e-6 (TensorStats).
 
         Fails: RuntimeError if torch has no DebugMode."""
-        leaves = _debug_mode.match(self.rows, list(map(_debug_mode.from_torch, logs)))
-        theirs, ours = _debug_mode.matched(leaves)
-        compared = {leaf.row.name for leaf in leaves if _debug_mode.is_comparable(leaf)}
+        leaves = torch_debug_mode.match(self.rows, list(map(torch_debug_mode.from_torch, logs)))
+        theirs, ours = torch_debug_mode.matched(leaves)
+        compared = {leaf.row.name for leaf in leaves if torch_debug_mode.is_comparable(leaf)}
         return DebugModePair(
-            [_debug_mode.to_torch(one) for one in theirs],
-            [_debug_mode.to_torch(one) for one in ours],
+            [torch_debug_mode.to_torch(one) for one in theirs],
+            [torch_debug_mode.to_torch(one) for one in ours],
             tuple(row.name for row in self.rows if row.name not in compared),
         )
 
@@ -275,16 +276,16 @@ class OpLogView:
         Needs no such torch.
 
         Fails: OSError, ValueError."""
-        _debug_mode.save(self._calls(hash_fn), path)
+        torch_debug_mode.save(self._calls(hash_fn), path)
 
-    def _calls(self, hash_fn: str | typing.Sequence[str]) -> list[_debug_mode.Call]:
+    def _calls(self, hash_fn: str | typing.Sequence[str]) -> list[torch_debug_mode.Call]:
         hashes = [hash_fn] if isinstance(hash_fn, str) else list(hash_fn)
-        if not hashes or not set(hashes) <= set(_debug_mode.HASHES):
+        if not hashes or not set(hashes) <= set(torch_debug_mode.HASHES):
             raise ValueError(
-                f"hash_fn must be one or both of {', '.join(map(repr, _debug_mode.HASHES))}, not "
-                f"{hash_fn!r}"
+                f"hash_fn must be one or both of "
+                f"{', '.join(map(repr, torch_debug_mode.HASHES))}, not {hash_fn!r}"
             )
-        return _debug_mode.calls_of(self.rows, hashes)
+        return torch_debug_mode.calls_of(self.rows, hashes)
 
     def __str__(self) -> str:
         of = f"graph {self.graph}" if self.graph else "eager"
@@ -316,7 +317,7 @@ def load_debug_mode(path) -> list:
     and match_debug_mode(). Needs no torch that writes such files.
 
     Fails: OSError; ValueError: it is no such file."""
-    return _debug_mode.load(path)
+    return torch_debug_mode.load(path)
 
 
 def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLogView:
@@ -456,9 +457,9 @@ def _plain_rows(rows: typing.Iterable[OpRow]) -> list[dict[str, typing.Any]]:
     ]
 
 
-def _beside_debug_mode(view: OpLogView, calls: list[_debug_mode.Call]):
+def _beside_debug_mode(view: OpLogView, calls: list[torch_debug_mode.Call]):
     """Both logs as `diff_ops` takes them, with no other numbers than the norms and the hashes."""
-    leaves = _debug_mode.match(view.rows, calls)
+    leaves = torch_debug_mode.match(view.rows, calls)
     inputs = {row.number for row in view.rows if row.op == "input"}
     ours = _plain(view)
     a = {
@@ -468,16 +469,16 @@ def _beside_debug_mode(view: OpLogView, calls: list[_debug_mode.Call]):
     for row in a.values():
         row["inputs"] = tuple(number for number in row["inputs"] if number not in inputs)
     for leaf in leaves:
-        norm, xor_hash = _debug_mode.judge(leaf)
+        norm, xor_hash = torch_debug_mode.judge(leaf)
         if norm is None and xor_hash is None:
             continue
         shape, row = leaf.row.shape, a[leaf.row.number]
         their_norm = None if norm is None else leaf.norm
         their_hash = None if xor_hash is None else leaf.xor_hash
-        row["stats"] = dataclasses.asdict(_debug_mode.stats_of(norm, xor_hash, shape))
-        stats = _debug_mode.stats_of(their_norm, their_hash, shape)
+        row["stats"] = dataclasses.asdict(torch_debug_mode.stats_of(norm, xor_hash, shape))
+        stats = torch_debug_mode.stats_of(their_norm, their_hash, shape)
         b.append(row | {"stats": dataclasses.asdict(stats)})
-    for number, (call, dtype, shape) in enumerate(_debug_mode.unmatched(calls, leaves), 1):
+    for number, (call, dtype, shape) in enumerate(torch_debug_mode.unmatched(calls, leaves), 1):
         b.append(
             {
                 "number": len(view.rows) + number,

@@ -13,9 +13,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import _native, _site
-from ._capture_cost import CaptureCost
 from ._native import has_ordered_effects
-from ._op_scopes import Scope, captured_before
+from ._op_log.capture_cost import CaptureCost
+from ._op_log.scopes import Scope, captured_before
 from ._watching import compiled, graphed, hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import Place, lock

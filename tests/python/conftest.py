@@ -435,4 +435,4 @@ def debug_mode(request, daemon):
     for one in made:
         one.close()
     assert _get_current_dispatch_mode_stack() == []
-    assert not cgdebug._op_scopes._scopes
+    assert not cgdebug._op_log.scopes._scopes

@@ -267,12 +267,13 @@ def test_a_model_on_another_device_or_with_other_shapes_does_not_pass(log_of):
 
 TOLD_JOB = """
     import types
-    from cgdebug import _capture_cost, _op_scopes, _torch_logs
+    from cgdebug import _torch_logs
+    from cgdebug._op_log.capture_cost import CaptureCost
     dm = debug_mode(eager=True)
     with dm:
         torch.ones(3, dtype=torch.complex64).real.exp()
     (log,) = dm._scope.logs
-    cost = _capture_cost.CaptureCost(log.graph, len(log.rows), 7, 0.25)
+    cost = CaptureCost(log.graph, len(log.rows), 7, 0.25)
     _torch_logs.op_log_captured(log, cost)
     probe = CudaGraphTensorProbe("told", [TensorStats()], mode="always")
     probe(torch.ones(2, 3))

@@ -8,7 +8,7 @@ import torch
 
 import cgdebug
 from cgdebug import TensorStats, _dtypes
-from cgdebug._oplog import _order_of
+from cgdebug._op_log.rows import _order_of
 from conftest import capture, own_session
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("daemon")]

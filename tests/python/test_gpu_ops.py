@@ -11,7 +11,7 @@ import torch.nn.attention
 from torch import nn
 
 import cgdebug
-from cgdebug._oplog import OpLog
+from cgdebug._op_log.rows import OpLog
 from conftest import capture
 from op_logs import capture_in, check_names, hash_of, needs_mode
 
@@ -792,7 +792,7 @@ def test_watch_of_level_op_logs_captures_alone(daemon):
         assert "fwd/layers.1.up/addmm_0" in rows
         assert all("/layers.1." in name for name in rows), rows
         assert set(rows) <= set(w.explain().seen)
-    assert not cgdebug._op_scopes._scopes
+    assert not cgdebug._op_log.scopes._scopes
     graph.replay()
     torch.cuda.synchronize()
 

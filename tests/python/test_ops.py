@@ -17,7 +17,7 @@ import torch._dynamo
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import cgdebug
-from cgdebug import _op_mode, _op_scopes
+from cgdebug._op_log import recorder, scopes, triton_kernels
 from conftest import own_session
 from op_logs import SIZE, check_names, make, needs_mode, tokens, train
 
@@ -505,7 +505,7 @@ def test_wrong_arguments_are_refused(wrong):
 
 def test_every_c10d_op_that_writes_is_in_the_table():
     torch.distributed.is_available() or pytest.skip("torch has no torch.distributed")
-    from cgdebug._ops.written import _C10D_RESULTS
+    from cgdebug._op_log.written import _C10D_RESULTS
 
     names = [
         name.removeprefix("c10d::")
@@ -518,8 +518,8 @@ def test_every_c10d_op_that_writes_is_in_the_table():
 
 
 def test_the_mode_lets_compiled_code_run_compiled():
-    assert _op_mode.OpMode.ignore_compile_internals()
-    assert _op_mode.OpMode.supports_higher_order_operators
+    assert recorder.OpMode.ignore_compile_internals()
+    assert recorder.OpMode.supports_higher_order_operators
 
 
 # --- distributed ----------------------------------------------------------------------------------
@@ -781,7 +781,7 @@ def test_what_is_deleted_in_any_order_leaves_nothing(daemon, order):
         gc.collect()
         assert _get_current_dispatch_mode_stack() == []
         assert counted.is_still_compiled()
-    assert not _op_scopes._scopes
+    assert not scopes._scopes
 
 
 def test_a_collective_is_not_seen_before_it_is_waited_for(log_of):
@@ -798,15 +798,13 @@ def test_a_collective_is_not_seen_before_it_is_waited_for(log_of):
 
 def launch(kernel, signature, mutated, *tensors, custom=False):
     """Calls `kernel` as Inductor's compiled code does."""
-    from cgdebug import _op_kernels
-
     tuner = types.SimpleNamespace(
         triton_meta={"signature": dict.fromkeys(signature)},
         mutated_arg_names=mutated,
         fn=types.SimpleNamespace(__name__="triton_poi_0"),
         custom_kernel=custom,
     )
-    _op_kernels._run_of_inductor(lambda tuner, *args, **_: kernel(*args))(tuner, *tensors)
+    triton_kernels._run_of_inductor(lambda tuner, *args, **_: kernel(*args))(tuner, *tensors)
 
 
 def add_one(x, out):
@@ -846,7 +844,7 @@ def test_what_goes_wrong_around_a_kernel_is_noted_and_does_not_reach_it(debug_mo
     x = torch.ones(4)
     with (dm := debug_mode(level="kernel")):
         with monkeypatch.context() as patch:
-            patch.setattr("cgdebug._ops.names.current_place", fail)
+            patch.setattr("cgdebug._op_log.names.current_place", fail)
             launch(add_one, ["in_ptr0", "out_ptr1"], ["in_ptr0"], x, x)
         x.exp()
     log = dm.log()

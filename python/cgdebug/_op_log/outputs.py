@@ -13,8 +13,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._mode_utils import no_dispatch
 
-from ._op_mode import Recorder
-from ._ops import names, written
+from . import names, written
+from .recorder import Recorder
 
 _FIRST_UNLOGGED = 1 << 32  # numbers of what was written and has no row of its own
 

@@ -16,8 +16,8 @@ import typing
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from . import _accepted, _native, _site, _torch_logs
-from .actions import TensorStats, enabled_actions, native_options
+from .. import _accepted, _native, _site, _torch_logs
+from ..actions import TensorStats, enabled_actions, native_options
 
 _MAX_OP_BYTES = 511  # layout::kMaxOpBytes
 _MAX_GAPS = 64  # different ones

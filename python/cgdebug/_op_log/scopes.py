@@ -13,13 +13,13 @@ import weakref
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import _graphs, _native, _op_kernels, _torch_logs
-from ._capture_cost import CaptureCost
-from ._op_mode import OpMode, Recorder, leave
-from ._op_outputs import OutputRecorder
-from ._oplog import GapRows, OpLog
-from ._ops import names
-from ._watching.modules import is_selected
+from .. import _graphs, _native, _torch_logs
+from .._watching.modules import is_selected
+from . import names, triton_kernels
+from .capture_cost import CaptureCost
+from .outputs import OutputRecorder
+from .recorder import OpMode, Recorder, leave
+from .rows import GapRows, OpLog
 
 # What a recorder does while the job waits.
 _TIMED = (
@@ -178,7 +178,7 @@ class _Following:
         self._mode = OpMode(self._recorder)
         self._hooks = names.ModuleHooks(modules)
         try:
-            _op_kernels.follow(self._recorder)
+            triton_kernels.follow(self._recorder)
             self._mode.__enter__()
         except BaseException:
             self.end()
@@ -194,7 +194,7 @@ class _Following:
         self._hooks.enter(module)
 
     def end(self) -> None:
-        _op_kernels.unfollow(self._recorder)
+        triton_kernels.unfollow(self._recorder)
         try:
             leave(self._mode)
         finally:

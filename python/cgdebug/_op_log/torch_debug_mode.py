@@ -17,11 +17,11 @@ import typing
 
 import torch
 
-from ._dtypes import table
-from .snapshot import Stats
+from .._dtypes import table
+from ..snapshot import Stats
 
 if typing.TYPE_CHECKING:
-    from .op_log import OpRow
+    from ..op_log import OpRow
 
 FORMAT = "torch.utils._debug_mode.DebugMode.logs"
 VERSION = 1

@@ -13,11 +13,11 @@ import typing
 
 import torch
 
-from ._ops import names
-from ._ops.written import storage_of
+from . import names
+from .written import storage_of
 
 if typing.TYPE_CHECKING:
-    from ._op_mode import Recorder
+    from .recorder import Recorder
 
 _recorders: list[Recorder] = []
 _wrapped: set[str] = set()

@@ -16,10 +16,10 @@ import typing
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import _accepted, _native
-from ._oplog import UNKNOWN, Nodes, OpLog
-from ._ops import names, written
-from ._ops.written import Kind
+from .. import _accepted, _native
+from . import names, written
+from .rows import UNKNOWN, Nodes, OpLog
+from .written import Kind
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable
