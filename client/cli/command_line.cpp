@@ -101,6 +101,12 @@ std::string NoNumber(const std::string& said) {
                      said.substr(equals + 3));
 }
 
+// " record start"; empty for the program itself.
+std::string WordsOf(const CLI::App* app) {
+  if (app->get_parent() == nullptr) return {};
+  return WordsOf(app->get_parent()) + " " + app->get_name();
+}
+
 std::vector<std::string> SubNames(const CLI::App* app) {
   std::vector<std::string> names;
   for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; })) {
@@ -160,7 +166,7 @@ int CommandLine::Explain(const CLI::ParseError& error) {
     Context::Print(fmt::format("{}\n", error.what()));
     return kExitOk;
   }
-  const std::string verb = parsed == &app_ ? "" : " " + parsed->get_name();
+  const std::string verb = WordsOf(parsed);
   const std::string help = fmt::format("Type: {}{} --help", kProgram, verb);
   const bool lacks_verb =
       dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !SubNames(parsed).empty();

@@ -60,6 +60,23 @@ TEST_F(CommandsTest, UnknownVerbsAndOptionsGetTheNearest) {
   EXPECT_THAT(Cli(too_many).err, HasSubstr("--count is too large"));
 }
 
+TEST_F(CommandsTest, ErrorsNameTheHelpOfTheWholeCommand) {
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {
+      {{"record", "start", "runs/a.cgrec"}, "Type: cgdebug-cli record start --help"},
+      {{"record", "start", "--foo"}, "cgdebug-cli record start has no option '--foo'"},
+      {{"record", "stop", "a", "b"}, "Type: cgdebug-cli record stop --help"},
+      {{"daemon", "logs", "--lines", "foo"}, "Type: cgdebug-cli daemon logs --help"},
+      {{"ops", "diff", "a"}, "Type: cgdebug-cli ops diff --help"},
+      {{"help", "record", "foo"}, "no command 'foo'. Type: cgdebug-cli record --help"},
+      {{"help", "foo"}, "no command 'foo'. Type: cgdebug-cli --help"},
+  };
+  for (const auto& [words, text] : wrong) {
+    const ProcessResult result = Cli(words);
+    EXPECT_EQ(result.code, 2) << text;
+    EXPECT_THAT(result.err, HasSubstr(text));
+  }
+}
+
 TEST_F(CommandsTest, HelpBeginsWithExamples) {
   for (const char* verb :
        {"run", "ps", "status", "probes", "tail", "show", "check", "diff", "doctor", "daemon"}) {

@@ -69,6 +69,7 @@ int RunHelp(Context& context, const HelpOptions& options) {
     Context::PrintRaw(Manual(*app));
     return kExitOk;
   }
+  std::string typed = "cgdebug-cli";
   for (const std::string& word : options.words) {
     std::vector<std::string> names;
     const CLI::App* found = nullptr;
@@ -77,10 +78,11 @@ int RunHelp(Context& context, const HelpOptions& options) {
       if (!sub->get_group().empty()) names.push_back(sub->get_name());
     }
     if (found == nullptr) {
-      return context.Fail(kExitTrouble, fmt::format("no command '{}'.{} Type: cgdebug-cli --help",
-                                                    word, DidYouMean(word, names)));
+      return context.Fail(kExitTrouble, fmt::format("no command '{}'.{} Type: {} --help", word,
+                                                    DidYouMean(word, names), typed));
     }
     app = found;
+    typed += " " + word;
   }
   Context::Print(HelpOf(*app));
   return kExitOk;
