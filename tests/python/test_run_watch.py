@@ -217,6 +217,8 @@ def test_globs_that_choose_nothing_are_said_once_and_the_job_goes_on(run):
     )
     assert "ran" in done.stdout
     assert done.stderr.count("Net is not watched, as CGDEBUG_WATCH asks: no module matches") == 1
+    (line,) = [line for line in done.stderr.splitlines() if "next:" in line]
+    assert " run --watch '*' " in line and "layer.*" not in line and line.endswith("job.py")
 
 
 HALF_IMPORTED = """

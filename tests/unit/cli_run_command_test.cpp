@@ -25,7 +25,7 @@ TEST_F(CommandsTest, RunPassesTheExitCodeTheEnvironmentAndTheSummary) {
   EXPECT_EQ(result.code, 7);
   EXPECT_EQ(result.out, "1 " + (dir_ / "daemon.sock") + " sh\n");
   EXPECT_THAT(result.err, HasSubstr("job exited 7. No probe was seen"));
-  EXPECT_THAT(result.err, HasSubstr("next:  cgdebug-cli doctor"));
+  EXPECT_THAT(result.err, HasSubstr(" run --watch '*' -- sh -c 'echo "));
 }
 
 TEST_F(CommandsTest, RunSumsUpTheSessionsOfItsRunOnly) {

@@ -136,6 +136,15 @@ TEST(RunExitCode, NoProbeAtAllIsNotAPass) {
   EXPECT_THAT(SummaryText(summary, {}, Style()), HasSubstr("No probe was seen"));
 }
 
+TEST(RunSummary, LeadsFromNoProbeToAWatchOfAllIfThereIsOne) {
+  RunSummary summary;
+  EXPECT_EQ(NextCommands(summary, "", "watch").front(), "cgdebug-cli doctor")
+      << "whether it had one is not known";
+  summary.complete = true;
+  EXPECT_EQ(NextCommands(summary, "", "watch").front(), "watch");
+  EXPECT_EQ(NextCommands(summary, "", "").front(), "cgdebug-cli doctor");
+}
+
 TEST(RunExitCode, ADaemonThatHasNotReadEverythingDoesNotSayThatThereWasNoProbe) {
   const RunSummary summary;
   EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitInconclusive);

@@ -197,6 +197,30 @@ std::string LogOpsCommand(const RunOptions& options) {
   return command;
 }
 
+// What runs the job again and watches all of its modules; empty if this run did. Whoever watches
+// something else than modules still does.
+std::string WatchAllCommand(const Context& context, const RunOptions& options) {
+  std::string all = "*";
+  for (const char* level : {"graph:", "op:", "kernel:", "fx:"}) {
+    if (!options.watch.empty() && options.watch.front().starts_with(level)) all.insert(0, level);
+  }
+  const std::string watched = fmt::format("{}", fmt::join(options.watch, ","));
+  if (watched == all || watched == "module:*") return {};
+  std::string command = "cgdebug-cli";
+  bool is_of_job = false, has_watch = false;
+  for (std::size_t i = 0; i < context.words.size(); ++i) {
+    const std::string& word = context.words[i];
+    is_of_job = is_of_job || word == "--";
+    if (!is_of_job && word == "--watch") ++i;  // and what it says
+    if (!is_of_job && word.starts_with("--watch")) continue;
+    command += " " + ShellWord(word);
+    if (word != "run" || has_watch) continue;
+    command += " --watch " + ShellWord(all);
+    has_watch = true;
+  }
+  return command;
+}
+
 void Report(const Context& context, const RunSummary& summary, const RunOptions& options,
             const FailOn& fail_on) {
   if (context.options.json) {
@@ -206,7 +230,8 @@ void Report(const Context& context, const RunSummary& summary, const RunOptions&
   }
   if (context.options.quiet) return;
   context.Say(SummaryText(summary, fail_on, context.err));
-  for (const std::string& command : NextCommands(summary, LogOpsCommand(options))) {
+  for (const std::string& command :
+       NextCommands(summary, LogOpsCommand(options), WatchAllCommand(context, options))) {
     context.Hint(command);
   }
 }
@@ -232,9 +257,11 @@ int FailNothingRecorded(Context& context, const RunOptions& options,
     }
   }
   if (distinct.empty()) {
+    const std::string watch_all = WatchAllCommand(context, options);
     return context.Fail(kExitNoMatch,
-                        "nothing was recorded: no probe of the job saw a tensor. Type: cgdebug-cli "
-                        "doctor");
+                        fmt::format("nothing was recorded: no probe of the job saw a tensor. Type: "
+                                    "{}",
+                                    watch_all.empty() ? "cgdebug-cli doctor" : watch_all));
   }
   std::vector<std::string> names(distinct.begin(), distinct.end());
   const std::string wanted = fmt::format("{}", fmt::join(options.record.probes, " "));

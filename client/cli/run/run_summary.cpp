@@ -258,7 +258,8 @@ std::string FirstFinding(const RunSummary& summary) {
   return found.empty() ? "" : FindingText(found.front());
 }
 
-std::vector<std::string> NextCommands(const RunSummary& summary, const std::string& log_ops) {
+std::vector<std::string> NextCommands(const RunSummary& summary, const std::string& log_ops,
+                                      const std::string& watch_all) {
   std::vector<std::string> commands;
   if (const std::vector<Finding> found = Earliest(summary); !found.empty()) {
     const auto is_row = [&](const Finding& finding) {
@@ -289,7 +290,8 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
     commands.push_back("cgdebug-cli ranks -s " + ShellWord(summary.sessions.front().run_id));
   }
   if (summary.sessions.empty()) {
-    commands.push_back("cgdebug-cli doctor");
+    const bool had_none = summary.complete && !watch_all.empty();
+    commands.push_back(had_none ? watch_all : "cgdebug-cli doctor");
   } else if (commands.empty()) {
     commands.push_back("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key));
   }

@@ -51,7 +51,9 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
 // "first NaN: blk3.attn @37 on rank 1": what came first in any rank; empty when there is none.
 std::string FirstFinding(const RunSummary& summary);
 // What to type next. `log_ops`: what runs the job again and logs its ops; empty: nothing does.
-std::vector<std::string> NextCommands(const RunSummary& summary, const std::string& log_ops = "");
+// `watch_all`: what runs a job that had no probe again, with probes; empty: nothing does.
+std::vector<std::string> NextCommands(const RunSummary& summary, const std::string& log_ops = "",
+                                      const std::string& watch_all = "");
 Json SummaryJson(const RunSummary& summary);
 
 }  // namespace cgdebug::cli
