@@ -310,6 +310,16 @@ TEST_F(CommandsTest, WithoutALiveJobTheNewestEndedOneIsShown) {
   EXPECT_THAT(Cli({"probes"}).err, HasSubstr("no job is alive; the newest that ended is new-2"));
 }
 
+TEST_F(CommandsTest, ALiveJobWithoutSuchAProbeIsNotTakenForNone) {
+  world_.sessions.push_back(MakeSession("99999999"));
+  world_.sessions[0].set_state(v1::Session::EXITED);
+  world_.sessions[0].set_label("old-1");
+  Serve();
+  EXPECT_THAT(Cli({"probes", "blk3.*"}).err,
+              HasSubstr("no job that is alive has such a probe; the newest that ended is old-1. "
+                        "All jobs: cgdebug-cli ps -a\n"));
+}
+
 TEST_F(CommandsTest, AnOptionOfTheJobIsNotTakenForOneOfRun) {
   const ProcessResult result = Cli({"run", "python", "-c", "pass"});
   EXPECT_EQ(result.code, 2);

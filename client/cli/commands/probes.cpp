@@ -51,9 +51,16 @@ Result<std::vector<live::Probe>> CurrentProbes(Context& context, const ProbesOpt
     const std::vector<live::Session> current = live::Current(sessions);
     for (const live::Session& session : current) shown.insert(session.key);
     const std::size_t hidden = sessions.size() - current.size();
-    if (!current.empty() && current.front().state != live::SessionState::kAlive) {
-      *note = fmt::format("no job is alive; the newest that ended is {}. ",
-                          Printable(live::GroupByJob(current).front().name));
+    const auto is_alive = [](const live::Session& session) {
+      return session.state == live::SessionState::kAlive;
+    };
+    if (!current.empty() && !is_alive(current.front())) {
+      *note =
+          fmt::format("{}; the newest that ended is {}. ",
+                      std::ranges::any_of(*all, is_alive) ? "no job that is alive has such a probe"
+                                                          : "no job is alive",
+                      Printable(live::GroupByJob(current).front().name));
+      if (hidden == 0) *note += "All jobs: cgdebug-cli ps -a";
     }
     if (hidden > 0) *note += fmt::format("{} more ended: {}", hidden, context.Again("-a"));
   }
