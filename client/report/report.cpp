@@ -327,6 +327,7 @@ Json SnapshotJson(const Slot& slot, const std::optional<std::pair<Snapshot, Stat
   json.erase("histogram");
   json["replay"] = ReplayText(slot, snapshot.key);
   json["step"] = snapshot.step;
+  json["has_values"] = snapshot.has_values;
   if (stats.has_nonfinite) {
     json["first_nonfinite"]["place"] = numerics::FormatIndex(stats.first_nonfinite, slot.shape);
   }

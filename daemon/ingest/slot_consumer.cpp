@@ -743,6 +743,7 @@ void SlotConsumer::NoteFirsts(ShownSlot* shown, const pipeline::Snapshot& snapsh
     *first = {snapshot.replay, snapshot.step, count, snapshot.serial};
     AddFinding(shown->slot, kind, *first);
     if (stats.has_nonfinite) findings_.back().element = stats.first_nonfinite;
+    findings_.back().has_values = snapshot.has_values;
   };
   note(stats.nan, pipeline::Finding::Kind::kNan, &firsts.nan);
   note(inf, pipeline::Finding::Kind::kInf, &firsts.inf);

@@ -42,8 +42,8 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
                                             : graph;
     return fmt::format("{}. Type: cgdebug-cli ops '{}@g:{}@{}'", text, key, log, finding.replay);
   }
-  return fmt::format("{}. Type: cgdebug-cli show -s {} '{}@{}' --where nonfinite", text, key, name,
-                     finding.replay);
+  return fmt::format("{}. Type: cgdebug-cli show -s {} '{}@{}'{}", text, key, name, finding.replay,
+                     finding.has_values ? " --where nonfinite" : "");
 }
 
 }  // namespace cgdebug::pipeline

@@ -22,6 +22,7 @@ struct Finding {
   std::uint64_t count = 0;                    // elements; 0: not known
   std::string text = {};                      // of a mismatch or replica: how it differs
   std::optional<std::uint64_t> element = {};  // of a NaN or Inf: the first that is not finite
+  bool has_values = false;  // of a NaN or Inf: the snapshot was seen, and with its values
 };
 
 // What to tell the job and whoever waits for it: what was found, where, and what to type next.

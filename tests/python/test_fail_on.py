@@ -29,7 +29,7 @@ print("it ran to its end")
 """
 SENTENCE = (
     r"first NaN: second @3(?: on rank \d+)?, 1 element, first non-finite at \[1, 0, 2\], step 3, "
-    r"probed at [^.]*:\d+[^.]*\. Type: cgdebug-cli show -s \w+ 'second@3' --where nonfinite"
+    r"probed at [^.]*:\d+[^.]*\. Type: cgdebug-cli show -s \w+ 'second@3'(?! --where)"
 )
 
 

@@ -209,6 +209,17 @@ def test_whole_numbers_are_whole_and_nothing_is_said_of_what_was_not_read(open_r
     assert "in none of the 2 that were read" in here and "never" not in here
 
 
+def test_the_command_asks_for_no_elements_where_only_statistics_were_recorded(
+    open_report, tmp_path
+):
+    writer = _recording.Writer(str(tmp_path / "a.cgrec"))
+    slot = writer.add_slot(writer.add_session("0" * 32, "job", -1), "x", "float32", (2,))
+    writer.append(slot, 1, numpy.float32([1, math.nan]), stats_only=True)
+    writer.close()
+    page = open_report(tmp_path / "a.cgrec")
+    assert page.locator("#next code").first.inner_text().endswith("a.cgrec:x@1")
+
+
 def test_the_command_names_the_job_where_a_source_has_several(open_report, tmp_path):
     writer = _recording.Writer(str(tmp_path / "jobs.cgrec"))
     for i, job in enumerate(("first", "second")):

@@ -15,5 +15,9 @@ std::string TensorLine(const source::Tensor& tensor, bool colour, std::size_t ty
 inline constexpr const char* kOnlyStatistics =
     "only the statistics were kept (its action is TensorStats, it was set to statistics, the "
     "daemon's memory limit was reached, or the values stayed on the device)";
+// What to do for values the next time.
+inline constexpr const char* kForValues =
+    "For values, give the probe a TensorRecord, or type: cgdebug-cli run --watch '*' --on nan -- "
+    "python train.py";
 
 }  // namespace cgdebug::cli

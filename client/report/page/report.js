@@ -62,7 +62,8 @@
     return (side.rank >= 0 ? ` --ranks ${side.rank}` : "") + (hasJobs ? ` -s ${shellWord(side.session)}` : "");
   }
   function showCommand(source, side, replay, isBad) {
-    return `cgdebug-cli show ${selectorOf(source, side, replay)}${ownerOf(source, side)}${isBad ? " --where nonfinite" : ""}`;
+    const hasElements = isBad && side.first_bad && side.first_bad.has_values;
+    return `cgdebug-cli show ${selectorOf(source, side, replay)}${ownerOf(source, side)}${hasElements ? " --where nonfinite" : ""}`;
   }
   // Of a column that stands for several replays.
   function columnCommand(source, side, column, isBad) {
