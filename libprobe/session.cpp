@@ -207,11 +207,11 @@ std::string Finish(std::chrono::nanoseconds timeout) {
   }
   const layout::ConsumerLine& consumer = *segment->consumer();
   const std::uint64_t printed = ring::LoadRelaxed(consumer.printed_lines);
-  if (printed == 0) return {};
   const std::uint64_t shown = std::min(printed, ring::LoadRelaxed(consumer.terminal_lines));
+  if (shown == printed) return {};
   return "cgdebug: " + std::to_string(printed) + (printed == 1 ? " line" : " lines") +
          " of TensorPrint, " + std::to_string(shown) +
-         " of them in this terminal. All of them: " + "cgdebug-cli tail -s " + key;
+         " of them in this terminal. To see them, type: cgdebug-cli tail -n 1000 -s " + key;
 }
 
 }  // namespace cgdebug
