@@ -169,6 +169,7 @@ Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay)
   OpLog log{.graph = NameOf({first.graph_id, first.graph}),
             .graph_id = first.graph_id,
             .session = first.session,
+            .uuid = first.uuid,
             .rank = first.rank,
             .replay = replay};
   for (const Entry& entry : entries) {
@@ -297,11 +298,19 @@ Error NoReplay(const std::string& path, const OpLogChoice& choice, const OpLog& 
   const auto next = kept.lower_bound(log.replay);
   const std::uint64_t shown = next == kept.end() ? *kept.rbegin() : *next;
   return Error{fmt::format("{}; it keeps {}. Type: cgdebug-cli ops '{}@{}'{}", none,
-                           RangesText({kept.begin(), kept.end()}), choice.typed, shown,
+                           RangesText({kept.begin(), kept.end()}), TypedOf(choice, log), shown,
                            choice.among)};
 }
 
 }  // namespace
+
+std::string TypedOf(const OpLogChoice& choice, const OpLog& log) {
+  constexpr std::string_view kLive = "live";
+  constexpr std::size_t kKeyDigits = 8;
+  const bool is_live = choice.typed == kLive || choice.typed.starts_with("live@");
+  if (!is_live || choice.among.starts_with(" -s ") || log.uuid.empty()) return choice.typed;
+  return log.uuid.substr(0, kKeyDigits) + choice.typed.substr(kLive.size());
+}
 
 std::string UnseenNodes::Text() const {
   std::string place = after == 0    ? fmt::format("before #{}", before)

@@ -59,6 +59,7 @@ struct OpLog {
   std::string graph;  // what the graph is called; "eager"
   std::uint64_t graph_id = 0;
   std::string session;
+  std::string uuid = {};  // of the session; empty: unknown
   int rank = -1;
   std::uint64_t replay = 0;
   std::vector<OpRow> rows = {};  // by number
@@ -133,6 +134,10 @@ struct OpLogChoice {
   std::string typed = {};    // "train-4711@g:bs=8": what names the log when it is typed
   std::string among = {};    // " --ranks 0": options that are typed behind it
 };
+
+// What names the log when it is typed. A live job that was not named gets its key: a newer one may
+// be alive by then.
+std::string TypedOf(const OpLogChoice& choice, const OpLog& log);
 
 // What names one of several op logs.
 struct OpLogHead {

@@ -203,7 +203,8 @@ int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogCh
                         analysis::NoOpLogText(live.source->Describe().path, choice.graph, *others));
   }
   std::vector<std::string> none;
-  return read(*live.source, {.replay = choice.replay, .typed = choice.typed}, &none);
+  return read(*live.source, {.replay = choice.replay, .typed = choice.typed, .among = choice.among},
+              &none);
 }
 
 std::string RanksHere(source::Source& source) {

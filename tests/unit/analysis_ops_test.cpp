@@ -225,6 +225,15 @@ TEST(ReadOpLog, OfAReplayThatIsNotKeptItSaysWhichAreAndWhatToType) {
   EXPECT_EQ(error({.replay = 9}), "");
 }
 
+TEST(TypedOf, NamesALiveJobByItsKeyIfNobodyNamedIt) {
+  const OpLog log{.graph = "eager", .session = "job", .uuid = "3f2a91c0112233445566778899aabbcc"};
+  EXPECT_EQ(TypedOf({.typed = "live"}, log), "3f2a91c0");
+  EXPECT_EQ(TypedOf({.typed = "live@g:eager", .among = " --ranks 3"}, log), "3f2a91c0@g:eager");
+  EXPECT_EQ(TypedOf({.typed = "live", .among = " -s job"}, log), "live");
+  EXPECT_EQ(TypedOf({.typed = "job"}, log), "job");
+  EXPECT_EQ(TypedOf({.typed = "live"}, {.graph = "eager", .session = "job"}), "live");
+}
+
 TEST(ReadOpLog, TheReplayOfTheFirstNanIsNamedWithTheOneThatIsKept) {
   const auto kept = [](std::uint64_t nan) {
     testing_support::MemorySource source = LogOfSomeReplays();

@@ -199,7 +199,8 @@ std::string MasksText(const OpLog& log) {
 std::string EarlierText(const Context& context, const OpLog& log, const OpsCommand& command) {
   if (log.nan_since == 0 || log.nan_since >= log.replay) return {};
   const Result<Where> where = ParseWhere(context, command.source, command.graph);
-  const std::string began = fmt::format("{}@{}", where->choice.typed, log.nan_kept);
+  const std::string typed = analysis::TypedOf(where->choice, log);
+  const std::string began = fmt::format("{}@{}", typed, log.nan_kept);
   const std::string type = ". Type: cgdebug-cli ops " + ShellWord(began) + where->choice.among;
   const std::string first = fmt::format("the first NaN of this log is in replay {}", log.nan_since);
   if (log.nan_kept == log.nan_since) return first + type;
