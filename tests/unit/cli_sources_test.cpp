@@ -235,6 +235,26 @@ TEST_F(CliSourcesTest, WhatIsProposedRepeatsTheOptionsThatChoseJobAndRank) {
   }
 }
 
+TEST_F(CliSourcesTest, ADiffOfNothingInCommonSaysWhyAndProposesWhatWasNotGiven) {
+  const auto write = [&](const char* name, const char* probe, const std::vector<int>& ranks) {
+    for (const int rank : ranks) {
+      RecordingFixture recording(dir_ / fmt::format("{}/r{}.cgrec", name, rank), rank, "one");
+      recording.Add(recording.AddSlot(probe, {1}), 1, {1});
+      recording.Close();
+    }
+    return dir_ / name;
+  };
+  const std::string x01 = write("x01", "x", {0, 1}), x = write("x", "x", {-1}),
+                    y = write("y", "y", {-1}), x2 = write("x2", "x", {2});
+  EXPECT_THAT(Cli({"diff", x, y}).err, HasSubstr("in common. Align by place in the graph with: "));
+  EXPECT_EQ(Cli({"diff", x, y, "--by", "order"}).err, "");
+  EXPECT_THAT(Cli({"diff", x01, x, "--by", "order"}).err,
+              HasSubstr("A has ranks 0..1, B has no ranks. Compare one rank with: --ranks 0\n"));
+  EXPECT_EQ(Cli({"diff", x01, x, "--ranks", "0"}).err, "");
+  EXPECT_THAT(Cli({"diff", x2, x01}).err,
+              HasSubstr("extract " + x01 + " --ranks 0 -o rank0.cgrec\n"));
+}
+
 TEST_F(CliSourcesTest, JobsWithProbesOfOneNameAreToldApart) {
   WriteRecording(dir_ / "runs/a.cgrec", 3, 1, -1, "one");
   RecordingFixture two(dir_ / "runs/b.cgrec", -1, "two");

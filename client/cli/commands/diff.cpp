@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
+#include <tuple>
 
 #include "client/analysis/diff_report.h"
 #include "client/cli/command.h"
@@ -60,11 +62,54 @@ std::string HighlightedDiff(const Style& style, const std::string& text) {
   return (text.starts_with("same") ? style.Green(head) : style.Red(head)) + rest;
 }
 
+// "ranks 0..1".
+std::string RanksText(const std::set<int>& ranks) {
+  if (*ranks.begin() < 0) return "no ranks";
+  return (ranks.size() == 1 ? "rank " : "ranks ") +
+         analysis::RangesText({ranks.begin(), ranks.end()});
+}
+
+// That no probe of one is in the other, and what to type.
+std::string NothingInCommon(const source::Source& a, const source::Source& b,
+                            const DiffCommand& command) {
+  const auto ranks_of = [&](const source::Source& source) {
+    std::set<int> ranks;
+    for (const source::Slot& slot : source.slots()) {
+      if (command.diff.align.scope.Wants(slot)) ranks.insert(slot.rank);
+    }
+    return ranks;
+  };
+  const std::set<int> in_a = ranks_of(a), in_b = ranks_of(b);
+  std::string text = "the two have no probe in common";
+  const bool shares_rank = std::ranges::any_of(in_b, [&](int rank) { return in_a.contains(rank); });
+  // If both have one rank, which one does not matter.
+  if (!in_b.empty() && !shares_rank && in_a.size() + in_b.size() > 2) {
+    text += fmt::format(": A has {}, B has {}. ", RanksText(in_a), RanksText(in_b));
+    const auto& [many, path] =
+        in_a.size() > 1 ? std::tie(in_a, command.a) : std::tie(in_b, command.b);
+    if (*in_a.begin() < 0 || *in_b.begin() < 0) {
+      return text + fmt::format("Compare one rank with: --ranks {}", *many.begin());
+    }
+    return text + fmt::format(
+                      "For a recording of one rank, type: cgdebug-cli extract {0} --ranks {1} -o "
+                      "rank{1}.cgrec",
+                      ShellWord(path), *many.begin());
+  }
+  if (command.by != "order") return text + ". Align by place in the graph with: --by order";
+  return text + ". To see what B has, type: cgdebug-cli info " + ShellWord(command.b);
+}
+
 int RunDiff(Context& context, DiffCommand& command) {
   Result<analysis::Scope> scope = MakeScope(context, command.scope);
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
   analysis::DiffOptions& options = command.diff;
   options.align.scope = *std::move(scope);
+  if (!context.ranks.selects_all()) {
+    // A process without a rank may be compared with one of several.
+    options.align.scope.wants_rank = [ranks = context.ranks](int rank) {
+      return rank < 0 || ranks.Contains(rank);
+    };
+  }
   options.align.by_order = command.by == "order";
   options.align.by_step = command.align == "step";
   if (!command.map.empty()) {
@@ -112,7 +157,7 @@ int RunDiff(Context& context, DiffCommand& command) {
     }
   }
   if (!context.options.json && diff->probes.empty()) {
-    context.Say("the two have no probe in common. Align by place in the graph with: --by order");
+    context.Say(NothingInCommon(*a, *b, command));
   }
   const int code = ExitCodeOf(*diff);
   return code == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : code;
