@@ -57,7 +57,7 @@ constexpr Command kCommands[] = {
     {"set", "Changes captured probes while they replay",
      "  cgdebug-cli set 'blk3.*' --mode off\n"
      "  cgdebug-cli set blk3.attn.out --mode full --every 1 --count 20\n"
-     "  cgdebug-cli set '*' --on 'abs_max>1e4' --ttl 30m\n",
+     "  cgdebug-cli set '*' --on 'absmax>1e4' --ttl 30m\n",
      AddSet},
     {"info", "What is in a source, and what is missing from it",
      "  cgdebug-cli info runs/a.cgrec\n"

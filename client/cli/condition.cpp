@@ -23,12 +23,12 @@ Result<void> ParseCondition(const std::string& text, layout::SlotControl* contro
     const char* number = text.c_str() + above + 1;
     const double threshold = std::strtod(number, &end);
     if (end == number || *end != '\0' || !std::isfinite(threshold) || threshold < 0) {
-      return Error{"--on " + text + ": write for example --on 'abs_max>1e4'"};
+      return Error{"--on " + text + ": write for example --on 'absmax>1e4'"};
     }
     control->trigger = layout::ControlTrigger::kAbsMax;
     control->threshold = threshold;
   } else {
-    return Error{"--on is nan (NaN or Inf), inf, 'abs_max>NUMBER', changed or mismatch, not '" +
+    return Error{"--on is nan (NaN or Inf), inf, 'absmax>NUMBER', changed or mismatch, not '" +
                  text + "'"};
   }
   return {};

@@ -1,4 +1,4 @@
-// condition.h: the value of --on: nan, inf, abs_max>X, changed, mismatch.
+// condition.h: the value of --on: nan, inf, absmax>X, changed, mismatch.
 #pragma once
 
 #include <string>

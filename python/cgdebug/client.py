@@ -190,7 +190,7 @@ class Client:
         every:  one replay in this many; 0 = as registered
         first:  the first replay that the change applies to; 0 = the next one
         count:  how many snapshots; after them the probes are as registered
-        on:     "nan" (NaN or Inf), "inf", "abs_max>1e4" or "changed": values only in replays where
+        on:     "nan" (NaN or Inf), "inf", "absmax>1e4" or "changed": values only in replays where
                 this holds, else statistics. Rings in device memory stop instead, once, are
                 recorded and go on; "mismatch", a failed comparison of the job, is for them alone
         ttl:    seconds until the probes are as registered again, even if the daemon is gone;
@@ -425,7 +425,7 @@ def _condition(on: str) -> dict[str, typing.Any]:
     elif on in _TRIGGERS:
         return {"trigger": _TRIGGERS[on]}
     raise ValueError(
-        f"set: on must be 'nan', 'inf', 'changed', 'mismatch' or 'abs_max>NUMBER', not {on!r}"
+        f"set: on must be 'nan', 'inf', 'changed', 'mismatch' or 'absmax>NUMBER', not {on!r}"
     )
 
 

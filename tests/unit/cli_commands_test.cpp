@@ -468,8 +468,12 @@ TEST_F(CommandsTest, SetTakesNoConditionThatItDoesNotUnderstandToTheEnd) {
   Serve();
   Cli({"set", "blk*", "--on", "abs_max>1e4"});
   EXPECT_EQ(daemon_->requests().back().set().control().threshold(), 1e4);
+  Cli({"set", "blk*", "--on", "absmax>2"});
+  EXPECT_EQ(daemon_->requests().back().set().control().threshold(), 2);
   for (const char* condition : {"abs_max>1e4x", "abs_max>", "abs_max>-1", "abs_max>inf", "max>1"}) {
-    EXPECT_EQ(Cli({"set", "blk*", "--on", condition}).code, 2) << condition;
+    const ProcessResult refused = Cli({"set", "blk*", "--on", condition});
+    EXPECT_EQ(refused.code, 2) << condition;
+    EXPECT_THAT(refused.err, HasSubstr("'absmax>")) << condition;
   }
 }
 

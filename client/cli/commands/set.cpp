@@ -109,7 +109,7 @@ RunFunction AddSet(CLI::App& app) {
   app.add_option(
          "--on", options->on,
          "send values only in replays where this holds, else statistics: nan (NaN or Inf), inf, "
-         "abs_max>X, changed. Rings in device memory stop instead, once, are recorded with all "
+         "absmax>X, changed. Rings in device memory stop instead, once, are recorded with all "
          "that they have, and go on; those also stop on mismatch: a comparison of the job failed")
       ->type_name("CONDITION");
   app.add_option(
