@@ -35,6 +35,7 @@ struct World {
     if (request.has_record_start()) {
       *response.mutable_record_start()->mutable_recording() = recordings.at(0);
     }
+    if (request.has_freeze()) *response.mutable_freeze()->mutable_recording() = recordings.at(0);
     if (request.has_record_stop()) {
       response.mutable_record_stop()->mutable_recordings()->Assign(recordings.begin(),
                                                                    recordings.end());

@@ -198,6 +198,18 @@ TEST_F(CommandsTest, LossesOfARecordingNameTheOptionOfTheCommand) {
               HasSubstr("Record fewer probes (--record)"));
 }
 
+TEST_F(CommandsTest, AFreezeThatIsQuietDoesNotAnnounceTheCommandThatItLeavesOut) {
+  v1::Recording recording;
+  recording.set_directory("/runs/a.cgrec");
+  recording.set_id(1);
+  recording.set_snapshots(3);
+  recording.set_lost(2);
+  world_.recordings = {recording};
+  Serve();
+  EXPECT_THAT(Cli({"freeze"}).err, HasSubstr("Which ones, and why:\ncgdebug: next:  cgdebug-cli "));
+  EXPECT_THAT(Cli({"-q", "freeze"}).err, HasSubstr("they are no longer kept, or have no room.\n"));
+}
+
 TEST_F(CommandsTest, ARecordingThatEndedInTroubleIsNotASuccess) {
   v1::Recording recording;
   recording.set_directory("/runs/a.cgrec");
