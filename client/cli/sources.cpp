@@ -300,10 +300,14 @@ int FailNoProbe(const Context& context, const source::Source& source, const Scop
   }
   if (options.probes.empty()) {
     const bool is_empty = source.slots().empty();
+    // Not `info`, which may be what says this.
+    const bool can_verify = is_empty && !source.Recordings().empty();
     return context.Fail(
-        kExitNoMatch, fmt::format("{} has no probe{}{}", path,
-                                  is_empty || context.ranks.selects_all() ? "" : " on these ranks",
-                                  is_empty && !about.ending.empty() ? ": " + about.ending : ""));
+        kExitNoMatch,
+        fmt::format("{} has no probe{}{}{}", path,
+                    is_empty || context.ranks.selects_all() ? "" : " on these ranks",
+                    is_empty && !about.ending.empty() ? ": " + about.ending : "",
+                    can_verify ? ". Type: cgdebug-cli verify " + ShellWord(path) : ""));
   }
   const std::string& wanted = options.probes.front();
   return context.Fail(kExitNoMatch,

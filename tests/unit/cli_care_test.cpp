@@ -34,6 +34,17 @@ TEST_F(CliSourcesTest, VerifySaysWhenAnyOfThemIsNotComplete) {
   EXPECT_EQ(Cli({"verify", dir_ / "whole.cgrec"}).code, 0);
   EXPECT_EQ(Cli({"verify", dir_ / "cut.cgrec", dir_ / "whole.cgrec"}).code, 3);
   EXPECT_EQ(Cli({"verify", dir_ / "whole.cgrec", dir_ / "cut.cgrec"}).code, 3);
+  EXPECT_THAT(Cli({"verify", dir_ / "cut.cgrec"}).err,
+              HasSubstr("next:  cgdebug-cli info " + (dir_ / "cut.cgrec")));
+}
+
+TEST_F(CliSourcesTest, WhatIsNoRecordingIsRefusedWithWhatToType) {
+  EXPECT_THAT(Cli({"repair", dir_ / "nosuch"}).err,
+              HasSubstr("nosuch does not exist. A source is a recording NAME.cgrec"));
+  RecordingFixture(dir_ / "empty.cgrec").Close(recording::StopReason::kDiskFull);
+  EXPECT_THAT(Cli({"check", dir_ / "empty.cgrec"}).err,
+              HasSubstr("Type: cgdebug-cli verify " + (dir_ / "empty.cgrec")));
+  EXPECT_EQ(Cli({"verify", dir_ / "empty.cgrec"}).code, 3);
 }
 
 TEST_F(CliSourcesTest, VerifyFindsDamageAndRepairKeepsTheRest) {

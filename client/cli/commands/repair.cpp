@@ -3,6 +3,7 @@
 
 #include "client/cli/commands/copy.h"
 #include "client/cli/views/recording_text.h"
+#include "client/source/source.h"
 #include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::cli {
@@ -14,7 +15,11 @@ int RunRepair(Context& context, const CopyCommand& options) {
   const std::string& path = options.paths.front();
   // Do not trust the index: it may be what is damaged.
   const auto reader = RecordingReader::Open(path, {.trust_index = false});
-  if (!reader.ok()) return context.Fail(kExitTrouble, reader.error().message);
+  if (!reader.ok()) {
+    const auto source = source::Open(path);  // says what a source is
+    return context.Fail(kExitTrouble,
+                        source.ok() ? reader.error().message : source.error().message);
+  }
   if ((*reader)->being_written()) {
     return context.Fail(kExitTrouble,
                         path + " is being written now. Type: cgdebug-cli record stop");

@@ -57,9 +57,11 @@ int RunVerify(Context& context, const std::vector<std::string>& paths) {
           damage->empty() ? "every byte is as it was written"
                           : fmt::format("damaged in {} place{}", damage->size(),
                                         damage->size() == 1 ? "" : "s"),
-          reader->complete() ? "" : "; it is not complete, see: info")));
+          reader->complete() ? "" : "; it is not complete")));
       if (!damage->empty()) {
         context.Hint("cgdebug-cli repair " + ShellWord(reader->directory()));
+      } else if (!reader->complete() && reader->snapshot_count() > 0) {
+        context.Hint("cgdebug-cli info " + ShellWord(reader->directory()));
       }
     }
   }
