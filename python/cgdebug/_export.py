@@ -19,6 +19,7 @@ from ._series import names_of
 from .errors import NothingMatchedError, RecordingError
 
 MAX_TENSORBOARD_TAGS = 200
+_MAX_MISSING = 8  # sentences about losses
 _TENSORBOARD_STATS = ("abs_max", "mean", "std", "nonfinite")
 
 
@@ -102,7 +103,13 @@ def export_work(
     if not any(map(work.keys, selected)):
         raise NothingMatchedError(_why_nothing(recording.path, selected, first, last))
     WRITERS[format](work, target, is_stdout)
-    remarks = [f"not in it: {sentence}" for sentence in recording.missing]
+    missing = recording.missing
+    remarks = [f"not in it: {sentence}" for sentence in missing[:_MAX_MISSING]]
+    if len(missing) > _MAX_MISSING:
+        remarks.append(
+            f"and {len(missing) - _MAX_MISSING} more like these. "
+            f"Type: cgdebug-cli info --json {shlex.quote(recording.path)}"
+        )
     if work.without_values:
         remarks.append(
             f"not in it: {work.without_values} snapshots, of which only statistics were recorded"
