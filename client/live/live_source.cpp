@@ -359,9 +359,8 @@ Result<Sessions> SessionsOf(client::Client& client, const std::string& selector)
                                   : "no session '" + selector + "'"};
   }
   for (const Session& one : sessions.known) {
-    const bool is_same_job =
-        &one == first || (!one.run_id.empty() && one.run_id == first->run_id &&
-                          one.restart_count == first->restart_count);
+    const bool is_same_job = &one == first || (!one.run_id.empty() && one.run_id == first->run_id &&
+                                               one.restart_count == first->restart_count);
     if (selector.empty() ? is_same_job : MatchesSession(one, selector)) {
       sessions.meant.push_back(one);
     }

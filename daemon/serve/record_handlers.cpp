@@ -198,8 +198,7 @@ void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) 
         alive == sessions->rend() ? sessions->back().session : alive->session;
     std::erase_if(meant, [&](const SessionRecord& record) {
       const pipeline::SessionIdentity& one = *record.session;
-      const bool is_rank_of_it = first->rank >= 0 && one.rank >= 0 &&
-                                 one.run_id == first->run_id &&
+      const bool is_rank_of_it = first->rank >= 0 && one.rank >= 0 && one.run_id == first->run_id &&
                                  one.restart_count == first->restart_count;
       return record.session != first && !is_rank_of_it;
     });

@@ -158,9 +158,9 @@ class Recording:
         (`sessions`). Where processes of one label are together, as after a fork, the first digits
         of a uuid tell them apart."""
 
-        def is_of_job(series):
-            is_uuid = len(session) >= 4 and series._uuid.startswith(session)
-            return session == series.session or is_uuid
+        def is_of_job(series: Series, job: str) -> bool:
+            is_uuid = len(job) >= 4 and series._uuid.startswith(job)
+            return job == series.session or is_uuid
 
         found = [
             series
@@ -168,7 +168,7 @@ class Recording:
             if series.name == name
             and graph_id in (None, series.graph_id)
             and invocation in (None, series.invocation)
-            and (session is None or is_of_job(series))
+            and (session is None or is_of_job(series, session))
         ]
         if not found:
             raise KeyError(self._why_no_probe(name))

@@ -122,7 +122,7 @@ TEST_F(Catalogue, SaysHowEachComparisonCameOut) {
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
   ASSERT_TRUE(UpdateCatalogue(path_).ok());
   EXPECT_EQ(Query(file_, "select replay, mismatched, count, max_abs, max_rel from v_comparisons"),
-            "1|0|8|||\n4|3|8|0.75|0.5|\n");
+            "1|0|8|NULL|NULL|\n4|3|8|0.75|0.5|\n");
 }
 
 // As TensorStats leaves them: it is unknown whether two of them are equal.

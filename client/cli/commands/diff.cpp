@@ -150,7 +150,7 @@ int RunDiff(Context& context, DiffCommand& command) {
     Context::Print(HighlightedDiff(context.out, text) + "\n");
     for (source::Source* source : {a.get(), b.get()}) {
       const source::Description about = source->Describe();
-      if (about.kind != "recordings") continue;
+      if (about.kind != "recordings" || !context.ranks.selects_all()) continue;
       if (const std::string ranks = RanksHere(*source); !ranks.empty()) {
         context.Note(PrintableLines(about.path + ": " + ranks.substr(0, ranks.size() - 1)));
       }
