@@ -214,14 +214,19 @@ def test_a_command_that_names_no_job_means_the_newest_that_is_alive(daemon, cli,
         print(cgdebug._native.probe_module().session()["uuid"][:8])
         sys.stdin.readline()
     """
-    alive = job(code, arguments=["1"])
+    alive = job(code, arguments=["1"], CGDEBUG_RUN_ID="run-alive")
     key = alive.line()
-    ended = job(code, arguments=["nan"])
+    ended = job(code, arguments=["nan"], CGDEBUG_RUN_ID="run-ended")
     other = ended.line()
-    wait_until(lambda: other in cli("ps").stdout, "the newer one is known")
+
+    def state():
+        with daemon.connect() as connected:
+            return {one.key: one.state for one in connected.sessions()}.get(other)
+
+    wait_until(lambda: state() == "alive", "the newer one is known")
     ended.process.kill()
     ended.process.wait()
-    wait_until(lambda: other not in cli("ps").stdout, "the daemon saw its death")
+    wait_until(lambda: state() == "died", "the daemon saw its death")
     for command in (["check"], ["stats"], ["query", "SELECT * FROM v_snapshots"]):
         result = cli(*command)
         assert result.returncode in (0, 3), result.stdout + result.stderr

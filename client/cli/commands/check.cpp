@@ -66,7 +66,7 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   }
   if (context.options.json) {
     Json answer = analysis::CheckJson(*source, *check);
-    answer["ranks"] = RanksHere(*source);
+    if (const std::string ranks = RanksHere(*source); !ranks.empty()) answer["ranks"] = ranks;
     Context::PrintJson(answer);
   } else {
     std::string text = analysis::CheckText(*source, *check, command.max_rows);
