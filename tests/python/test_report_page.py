@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -207,6 +208,16 @@ def test_whole_numbers_are_whole_and_nothing_is_said_of_what_was_not_read(open_r
     here = page.locator("#detail").inner_text()
     assert "max 50257" in here
     assert "in none of the 2 that were read" in here and "never" not in here
+
+
+def test_statistics_without_a_histogram_are_not_called_not_finite(open_report, sources):
+    def as_of_the_gpu(text):
+        return re.sub(r'"counts":\[[\d,]+\]', '"counts":[0]', text)
+
+    page = open_report(sources["ids"], edit=as_of_the_gpu)
+    here = page.locator("#detail").inner_text()
+    assert "Only statistics were recorded, which have no histogram." in here
+    assert "No finite value" not in here
 
 
 def test_the_command_asks_for_no_elements_where_only_statistics_were_recorded(

@@ -721,7 +721,8 @@
     const shown = side.histograms.filter((one) => d3.sum(one.counts) > 0);
     const box = make("div", { class: "chart" }, make("h3", {}, "Histogram of the finite values"));
     if (shown.length === 0) {
-      box.append(make("p", { class: "note" }, "No finite value was seen."));
+      const isOfStatistics = side.histograms.some((one) => Number.isFinite(Number(one.min)));
+      box.append(make("p", { class: "note" }, isOfStatistics ? "Only statistics were recorded, which have no histogram." : "No finite value was seen."));
       return box;
     }
     const height = 130;
