@@ -12,12 +12,12 @@ namespace cgdebug::cli {
 std::string TensorLine(const source::Tensor& tensor, bool colour, std::size_t type_width);
 
 // Why a snapshot has no values.
+// A screen of 80 columns and 24 lines shows both below a tensor's statistics.
 inline constexpr const char* kOnlyStatistics =
-    "only the statistics were kept (its action is TensorStats, it was set to statistics, the "
-    "daemon's memory limit was reached, or the values stayed on the device)";
+    "only the statistics were kept (TensorStats, set to statistics, over the daemon's memory "
+    "limit, or left on the device)";
 // What to do for values the next time.
 inline constexpr const char* kForValues =
-    "For values, give the probe a TensorRecord, or type: cgdebug-cli run --watch '*' --on nan -- "
-    "python train.py";
+    "Use TensorRecord, or type: cgdebug-cli run --watch '*' --on nan -- python train.py";
 
 }  // namespace cgdebug::cli
