@@ -22,6 +22,12 @@ using recording::StopReason;
 // of one.
 constexpr auto kQuiet = std::chrono::milliseconds(300);
 
+// The greatest period that divides those of all actions; 0 without one.
+std::uint32_t CommonPeriod(const layout::SlotFacts& r) {
+  return std::gcd(std::gcd(r.print_every, r.record_every),
+                  std::gcd(r.compare_every, r.stats_every));
+}
+
 // The period of the replays that `slot` writes by itself, 0 if it cannot be told from the replays
 // of its snapshots: actions with several periods, bodies, comparisons that send nothing if they
 // pass.
@@ -31,8 +37,7 @@ std::uint32_t PeriodOf(const SlotIdentity& slot) {
     return 0;
   }
   const std::uint32_t periods[] = {r.print_every, r.record_every, r.compare_every, r.stats_every};
-  std::uint32_t common = 0;
-  for (const std::uint32_t period : periods) common = std::gcd(common, period);
+  const std::uint32_t common = CommonPeriod(r);
   return std::ranges::find(periods, common) == std::end(periods) ? 0 : common;
 }
 
@@ -124,9 +129,7 @@ std::uint32_t ActiveRecording::EveryOf(const SlotIdentity& slot) const {
   const layout::SlotFacts& r = slot.registration;
   if (request_.to_disk_only) return std::max(r.record_every, 1u);
   if (NeedsAll(slot)) return 1;
-  const std::uint32_t every =
-      std::gcd(std::gcd(r.print_every, r.record_every), std::gcd(r.compare_every, r.stats_every));
-  return std::max(every, 1u);
+  return std::max(CommonPeriod(r), 1u);
 }
 
 void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_replay) {

@@ -510,6 +510,21 @@ class TwoDevices : public ::testing::Test {
           told_.push_back(text);
         });
   }
+  // Sets a trigger on NaN and Inf as a client does.
+  void SetTrigger(const SlotPtr& slot) {
+    layout::SlotControl control;
+    control.mode = layout::ControlMode::kFull;
+    control.trigger = layout::ControlTrigger::kNonfinite;
+    registry_.SetControl(slot, control);
+  }
+  // The freeze of the first device by that trigger.
+  RingFreeze OnNonfiniteOfAClient() const {
+    return {.slot = slots_[0],
+            .serial = 70,
+            .replay = 6,
+            .trigger = layout::ControlTrigger::kNonfinite,
+            .live = true};
+  }
   void FreezeSecondDeviceOnInf(std::uint64_t serial) {
     frozen_->Froze({.slot = slots_[1],
                     .serial = serial,
@@ -665,17 +680,9 @@ TEST_F(TwoDevices, ADeviceThatStopsUnaskedMeanwhileGoesOnWithTheOthers) {
 }
 
 TEST_F(TwoDevices, ATriggerThatAClientSetIsOverWhenItHeld) {
-  layout::SlotControl control;
-  control.mode = layout::ControlMode::kFull;
-  control.trigger = layout::ControlTrigger::kNonfinite;
-  registry_.SetControl(slots_[0], control);
-  registry_.SetControl(slots_[1], control);
+  for (const SlotPtr& slot : slots_) SetTrigger(slot);
   Start();
-  const RingFreeze first = {.slot = slots_[0],
-                            .serial = 70,
-                            .replay = 6,
-                            .trigger = layout::ControlTrigger::kNonfinite,
-                            .live = true};
+  const RingFreeze first = OnNonfiniteOfAClient();
   frozen_->Froze(first);
   EXPECT_EQ(Switches().size(), 1u);
   frozen_->Froze({.slot = slots_[1], .serial = 71, .replay = 8, .device = 1});
@@ -699,16 +706,9 @@ TEST_F(TwoDevices, ATriggerThatAClientSetIsOverWhenItHeld) {
 }
 
 TEST_F(TwoDevices, ASlotThatIsForgottenAfterItsTriggerHeldIsHeldByNobody) {
-  layout::SlotControl control;
-  control.mode = layout::ControlMode::kFull;
-  control.trigger = layout::ControlTrigger::kNonfinite;
-  registry_.SetControl(slots_[0], control);
+  SetTrigger(slots_[0]);
   Start();
-  frozen_->Froze({.slot = slots_[0],
-                  .serial = 70,
-                  .replay = 6,
-                  .trigger = layout::ControlTrigger::kNonfinite,
-                  .live = true});
+  frozen_->Froze(OnNonfiniteOfAClient());
   frozen_->Froze({.slot = slots_[1], .serial = 71, .replay = 8, .device = 1});
   Told();
   const std::weak_ptr<const SlotIdentity> slot = slots_[0];
@@ -724,11 +724,7 @@ TEST_F(TwoDevices, ASlotThatIsForgottenAfterItsTriggerHeldIsHeldByNobody) {
 TEST_F(TwoDevices, ATriggerThatHeldInTheLastReplayOfItsControlIsRecorded) {
   registry_.SetSlot(slots_[1], {.replays = 8, .produced = 8, .consumed = 8}, 1, /*retired=*/true);
   Start();
-  frozen_->Froze({.slot = slots_[0],
-                  .serial = 70,
-                  .replay = 6,
-                  .trigger = layout::ControlTrigger::kNonfinite,
-                  .live = true});
+  frozen_->Froze(OnNonfiniteOfAClient());
   EXPECT_TRUE(Told().starts_with("probe 'a' held NaN or Inf in replay 6"));
   EXPECT_EQ(Switches().at(0).thawed, 70u);
 }
