@@ -120,7 +120,7 @@ def test_show_does_not_promise_values_of_statistics(cli, probe, tmp_path):
     wait_for(cli, "words.stats", 1)
     result = cli("show", "-s", PID, "words.stats", "-o", str(tmp_path / "x.npy"))
     assert result.returncode == 4
-    assert "TensorStats" in result.stderr and "give the probe a TensorRecord" in result.stderr
+    assert "TensorStats" in result.stderr and "Use TensorRecord" in result.stderr
 
 
 @pytest.mark.parametrize("probed", ["words.two", "words[2]"])
