@@ -516,6 +516,9 @@ TEST(ProbeForks, AChildThatDropsAnInheritedGraphDropsNoneOfItsOwn) {
 }
 
 TEST(ProbeForks, AForkDuringOtherThreadsCallsIsSafe) {
+#if defined(CGDEBUG_SANITIZED)
+  GTEST_SKIP() << "clang 14's sanitizers leave their own allocator locked in the child of such a fork";
+#endif
   Probe shared("shared", Always(2));
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
