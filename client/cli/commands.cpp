@@ -130,7 +130,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli extract runs/a.cgrec --probes 'blk3.*' --replays 1200..1210 -o small.cgrec\n",
      AddExtract},
     {"rm", "Removes recordings, and nothing else",
-     "  cgdebug-cli rm runs/a.cgrec              says what would be removed\n"
+     "  cgdebug-cli rm --dry-run runs/a.cgrec    says what would be removed\n"
      "  cgdebug-cli rm -f runs/a.cgrec\n",
      AddRemove},
     {"doctor", "Checks this machine; says what to fix and how",

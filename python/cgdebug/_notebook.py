@@ -88,7 +88,7 @@ _HEAD = (
     "replays",
     "abs max",
     "with NaN or Inf",
-    "lost or unreadable",
+    "missing or unreadable",
     "abs max over replays (log)",
 )
 
@@ -155,7 +155,7 @@ def plot_series(series: Series, stats: typing.Sequence[str], ax):
         end = gap["before_replay"] - 0.5 if gap["before_replay"] else begin + gap["count"]
         ax.axvspan(begin, end, color="grey", alpha=0.3, linewidth=0)
     if gaps:
-        notes.append(f"grey: {sum(gap['count'] for gap in gaps)} snapshots were lost")
+        notes.append(f"grey: {sum(gap['count'] for gap in gaps)} snapshots are missing")
     ax.set_title(series.label + (f"   ({'; '.join(notes)})" if notes else ""))
     ax.set_xlabel("replay")
     ax.legend()

@@ -403,7 +403,7 @@ class LiveRecording:
         state = self._state
         return (
             f"<recording {state.directory}: {state.state}, {state.snapshots} snapshots, "
-            f"{state.lost + state.refused} lost>"
+            f"{state.lost + state.refused} missing>"
         )
 
 

@@ -73,7 +73,7 @@ def test_a_notebook_and_a_plot_tell_of_what_was_lost_or_cannot_be_read(tmp_path)
     r = cgdebug.open(path)
     rows = r._repr_html_().split("<tr>")[2:]
     assert [row.split("</td>")[5].split(">")[1] for row in rows] == ["2", "1"]
-    assert "2 snapshots were lost" in r["layers.0.out"].plot().get_title()
+    assert "2 snapshots are missing" in r["layers.0.out"].plot().get_title()
 
 
 def test_plot_without_matplotlib_says_what_to_install(recording, monkeypatch):

@@ -237,7 +237,7 @@ TEST_F(CommandsTest, StatusNamesARecordingThatStoppedByItself) {
   Serve();
   EXPECT_THAT(Cli({"status"}).out,
               AllOf(HasSubstr("recording /runs/a.cgrec: 0 snapshots"),
-                    HasSubstr("5 lost\n         disk full: less than 64 MiB")));
+                    HasSubstr("5 missing\n         disk full: less than 64 MiB")));
 }
 
 TEST_F(CommandsTest, ProbesKeepGraphOrderAndSortBySize) {

@@ -291,7 +291,7 @@ TEST_F(CliSourcesTest, StatsTellNanFromInfinityAndNothingFromEither) {
   std::string line;
   std::getline(table, line);
   std::getline(table, line);
-  EXPECT_THAT(line, AllOf(HasSubstr("1..3"), HasSubstr("!"), HasSubstr("  1 lost")));
+  EXPECT_THAT(line, AllOf(HasSubstr("1..3"), HasSubstr("!"), HasSubstr("  1 missing")));
   for (const char* name : {"empty", "unseen"}) {
     std::getline(table, line);
     EXPECT_THAT(line, AllOf(HasSubstr(name), Not(HasSubstr("!")), Not(HasSubstr("nan"))));
@@ -316,7 +316,7 @@ TEST_F(CliSourcesTest, StatsComeInTheOrderThatSortNames) {
       {"name", {"bad", "empty", "large", "small"}},
       {"abs_max", {"large", "bad", "small", "empty"}},
       {"nonfinite", {"bad", "small", "large", "empty"}},
-      {"lost", {"small", "large", "bad", "empty"}}};
+      {"missing", {"small", "large", "bad", "empty"}}};
   for (const auto& [sort, names] : orders) {
     const json probes = CliJson({"stats", a, "--sort", sort})["probes"];
     std::istringstream table(Cli({"stats", a, "--sort", sort}).out);

@@ -105,7 +105,7 @@ int Copy(Context& context, const CopyCommand& options,
         "{}{}: {} of {} probe call{}{}{}\n", options.dry_run ? "would write " : "", output,
         SnapshotsText(result->snapshots), result->slots, result->slots == 1 ? "" : "s",
         result->damaged > 0 ? fmt::format(", {} damaged and left out", result->damaged) : "",
-        result->lost > 0 ? fmt::format(", {} were lost before", result->lost) : "")));
+        result->lost > 0 ? fmt::format(", {} more are missing", result->lost) : "")));
   }
   if (!options.dry_run) context.Hint("cgdebug-cli info " + ShellWord(output));
   return kExitOk;

@@ -29,9 +29,9 @@ int RunFreeze(Context& context, const FreezeOptions& options) {
       live::Freeze(context.client(), context.SessionOr(options.session),
                    RecordingPath(options.output), options.probes, options.last, options.max_bytes);
   if (!recording.ok()) return context.Fail(recording.error());
-  std::string why_lost = "they are no longer kept, or have no room.";
-  if (!context.options.quiet) why_lost += " Which ones, and why:";
-  return ReportRecording(context, *recording, why_lost);
+  std::string why_missing = "they are no longer kept, or have no room.";
+  if (!context.options.quiet) why_missing += " Which ones, and why:";
+  return ReportRecording(context, *recording, why_missing);
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TextTable RanksTable(const analysis::RanksReport& report, const Style& style, st
   if (has_restarts) columns.push_back({"RESTART", Align::kRight});
   columns.insert(columns.end(), {{"REPLAY", Align::kCount},
                                  {"STEP", Align::kRight},
-                                 {"LOST", Align::kCount},
+                                 {"MISSING", Align::kCount},
                                  {"FIRST NAN"},
                                  {"REPLICAS"},
                                  {"WHERE", Align::kLeft, true}});

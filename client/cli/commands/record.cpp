@@ -141,7 +141,7 @@ int RunList(Context& context) {
                    {"PROBES", Align::kCount},
                    {"SNAPSHOTS", Align::kCount},
                    {"ON DISK", Align::kCount},
-                   {"LOST", Align::kCount},
+                   {"MISSING", Align::kCount},
                    {"SIZE", Align::kRight},
                    {"DIRECTORY"}});
   for (const live::Recording& recording : *recordings) {

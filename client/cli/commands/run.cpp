@@ -236,8 +236,8 @@ void Report(const Context& context, const RunSummary& summary, const RunOptions&
   }
 }
 
-// Why the recording lost snapshots, and what to do.
-std::string WhyLost(const RunOptions& options) {
+// Why the recording lacks snapshots, and what to do.
+std::string WhyMissing(const RunOptions& options) {
   return fmt::format(
       "the job was faster than this machine writes. Record fewer probes (--record), "
       "or {}",
@@ -310,7 +310,7 @@ int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
   if (recording.slot_count == 0 && recording.error.empty() && recording.lost == 0) {
     return FailNothingRecorded(context, options, sessions);
   }
-  return ReportRecording(context, recording, WhyLost(options));
+  return ReportRecording(context, recording, WhyMissing(options));
 }
 
 int RunJob(Context& context, const RunOptions& options) {

@@ -111,12 +111,12 @@ RunFunction AddStats(CLI::App& app) {
                                                             {"name", StatsOrder::kName},
                                                             {"abs_max", StatsOrder::kAbsMax},
                                                             {"nonfinite", StatsOrder::kNonfinite},
-                                                            {"lost", StatsOrder::kLost}};
+                                                            {"missing", StatsOrder::kMissing}};
   auto options = AddOverviewOptions(app);
   auto sort = std::make_shared<std::string>("order");
-  app.add_option("--sort", *sort, "order: as in the graph; abs_max, nonfinite, lost: largest first")
-      ->check(CLI::IsMember({"order", "name", "abs_max", "nonfinite", "lost"}))
-      ->type_name("{order,name,abs_max,nonfinite,lost}");
+  app.add_option("--sort", *sort, "order: as in the graph; abs_max, nonfinite, missing: largest first")
+      ->check(CLI::IsMember({"order", "name", "abs_max", "nonfinite", "missing"}))
+      ->type_name("{order,name,abs_max,nonfinite,missing}");
   auto only_nonfinite = std::make_shared<bool>(false);
   app.add_flag("--nonfinite", *only_nonfinite,
                "only probes that saw NaN or Inf in the replays shown");

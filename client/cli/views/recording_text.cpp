@@ -45,12 +45,12 @@ std::string RecordingText(const live::Recording& recording, const Style& style) 
   const std::uint64_t missing = recording.lost + recording.refused;
   // A recording that has stopped does not count for long what comes after it.
   const char* const least = recording.refused > 0 ? "at least " : "";
-  if (missing > 0) text += ", " + style.Yellow(least + FormatGrouped(missing) + " lost");
+  if (missing > 0) text += ", " + style.Yellow(least + FormatGrouped(missing) + " missing");
   return text;
 }
 
 int ReportRecording(const Context& context, const live::Recording& recording,
-                    std::string_view why_lost) {
+                    std::string_view why_missing) {
   const bool troubled = !recording.error.empty();
   const bool missing = troubled || recording.lost + recording.refused > 0;
   if (context.options.json) {
@@ -62,7 +62,7 @@ int ReportRecording(const Context& context, const live::Recording& recording,
   if (troubled) {
     text += fmt::format("\n  {}: {}", context.err.Red(recording.state), Printable(recording.error));
   } else if (recording.lost > 0) {
-    text += fmt::format("\n  {} {}", context.err.Yellow("lost:"), why_lost);
+    text += fmt::format("\n  {} {}", context.err.Yellow("missing:"), why_missing);
   }
   context.Say(text);
   if (recording.snapshots == 0) {

@@ -17,10 +17,10 @@ std::string RecordingPath(const std::string& directory);
 // "1 024 snapshots of 4 probes, 12.0 MiB, all on the disk"
 std::string RecordingText(const live::Recording& recording, const Style& style);
 
-// Says how it ended and what to type next; `why_lost` is the likely cause of losses, and what
-// helps. Returns 0, or 3 if something it wanted is missing.
+// Says how it ended and what to type next; `why_missing` is why snapshots are missing, and
+// what helps. Returns 0, or 3 if something it wanted is missing.
 int ReportRecording(const Context& context, const live::Recording& recording,
-                    std::string_view why_lost =
+                    std::string_view why_missing =
                         "the job was faster than this machine writes. Record fewer probes "
                         "(--probes), or let the job wait: --lossless");
 

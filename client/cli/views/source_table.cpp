@@ -42,7 +42,7 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
                                  {"SNAPSHOTS", Align::kCount},
                                  {"REPLAYS", Align::kCount}});
   if (has_every) columns.push_back({"EVERY", Align::kCount});
-  columns.push_back({"LOST", Align::kCount});
+  columns.push_back({"MISSING", Align::kCount});
   const bool has_shards =
       std::ranges::any_of(source.slots(), [](const Slot& slot) { return !slot.shard.empty(); });
   if (has_shards) columns.push_back({"SHARD", Align::kLeft, true});

@@ -27,7 +27,7 @@ double RankOf(StatsOrder order, const Totals& totals, std::uint64_t lost) {
     }
     case StatsOrder::kNonfinite:
       return static_cast<double>(totals.nonfinite_snapshots);
-    case StatsOrder::kLost:
+    case StatsOrder::kMissing:
       return static_cast<double>(lost);
     case StatsOrder::kGraph:
     case StatsOrder::kName:
@@ -90,8 +90,8 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
                  {number(totals.min), number(totals.max), number(totals.mean()), nonfinite, last});
     lines.push_back({SlotName(slot), RankOf(view.order, totals, lost), std::move(cells)});
   };
-  const auto lost_text = [&](std::uint64_t lost) {
-    return lost == 0 ? "" : style.Yellow(fmt::format("  {} lost", FormatGrouped(lost)));
+  const auto missing_text = [&](std::uint64_t lost) {
+    return lost == 0 ? "" : style.Yellow(fmt::format("  {} missing", FormatGrouped(lost)));
   };
   for (const SourceRow& row : *rows) {
     const Slot& slot = source.slots()[row.slot];
@@ -100,11 +100,11 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
       const Folded folded = Summarize(source, fold->second);
       add(slot, {Printable(SlotName(slot)), folded.tensor, fmt::format("..{}", folded.last_replay)},
           folded.totals, folded.lost,
-          folded.graph + ", " + FindingsText(source, folded, style) + lost_text(folded.lost));
+          folded.graph + ", " + FindingsText(source, folded, style) + missing_text(folded.lost));
       continue;
     }
     const Totals totals = TotalsOf(source, row);
-    std::string last = Sparkline(totals.spark, kSparkColumns) + lost_text(row.lost);
+    std::string last = Sparkline(totals.spark, kSparkColumns) + missing_text(row.lost);
     if (totals.unread > 0) last += style.Red(fmt::format("  {} unread", totals.unread));
     add(slot, {Printable(SlotText(slot)), Printable(TypeText(slot)), ReplaysText(row.keys)}, totals,
         row.lost, last);

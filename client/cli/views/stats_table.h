@@ -11,8 +11,8 @@
 
 namespace cgdebug::cli {
 
-// kAbsMax, kNonfinite and kLost: the largest number first, else as in the graph.
-enum class StatsOrder { kGraph, kName, kAbsMax, kNonfinite, kLost };
+// kAbsMax, kNonfinite and kMissing: the largest number first, else as in the graph.
+enum class StatsOrder { kGraph, kName, kAbsMax, kNonfinite, kMissing };
 
 struct StatsView {
   StatsOrder order = StatsOrder::kGraph;

@@ -402,7 +402,7 @@
     if (cell.nan > 0) text.push(`${count(cell.nan)} NaN`);
     if (cell.inf > 0) text.push(`${count(cell.inf)} Inf`);
     if (!Number.isNaN(cell.value)) text.push(`abs max ${number(cell.value)}`);
-    if (cell.state & GAP) text.push("snapshots were lost here");
+    if (cell.state & GAP) text.push("snapshots are missing here");
     if (cell.state & UNREAD) text.push("a snapshot cannot be read");
     if (cell.state === 0) text.push("no snapshot");
     return text.join("\n");
@@ -588,7 +588,7 @@
       make("span", {}, one({ state: THERE, value: 0 }), "all zero"),
       make("span", {}, one({ state: THERE, nan: 1 }), "NaN"),
       make("span", {}, one({ state: THERE, inf: 1 }), "Inf"),
-      make("span", {}, one({ state: GAP }), "lost or unreadable"),
+      make("span", {}, one({ state: GAP }), "missing or unreadable"),
       make("span", {}, swatch((context, width) => { context.strokeStyle = colours.line; context.strokeRect(0.5, 0.5, width - 1, 13); }), "no snapshot")];
     if (isTwo) parts.push(make("span", {}, apart({ state: EQUAL }), "equal"), make("span", {}, apart({ state: DIFFERENT }), "different"), make("span", {}, apart({ state: DIFFERENT | BY_NONFINITE }), "by NaN or Inf"),
       make("span", {}, apart({ state: NOT_COMPARED }), "not compared"));
@@ -820,7 +820,7 @@
     const facts = [["tensor", side.type], ["probed at", side.site || "–"], ["graph", `${shownGraph(side)}, place ${side.graph_order} in its order`],
       ["device", side.device || "–"], ["op", side.op], ["shard", side.shard], ["session", data.sources[source].sessions.length > 1 ? side.session : ""],
       ["snapshots", side.snapshots === 0 ? "none" : `${count(side.snapshots)}, of replays ${side.first_replay}..${side.last_replay}` + (side.every > 1 ? `, every ${side.every}.` : "")],
-      ["lost", side.lost > 0 ? `${plural(side.lost, "snapshot")}` : "none"], ["unreadable", side.unread > 0 ? plural(side.unread, "snapshot") : ""],
+      ["missing", side.lost > 0 ? `${plural(side.lost, "snapshot")}` : "none"], ["unreadable", side.unread > 0 ? plural(side.unread, "snapshot") : ""],
       ["over replays", `min ${number(side.min)}, max ${number(side.max)}, mean ${number(side.mean)}`],
       ["NaN or Inf", side.nonfinite_snapshots > 0 ? `in ${plural(side.nonfinite_snapshots, "snapshot")}`
         : side.snapshots === side.unread ? "not known: no snapshot was read" : `in none of the ${count(side.snapshots - side.unread)} that were read`]];
@@ -828,7 +828,7 @@
   }
   function gapsOf(side) {
     if (side.gap_count === 0) return null;
-    return make("div", {}, make("h3", {}, "What was lost"), make("ul", { class: "note" }, side.gaps.map((gap) =>
+    return make("div", {}, make("h3", {}, "What is missing"), make("ul", { class: "note" }, side.gaps.map((gap) =>
       make("li", {}, `${plural(gap.count, "snapshot")} ` + (gap.before > 0 ? `between replays ${gap.after} and ${gap.before}` : `after replay ${gap.after}`) + `: ${gap.cause}`)),
       side.gap_count > side.gaps.length ? make("li", {}, `and ${side.gap_count - side.gaps.length} more`) : null));
   }
@@ -870,7 +870,7 @@
         if (cell.nan > 0) words.push(`${count(cell.nan)} NaN`);
         if (cell.inf > 0) words.push(`${count(cell.inf)} Inf`);
         if (cell.state & THERE) words.push(`abs max ${number(cell.value)}, min ${number(at(strip.min, here))}, max ${number(at(strip.max, here))}, mean ${number(at(strip.mean, here))}, std ${number(at(strip.std, here))}`);
-        if (cell.state & GAP) words.push("snapshots were lost here");
+        if (cell.state & GAP) words.push("snapshots are missing here");
         if (cell.state & UNREAD) words.push("a snapshot cannot be read");
         if (cell.state === 0) words.push("no snapshot");
         return make("div", {}, make("h3", {}, replaysText(here)[0].toUpperCase() + replaysText(here).slice(1)), make("p", { class: "here" }, words.join("; ")),

@@ -44,7 +44,7 @@ struct Account {
   }
 };
 
-// "40 produced, 4 kept, 36 lost (no longer kept)"
+// "40 produced, 4 kept, 36 missing (no longer kept)"
 std::string ToText(const Account& account);
 
 }  // namespace cgdebug::recording
