@@ -114,7 +114,8 @@ RunFunction AddStats(CLI::App& app) {
                                                             {"missing", StatsOrder::kMissing}};
   auto options = AddOverviewOptions(app);
   auto sort = std::make_shared<std::string>("order");
-  app.add_option("--sort", *sort, "order: as in the graph; abs_max, nonfinite, missing: largest first")
+  app.add_option("--sort", *sort,
+                 "order: as in the graph; abs_max, nonfinite, missing: largest first")
       ->check(CLI::IsMember({"order", "name", "abs_max", "nonfinite", "missing"}))
       ->type_name("{order,name,abs_max,nonfinite,missing}");
   auto only_nonfinite = std::make_shared<bool>(false);
