@@ -247,6 +247,9 @@ TEST(ProbeSlots, TheLeastRecentlyUsedOfManyShapesIsGivenUpAndItsSnapshotsAreCoun
 }
 
 TEST(ProbeSlots, AFullDirectoryIsAClearErrorThatCostsNothingAndEndsWithAClose) {
+#if defined(CGDEBUG_SANITIZED)
+  GTEST_SKIP() << "16384 slots take a sanitizer minutes";
+#endif
   std::vector<std::unique_ptr<Probe>> probes;
   for (int p = 0; p < 256; ++p) {
     probes.push_back(std::make_unique<Probe>("p" + std::to_string(p), Always(1)));
@@ -517,7 +520,8 @@ TEST(ProbeForks, AChildThatDropsAnInheritedGraphDropsNoneOfItsOwn) {
 
 TEST(ProbeForks, AForkDuringOtherThreadsCallsIsSafe) {
 #if defined(CGDEBUG_SANITIZED)
-  GTEST_SKIP() << "clang 14's sanitizers leave their own allocator locked in the child of such a fork";
+  GTEST_SKIP()
+      << "clang 14's sanitizers leave their own allocator locked in the child of such a fork";
 #endif
   Probe shared("shared", Always(2));
   std::atomic<bool> stop{false};
