@@ -85,6 +85,7 @@ class Checker {
     result_.missing_count += gaps.count;
     result_.goes_on = !gaps.goes_on.empty();
     result_.account = gaps.account;
+    result_.seen_finite = SeenFinite(gaps.account);
     result_.replays.assign(replays_.begin(), replays_.end());
     for (const Scanned& scanned : scanned_) result_.ranks[source_.slots()[scanned.slot].rank];
     for (const Finding& finding : result_.findings) {
@@ -291,6 +292,18 @@ class Checker {
       first_told_moment_ = moment;
       result_.first_told = told;
     }
+  }
+
+  std::uint64_t SeenFinite(const recording::Account& account) {
+    const bool is_all = options_.scope.first_replay <= 1 && options_.scope.is_open_ended();
+    if (source_.Describe().kind != "live" || !is_all || result_.in_part > 0) {
+      return 0;
+    }
+    for (const source::Finding& told : source_.Findings()) {
+      if (told.kind != source::Finding::Kind::kMismatch && place_of_.contains(told.slot)) return 0;
+    }
+    const auto let_go = account.lost.find(std::string(ToText(layout::LossCause::kNotKept)));
+    return let_go == account.lost.end() ? 0 : let_go->second;
   }
 
   // If the replay has several iterations, the finding is of the one with its serial.

@@ -103,6 +103,9 @@ struct Check {
   std::string first_unseen = {};
   bool goes_on = false;        // more will come, and does not count as missing
   recording::Account account;  // of the probes that were looked at
+  // Of a live job: the missing snapshots that the daemon read before it let them go, if it saw
+  // neither NaN nor Inf in any snapshot. 0 where it saw only parts of tensors.
+  std::uint64_t seen_finite = 0;
 
   bool found() const {
     for (const Finding& finding : findings) {

@@ -272,6 +272,11 @@ std::string Completeness(const Check& check, std::size_t max_rows) {
   if (shown < check.missing.size()) {
     text += fmt::format("  and {} more like these\n", check.missing.size() - shown);
   }
+  if (check.seen_finite > 0) {
+    text += fmt::format(
+        "the daemon read {} of the missing before it let them go, and saw no NaN or Inf in them\n",
+        check.seen_finite);
+  }
   if (check.unseen_kernels > 0) {
     text +=
         fmt::format("not looked at: {} kernel{} that no row shows, the first: {}\n",

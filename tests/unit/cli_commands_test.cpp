@@ -290,6 +290,12 @@ TEST_F(CommandsTest, SnapshotsThatTheDaemonNoLongerHasAreMissing) {
   EXPECT_EQ(account["lost"], json({{"no longer kept", 16}})) << account;
   EXPECT_EQ(account["unread"], 0);
   EXPECT_THAT(Cli({"info", "live"}).out, Not(HasSubstr("of graphs that are gone")));
+  const std::string looked_at = "the daemon read 16 of the missing before it let them go";
+  EXPECT_THAT(Cli({"check", "live"}).out, HasSubstr(looked_at));
+  EXPECT_THAT(Cli({"check", "live", "--replays", "2.."}).out, Not(HasSubstr(looked_at)));
+  world_.probes[0].mutable_first_inf()->set_replay(3);
+  EXPECT_THAT(Cli({"check", "live"}).out, Not(HasSubstr(looked_at)));
+  world_.probes[0].clear_first_inf();
 
   world_.sessions[0].mutable_counters()->set_produced(25);
   const ProcessResult gone = Cli({"check", "live"});
