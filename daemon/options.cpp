@@ -7,8 +7,8 @@
 
 #include "daemon/core/base/bytes.h"
 #include "daemon/core/base/duration.h"
+#include "daemon/core/options/number.h"
 #include "daemon/core/options/parsed_option.h"
-#include "daemon/core/options/whole_number.h"
 #include "daemon/core/wire/frame.h"
 #include "daemon/metrics/page.h"
 

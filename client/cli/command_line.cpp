@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <regex>
 
 #include "daemon/core/base/suggest.h"
 
@@ -101,6 +102,21 @@ std::string NoNumber(const std::string& said) {
                      said.substr(equals + 3));
 }
 
+// CLI11 says "--lines: 1 required N missing" and "SOURCE: At Most 2 required but received 4".
+std::string WrongCount(const std::string& said) {
+  static const std::regex kMissing("(.+): 1 required (.+) missing");
+  static const std::regex kTooMany("(.+): At Most ([0-9]+) required but received ([0-9]+)");
+  std::smatch part;
+  if (std::regex_match(said, part, kMissing)) {
+    return fmt::format("{} needs a value: {}", part.str(1), part.str(2));
+  }
+  if (std::regex_match(said, part, kTooMany)) {
+    return fmt::format("{} words are too many for {}, which takes {}", part.str(3), part.str(1),
+                       part.str(2));
+  }
+  return said;
+}
+
 // " record start"; empty for the program itself.
 std::string WordsOf(const CLI::App* app) {
   if (app->get_parent() == nullptr) return {};
@@ -180,6 +196,9 @@ int CommandLine::Explain(const CLI::ParseError& error) {
   }
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
     return context_.Fail(kExitTrouble, fmt::format("{}. {}", NoNumber(error.what()), help));
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    return context_.Fail(kExitTrouble, fmt::format("{}. {}", WrongCount(error.what()), help));
   }
   const bool is_extra = wants_help || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (!is_extra || extras.empty()) {

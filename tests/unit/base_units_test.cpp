@@ -7,7 +7,7 @@
 #include "daemon/core/base/bytes.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/base/realtime.h"
-#include "daemon/core/options/whole_number.h"
+#include "daemon/core/options/number.h"
 
 namespace cgdebug {
 namespace {
@@ -69,6 +69,15 @@ TEST(WholeNumber, RefusesOtherTextsAndNumbersOutOfRangeWithASentence) {
     EXPECT_EQ(number(text), "'" + std::string(text) + "' is not a whole number from 1 to 64");
   }
   EXPECT_EQ(WholeNumber(1)("0"), "'0' is not a whole number from 1 on");
+}
+
+TEST(Number, RefusesOtherTextsAndNumbersOutOfRangeWithASentence) {
+  const CLI::Validator number = Number(0.05, 3600);
+  EXPECT_EQ(number("0.05"), "");
+  EXPECT_EQ(number("1e3"), "");
+  for (const char* text : {"0", "3601", "-1", "1s", "x", "", "nan"}) {
+    EXPECT_EQ(number(text), "'" + std::string(text) + "' is not a number from 0.05 to 3600");
+  }
 }
 
 }  // namespace

@@ -77,6 +77,14 @@ TEST_F(CommandsTest, ErrorsNameTheHelpOfTheWholeCommand) {
   }
 }
 
+TEST_F(CommandsTest, TooFewAndTooManyWordsAreNamed) {
+  EXPECT_THAT(Cli({"tail", "-n"}).err, HasSubstr("--lines needs a value: N. Type: "));
+  EXPECT_THAT(Cli({"top", "--interval"}).err, HasSubstr("--interval needs a value: SECONDS. "));
+  EXPECT_THAT(Cli({"top", "--interval", "0"}).err, HasSubstr("not a number from 1 to 3600. "));
+  EXPECT_THAT(Cli({"query", "a", "b", "c"}).err,
+              HasSubstr("3 words are too many for SOURCE, which takes 2. Type: "));
+}
+
 TEST_F(CommandsTest, HelpBeginsWithExamples) {
   for (const char* verb :
        {"run", "ps", "status", "probes", "tail", "show", "check", "diff", "doctor", "daemon"}) {

@@ -12,7 +12,7 @@
 #include "client/cli/sources.h"
 #include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/source_rows.h"
-#include "daemon/core/options/whole_number.h"
+#include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
 namespace {

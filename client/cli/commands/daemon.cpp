@@ -16,7 +16,7 @@
 #include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/endpoint/autostart.h"
 #include "daemon/core/endpoint/endpoint.h"
-#include "daemon/core/options/whole_number.h"
+#include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include "client/analysis/diff_report.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
-#include "daemon/core/options/whole_number.h"
+#include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include "client/cli/commands/disk_options.h"
 #include "client/cli/views/recording_text.h"
 #include "daemon/core/base/bytes.h"
+#include "daemon/core/options/number.h"
 #include "daemon/core/options/parsed_option.h"
-#include "daemon/core/options/whole_number.h"
 #include "daemon/core/recording/recording_writer.h"
 
 namespace cgdebug::cli {

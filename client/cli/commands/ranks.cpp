@@ -18,7 +18,7 @@
 #include "client/cli/sources.h"
 #include "client/source/merged_source.h"
 #include "client/source/recording_source.h"
-#include "daemon/core/options/whole_number.h"
+#include "daemon/core/options/number.h"
 #include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::cli {
@@ -344,7 +344,7 @@ RunFunction AddRanks(CLI::App& app) {
   app.add_flag("-f,--follow", command->follow,
                "look again and again, for instance at a folder into which every node records");
   app.add_option("--interval", command->interval_s, "seconds between two looks (1)")
-      ->check(CLI::Range(0.05, 3600.0))
+      ->check(Number(0.05, 3600))
       ->type_name("S");
   app.add_option("--max-rows", command->max_rows, "how many lines to show (40)")
       ->check(WholeNumber(1))

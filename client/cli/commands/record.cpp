@@ -17,8 +17,8 @@
 #include "client/live/recordings.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/numerics/format.h"
+#include "daemon/core/options/number.h"
 #include "daemon/core/options/parsed_option.h"
-#include "daemon/core/options/whole_number.h"
 
 namespace cgdebug::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include "client/cli/views/terminal.h"
 #include "client/live/probe.h"
 #include "daemon/core/base/duration.h"
-#include "daemon/core/options/whole_number.h"
+#include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
 namespace {

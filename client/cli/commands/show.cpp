@@ -25,7 +25,7 @@
 #include "client/source/merged_source.h"
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/numerics/format.h"
-#include "daemon/core/options/whole_number.h"
+#include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include "client/live/events.h"
 #include "client/live/probe.h"
 #include "client/live/status.h"
-#include "daemon/core/options/whole_number.h"
+#include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
 namespace {

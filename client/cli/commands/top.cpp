@@ -22,6 +22,7 @@
 #include "daemon/core/base/realtime.h"
 #include "daemon/core/numerics/ascii.h"
 #include "daemon/core/numerics/format.h"
+#include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -590,7 +591,7 @@ RunFunction AddTop(CLI::App& app) {
       ->check(CLI::IsMember({"change", "abs_max", "nonfinite", "lost", "name", "order"}))
       ->type_name("{change,abs_max,nonfinite,lost,name,order}");
   app.add_option("--interval", options->interval_s, "seconds between two looks, 1 at least")
-      ->check(CLI::Range(1.0, 3600.0))
+      ->check(Number(1, 3600))
       ->type_name("SECONDS");
   return [options](Context& context) { return RunTop(context, *options); };
 }

@@ -46,7 +46,7 @@ std::string TakenText(const live::Probe& probe) {
 std::string LastText(const live::Probe& probe, const Style& style) {
   std::vector<std::string> parts;
   if (probe.slot.in_body) parts.push_back(TakenText(probe));
-  if (probe.retired) parts.push_back(style.Dim("retired"));
+  if (probe.retired) parts.push_back(style.Dim("gone"));
   if (probe.control) parts.push_back(style.Yellow("[" + ControlText(*probe.control) + "]"));
   if (const std::string verdict = VerdictText(probe, style); !verdict.empty()) {
     parts.push_back(verdict);

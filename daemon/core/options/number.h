@@ -1,5 +1,7 @@
-// whole_number.h: whole numbers on a command line, with readable error messages.
+// number.h: numbers on a command line, with readable error messages.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -20,6 +22,19 @@ inline CLI::Validator WholeNumber(std::uint64_t least, std::uint64_t most = UINT
             most == UINT64_MAX ? "from " + std::to_string(least) + " on"
                                : "from " + std::to_string(least) + " to " + std::to_string(most);
         return "'" + text + "' is not a whole number " + range;
+      },
+      "");
+}
+
+// Why not CLI11's own check: it says "FLOAT in [1 - 3600]" where a value is missing.
+inline CLI::Validator Number(double least, double most) {
+  return CLI::Validator(
+      [=](const std::string& text) -> std::string {
+        double value = 0;
+        const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool is_number = failure == std::errc() && end == text.data() + text.size();
+        if (is_number && value >= least && value <= most) return "";
+        return fmt::format("'{}' is not a number from {} to {}", text, least, most);
       },
       "");
 }
