@@ -191,11 +191,13 @@ TEST_F(RecordingEveryTenth, KnowsWhetherWhatWasHalfWrittenWasWanted) {
     job.Write(0, whole);
     job.BeginOnly(0);
     job.Kill();
-    DaemonProcess daemon(dir_);
-    const auto reader = ReadAfter(daemon, job);
-    EXPECT_EQ(reader->snapshot_count(0), 1u);
-    EXPECT_EQ(Lost(*reader), whole == 10 ? 1u : 0u);
-    std::filesystem::remove_all(dir_ / "runs");
+    {
+      DaemonProcess daemon(dir_);
+      const auto reader = ReadAfter(daemon, job);
+      EXPECT_EQ(reader->snapshot_count(0), 1u);
+      EXPECT_EQ(Lost(*reader), whole == 10 ? 1u : 0u);
+    }
+    std::filesystem::remove_all(dir_ / "runs");  // nobody writes there any more
   }
 }
 
