@@ -81,7 +81,7 @@ constexpr const char* kHelpText = R"(WHAT THE SCREEN SHOWS
 REPLAYS/S   of all CUDA graphs of the rank together; of eager code, of the
             probe that ran most often
 READ/S      bytes of snapshots that the daemon read; not of those that it lost
-LOST        snapshots that were wanted and are missing; why: cgdebug-cli status
+LOST        snapshots that nobody could read in time; why: cgdebug-cli status
 CHANGE      of the root mean square of the finite elements since the look
             before; "=" the same, "-" no new snapshot
 NAN+INF     elements of the newest snapshot; "earlier": of one before it only
