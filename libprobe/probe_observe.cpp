@@ -1,7 +1,9 @@
 // Observe() and Prepare() of the public header.
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "libprobe/capture/cuda_lane.h"
@@ -17,6 +19,13 @@ namespace {
 using capture::ProbeSlot;
 
 constexpr std::size_t kMaxOpenCaptures = 16;
+
+// The text of an error without the name that it begins with.
+std::string_view WithoutName(const std::string& name, std::string_view text) {
+  const std::string prefix = "probe '" + name + "': ";
+  if (text.substr(0, prefix.size()) == prefix) text.remove_prefix(prefix.size());
+  return text;
+}
 
 // Where the probe is called. Releases `lock` meanwhile: finding out may take the interpreter's
 // lock, whose owner may wait for this one. The probe may be closed afterwards.
@@ -213,10 +222,15 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
 }  // namespace
 
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
-  if (tensor.device_type == DeviceType::kCuda) {
-    ObserveCuda(probe, tensor, stream);
-  } else {
-    ObserveHost(probe, tensor);
+  try {
+    if (tensor.device_type == DeviceType::kCuda) {
+      ObserveCuda(probe, tensor, stream);
+    } else {
+      ObserveHost(probe, tensor);
+    }
+  } catch (const std::exception& error) {  // the job may catch it and go on
+    CountNotSeen(probe.name, WithoutName(probe.name, error.what()), /*is_new_place=*/true);
+    throw;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "cgdebug/probe.h"
 #include "libprobe/captured_graphs.h"
 #include "libprobe/current_step.h"
+#include "libprobe/not_seen.h"
 #include "libprobe/op_log_pages.h"
 #include "libprobe/probe_registry.h"
 #include "libprobe/slot_maker.h"
@@ -69,13 +70,14 @@ class ProbeTable {
   // Guarded by the lock.
   ProbeRegistry probes;
   CapturedGraphs graphs;
-  SlotStore slots{&probes, &step};
+  SlotStore slots{&probes, &step, &not_seen};
   SlotMaker maker{&slots, &graphs};
   OpLogPages op_logs{&probes, &slots, &maker};
   bool asked_for_daemon = false;
 
   // These need no lock.
   CurrentStep step;
+  NotSeen not_seen;
   std::atomic<SiteProvider> site_provider{nullptr};
   std::atomic<bool> has_gpu_memory{false};  // not what a parent had before it forked
   // The census's count of replays of graphs that it does not know; null before there is one.

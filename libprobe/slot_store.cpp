@@ -77,6 +77,7 @@ ring::SegmentWriter& SlotStore::Segment() {
     ring::ReclaimDeadSegments(kReclaimAfterSeconds);
     segment_ = std::make_unique<ring::SegmentWriter>(CurrentIdentity());
     step_->ShowIn(segment_->producer());
+    not_seen_->ShowIn(segment_->not_seen());
     lossless_ = LosslessWanted();
     // Snapshots written before the daemon has come may be overwritten, and all of them were asked
     // for.

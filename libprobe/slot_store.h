@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "libprobe/current_step.h"
+#include "libprobe/not_seen.h"
 #include "libprobe/probe_registry.h"
 #include "libprobe/ring/graph_census.h"
 #include "libprobe/ring/segment_writer.h"
@@ -19,8 +20,9 @@ namespace cgdebug {
 // Thread: one at a time (the probe table's lock).
 class SlotStore {
  public:
-  // Both outlive the store.
-  SlotStore(const ProbeRegistry* probes, CurrentStep* step) : probes_(probes), step_(step) {}
+  // All of them outlive the store.
+  SlotStore(const ProbeRegistry* probes, CurrentStep* step, NotSeen* not_seen)
+      : probes_(probes), step_(step), not_seen_(not_seen) {}
 
   // The segment. The first call makes it. Fails: throws SharedMemoryError.
   ring::SegmentWriter& Segment();
@@ -98,6 +100,7 @@ class SlotStore {
 
   const ProbeRegistry* probes_;
   CurrentStep* step_;
+  NotSeen* not_seen_;
   std::unique_ptr<ring::SegmentWriter> segment_;  // never destroyed, as the probe table is not
   std::optional<ring::GraphCensusWriter> census_;
   bool census_failed_ = false;

@@ -361,6 +361,28 @@ SegmentView::Freeze SegmentView::freeze(std::uint32_t device) const {
   return freeze;
 }
 
+const layout::NotSeen& SegmentView::shared_not_seen() const {
+  return *reinterpret_cast<const layout::NotSeen*>(control_.data() + layout::kNotSeenOffset);
+}
+
+std::uint64_t SegmentView::not_seen_calls() const {
+  return LoadAcquire(shared_not_seen().refused_calls);
+}
+
+SegmentView::NotSeen SegmentView::not_seen() const {
+  const layout::NotSeen& shared = shared_not_seen();
+  NotSeen not_seen;
+  not_seen.calls = LoadAcquire(shared.refused_calls);
+  not_seen.places = LoadRelaxed(shared.refused_places);
+  const std::uint64_t first_untrusted = LoadAcquire(shared.first);
+  if (first_untrusted == 0) return not_seen;
+  not_seen.name.resize(std::min(layout::NameBytesOf(first_untrusted), sizeof(shared.name)));
+  not_seen.reason.resize(std::min(layout::ReasonBytesOf(first_untrusted), sizeof(shared.reason)));
+  CopyShared(not_seen.name.data(), shared.name, not_seen.name.size());
+  CopyShared(not_seen.reason.data(), shared.reason, not_seen.reason.size());
+  return not_seen;
+}
+
 layout::ThawLine* SegmentView::thaw_line(std::uint32_t device) const {
   return reinterpret_cast<layout::ThawLine*>(control_.data() + layout::kThawLineOffset) + device;
 }

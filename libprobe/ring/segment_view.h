@@ -53,6 +53,15 @@ class SegmentView {
   std::uint64_t activity() const;  // changes when anything was committed or registered
   std::int64_t step() const;
   std::uint64_t released_unread() const;  // entries the producer gave up before they were read
+  // What the producer wanted to be seen and is not.
+  struct NotSeen {
+    std::uint64_t places = 0;
+    std::uint64_t calls = 0;
+    std::string name;    // of the first
+    std::string reason;  // of the first
+  };
+  std::uint64_t not_seen_calls() const;
+  NotSeen not_seen() const;
   std::uint32_t slot_count() const;
   std::uint64_t shm_bytes() const;  // control file and the extents opened so far
 
@@ -145,6 +154,7 @@ class SegmentView {
                     const std::string& what, std::string* reason);
   layout::OpLogRow* SharedRow(const layout::SlotFacts& registration, std::size_t row);
   layout::ProducerLine* producer() const;
+  const layout::NotSeen& shared_not_seen() const;
   layout::ConsumerLine* consumer() const;
 
   SharedFile control_;

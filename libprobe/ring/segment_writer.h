@@ -81,6 +81,7 @@ class SegmentWriter {
   }
 
   layout::ProducerLine* producer() const;
+  layout::NotSeen* not_seen() const;
   const layout::ConsumerLine* consumer() const;
   const layout::Refusal* refusals() const;
   ReaderGate* gate() { return &gate_; }

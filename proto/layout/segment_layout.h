@@ -2,7 +2,7 @@
 //
 //   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, RoomRequest, FreezeLine[]
 //                                      | ConsumerLine, ReaderName, ThawLine[] | FindingText[]
-//                                      | directory | refusals
+//                                      | NotSeen | directory | refusals
 //   /dev/shm/cgdebug-<uid>-<uuid>.1    ExtentHeader | slot blocks, expected tensors,
 //                                      tables of op logs, the table of graphs
 //   /dev/shm/cgdebug-<uid>-<uuid>.2    ...
@@ -30,7 +30,7 @@ namespace cgdebug::layout {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x3167627564676763;  // "cggdubg1"
 inline constexpr std::uint64_t kExtentMagic = 0x3174786567646763;   // "cgdgext1"
-inline constexpr std::uint16_t kAbiMajor = 9;
+inline constexpr std::uint16_t kAbiMajor = 10;
 inline constexpr std::uint16_t kAbiMinor = 0;
 inline constexpr std::uint32_t kMaxSlots = 16384;
 inline constexpr std::uint32_t kMaxExtents = 4096;  // of one segment; their numbers may be any
@@ -135,6 +135,24 @@ struct alignas(kCacheLineBytes) FindingText {
 };
 static_assert(sizeof(FindingText) == 1024);
 
+// What the job asked to see and nobody can: it needs no room for a slot, which is what is missing
+// when a place is refused. Written by the producer's host code only, with store-release of `first`
+// after the texts, which never change.
+struct alignas(kCacheLineBytes) NotSeen {
+  std::uint64_t refused_places;  // probes, modules and the like that were refused at least once
+  std::uint64_t refused_calls;   // of them, that left no snapshot
+  std::uint64_t first;           // NotSeenFirst() of the first one; 0 = none
+  std::uint64_t reserved[29];    // for other words of this account; 0 = nothing to tell
+  char name[512];                // UTF-8, not terminated
+  char reason[1280];             // UTF-8, not terminated
+};
+static_assert(sizeof(NotSeen) == 2048);
+constexpr std::uint64_t NotSeenFirst(std::uint32_t name_bytes, std::uint32_t reason_bytes) {
+  return std::uint64_t{1} << 63 | std::uint64_t{name_bytes} << 32 | reason_bytes;
+}
+constexpr std::size_t NameBytesOf(std::uint64_t first) { return first >> 32 & 0x7fffffff; }
+constexpr std::size_t ReasonBytesOf(std::uint64_t first) { return first & 0xffffffff; }
+
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) ConsumerLine {
   std::uint64_t generation;  // grows by one with each daemon that attaches
@@ -211,10 +229,12 @@ inline constexpr std::size_t kConsumerLineOffset = 2 * kPageBytes;
 inline constexpr std::size_t kReaderNameOffset = kConsumerLineOffset + sizeof(ConsumerLine);
 inline constexpr std::size_t kThawLineOffset = kReaderNameOffset + sizeof(ReaderName);
 inline constexpr std::size_t kFindingTextOffset = 3 * kPageBytes;
-inline constexpr std::size_t kDirectoryOffset = 4 * kPageBytes;
+inline constexpr std::size_t kNotSeenOffset = 4 * kPageBytes;
+inline constexpr std::size_t kDirectoryOffset = 5 * kPageBytes;
 static_assert(kFreezeLineOffset + kMaxFreezeDevices * sizeof(FreezeLine) <= kConsumerLineOffset);
 static_assert(kThawLineOffset + kMaxFreezeDevices * sizeof(ThawLine) <= kFindingTextOffset);
-static_assert(kFindingTextOffset + kFindingKinds * sizeof(FindingText) <= kDirectoryOffset);
+static_assert(kFindingTextOffset + kFindingKinds * sizeof(FindingText) <= kNotSeenOffset);
+static_assert(kNotSeenOffset + sizeof(NotSeen) <= kDirectoryOffset);
 inline constexpr std::size_t kRefusalsOffset =
     kDirectoryOffset + kMaxSlots * sizeof(DirectoryEntry);
 inline constexpr std::size_t kControlBytes = kRefusalsOffset + kMaxSlots * sizeof(Refusal);

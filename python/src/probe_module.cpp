@@ -499,6 +499,12 @@ PYBIND11_MODULE(_probe, module) {
   module.def(
       "finding", [](int kind) { return FindingText(static_cast<layout::FindingKind>(kind)); },
       py::arg("kind"), py::call_guard<WithoutGil>());
+  module.def("count_refused", &CountNotSeen, py::arg("name"), py::arg("reason"),
+             py::arg("is_new_place"), py::call_guard<WithoutGil>());
+  module.def("not_seen", [] {
+    const NotSeenCounts counts = NotSeenSoFar();
+    return std::tuple(counts.places, counts.calls, Text(counts.name), Text(counts.reason));
+  });
   module.def(
       "await_read",
       [](double timeout_s) {

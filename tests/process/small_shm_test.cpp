@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
+#include "libprobe/ring/segment_view.h"
 #include "tests/support/child_process.h"
 #include "tests/support/private_shm.h"
 #include "tests/support/probe_fixture.h"
@@ -58,6 +60,34 @@ std::vector<std::string> WithShm(const std::string& size, Job&& job) {
 
 #define SKIP_WITHOUT_SHM(lines) \
   if ((lines).at(0) == "skip") GTEST_SKIP() << "the system lets nobody mount"
+
+TEST(SmallShm, WhatIsNotSeenIsCountedInTheControlFileAndWithoutOneInTheProcess) {
+  const auto lines = WithShm("1m", [](const Line& line) {
+    const auto counts = [] {
+      const NotSeenCounts all = NotSeenSoFar();
+      return std::to_string(all.places) + " " + std::to_string(all.calls) + " " + all.name;
+    };
+    const char* hog = "/dev/shm/hog";
+    std::ofstream(hog) << std::string((1 << 20) - 65536, 'x');
+    CountNotSeen("first", "too small", true);
+    line.Send("1:" + counts() + (CurrentSession() ? " shown" : ""));
+    std::filesystem::remove(hog);
+    Probe large("large", Always(4));
+    for (int i = 0; i < 3; ++i) (void)Observe(large, MiB(1, 1));
+    CountNotSeen("large", "known", false);
+    line.Send("2:" + counts() + (CurrentSession() ? " shown" : ""));
+    std::string reason;
+    const auto view = ring::SegmentView::Attach(CurrentSession()->name, &reason);
+    const auto shown = view->not_seen();
+    line.Send("3:" + std::to_string(shown.places) + " " + std::to_string(shown.calls) + " " +
+              shown.name + " " + shown.reason);
+  });
+  SKIP_WITHOUT_SHM(lines);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0], "1:1 1 first");
+  EXPECT_EQ(lines[1], "2:2 5 first shown");
+  EXPECT_EQ(lines[2], "3:2 5 first too small");
+}
 
 TEST(SmallShm, ARingThatDoesNotFitIsRefusedWithItsSizeAndARemedyAndSmallOnesGoOn) {
   const auto lines = WithShm("1m", [](const Line& line) {

@@ -17,7 +17,7 @@ namespace cgdebug::layout {
 namespace {
 
 TEST(Layout, VersionsAreDecisions) {
-  EXPECT_EQ(kAbiMajor, 9);
+  EXPECT_EQ(kAbiMajor, 10);
   EXPECT_EQ(kAbiMinor, 0);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
@@ -135,6 +135,11 @@ TEST(Layout, LinesOfTheControlFileAreFrozen) {
   EXPECT_EQ(offsetof(ThawLine, stop), 8u);
   EXPECT_EQ(kFindingTextOffset, 12288u);
   EXPECT_EQ(offsetof(FindingText, text), 32u);
+  EXPECT_EQ(kNotSeenOffset, 16384u);
+  EXPECT_EQ(offsetof(NotSeen, refused_calls), 8u);
+  EXPECT_EQ(offsetof(NotSeen, first), 16u);
+  EXPECT_EQ(offsetof(NotSeen, name), 256u);
+  EXPECT_EQ(offsetof(NotSeen, reason), 768u);
   EXPECT_EQ(offsetof(DeviceWindow, checksum), 8u);
   EXPECT_EQ(offsetof(WindowRequest, order), 8u);
   EXPECT_EQ(offsetof(DirectoryEntry, word), 0u);
@@ -153,11 +158,11 @@ TEST(Layout, ControlFileIsFrozen) {
   EXPECT_EQ(offsetof(SegmentHeader, recordings), 1024u);
   EXPECT_EQ(kProducerLineOffset, 4096u);
   EXPECT_EQ(kConsumerLineOffset, 8192u);
-  EXPECT_EQ(kDirectoryOffset, 16384u);
+  EXPECT_EQ(kDirectoryOffset, 20480u);
   EXPECT_EQ(kRoomRequestOffset, 4096u + 64u);
   EXPECT_EQ(kReaderNameOffset, 8192u + 64u);
-  EXPECT_EQ(kRefusalsOffset, 16384u + 16384u * 32u);
-  EXPECT_EQ(kControlBytes, 16384u + 16384u * 36u);
+  EXPECT_EQ(kRefusalsOffset, 20480u + 16384u * 32u);
+  EXPECT_EQ(kControlBytes, 20480u + 16384u * 36u);
 }
 
 TEST(Layout, DeviceStatsAreFrozen) {

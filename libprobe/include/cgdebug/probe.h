@@ -326,6 +326,20 @@ void SetStepInStreamOrder(std::int64_t step, void* stream);
 // it. Thread: any.
 std::optional<std::string> FindingText(layout::FindingKind kind);
 
+// What was to be looked at and is not, such as a probe for which /dev/shm has no room. Daemon and
+// recordings learn of it, so that nobody takes it for checked.
+struct NotSeenCounts {
+  std::uint64_t places = 0;  // probes, modules and the like that were refused at least once
+  std::uint64_t calls = 0;   // of them, that left no snapshot
+  std::string name;          // of the first
+  std::string reason;        // of the first
+};
+// Counts a call of the place `name` that is not looked at. `is_new_place`: no call of it was
+// before; one name counts once in any case. Makes the segment if there is none. Waits for a lock
+// that a capture may hold. Thread: any that holds no lock of the library.
+void CountNotSeen(std::string_view name, std::string_view reason, bool is_new_place) noexcept;
+NotSeenCounts NotSeenSoFar();
+
 // How much of what the probes of this process wrote the daemon has read. Requires: the caller has
 // synchronized with the GPU.
 struct ReadState {
