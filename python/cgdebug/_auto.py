@@ -30,6 +30,7 @@ EAGER = "CGDEBUG_WATCH_EAGER"
 _lock = threading.RLock()
 _started = False
 _known: weakref.WeakSet | None = None  # modules that need no further look
+_told: set[tuple[str, str]] = set()  # the failures that were printed
 _eager: typing.Any = None  # the scope that logs what runs eagerly
 
 
@@ -71,6 +72,13 @@ def _before_call(module, args) -> None:
 
     if torch.compiler.is_compiling():
         return
+    try:
+        _look_at_call(module)
+    except Exception as error:  # the job goes on
+        _fail(type(module).__name__, error)
+
+
+def _look_at_call(module) -> None:
     had_scope = _eager is not None
     if module not in typing.cast(weakref.WeakSet, _known):
         look_at(module)
@@ -81,16 +89,24 @@ def _before_call(module, args) -> None:
 def look_at(module) -> None:
     """Watches `module` as the variable asks, unless it is part of a model that is watched. A
     failure is printed, because the job goes on. Requires: start() was called, torch is imported."""
-    if not _is_inside_watched(module):
-        with _lock:
-            try:
+    try:
+        if not _is_inside_watched(module):
+            with _lock:
                 _watch(module)
-            except Exception as error:
-                text = str(error).removeprefix("watch: ")
-                print(
-                    f"cgdebug: {type(module).__name__} is not watched, as {VARIABLE} asks: {text}",
-                    file=sys.stderr,
-                )
+    except Exception as error:
+        _fail(type(module).__name__, error)
+
+
+def _fail(name: str, error: Exception) -> None:
+    from . import _native
+
+    text = str(error).removeprefix("watch: ")
+    is_new = (name, text) not in _told
+    if is_new:
+        _told.add((name, text))
+        print(f"cgdebug: {name} is not watched, as {VARIABLE} asks: {text}", file=sys.stderr)
+    if not isinstance(error, ValueError):  # such as a module that the variable does not select
+        _native.not_seen(name, text, is_new)
 
 
 def _watch(module) -> None:

@@ -359,3 +359,12 @@ def test_a_job_that_goes_on_with_nan_is_followed_from_the_module_to_the_op(run, 
 def test_eager_without_a_log_says_what_to_type(run):
     done = run("", watch="fx:*", options=["--eager"], expect=2)
     assert "--watch 'op:*' --eager" in done.stderr
+
+
+def test_a_module_without_a_hash_stops_no_job(run):
+    done = run(
+        "import torch\n\n\nclass NoHash(torch.nn.Linear):\n    __hash__ = None\n",
+        "net = NoHash(2, 2)\nfor _ in range(3): net(torch.ones(1, 2))\nprint('ran')\n",
+        watch="*",
+    )
+    assert "ran" in done.stdout and done.stderr.count("NoHash is not watched") == 1

@@ -22,6 +22,8 @@ import weakref
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
+from .. import _native
+
 if typing.TYPE_CHECKING:
     from ..watching import Watch
 
@@ -92,6 +94,7 @@ class ProbePass(CustomGraphPass):
             self._insert(watch, graph)
         except Exception as error:  # the code is compiled without probes
             _log.warning("level fx: no probes in compiled code: %s", error)
+            _native.not_seen("fx/*", f"no probes in compiled code: {error}", True)
 
     def _insert(self, watch: Watch, graph: torch.fx.Graph) -> None:
         counts: dict[str, int] = {}
@@ -183,3 +186,4 @@ def _make_probes_of(path: str) -> None:
                     break
     except Exception as error:  # the code runs without probes
         _log.warning("level fx: %s may have probes that see nothing: %s", path, error)
+        _native.not_seen("fx/*", f"{path} may have probes that see nothing: {error}", True)

@@ -28,15 +28,27 @@ class Hook:
     """A hook of a module. A copied or pickled module gets a hook that does nothing, because its
     values must not appear under the names of the original."""
 
+    places: list[Place]  # that it looks at
     # Set by make_graphed_callables: in this state of `training` the graph runs instead.
     graphed_in_training: bool | None = None
 
-    def is_off(self, module: torch.nn.Module) -> bool:
+    def __call__(self, module, *call):
         if torch.compiler.is_compiling():
-            return False
+            if not _is_exporting():  # an exported program belongs to the job
+                self.look(module, *call)
+            return
         if torch.jit.is_tracing():  # the traced code runs without us
-            return True
-        return self.graphed_in_training is not None and self.graphed_in_training == module.training
+            return
+        if self.graphed_in_training is not None and self.graphed_in_training == module.training:
+            return
+        try:
+            self.look(module, *call)
+        except Exception as error:  # the job goes on
+            for place in self.places:
+                place.note(places.failure(error))
+
+    def look(self, module, *call) -> None:
+        raise NotImplementedError
 
     def __deepcopy__(self, memo):
         return contextlib.nullcontext().__exit__
@@ -48,28 +60,24 @@ class Hook:
 
 class OutputHook(Hook):
     def __init__(self, place: Place, grad: Place | None):
-        self.place, self.grad = place, grad
-        self.token, self.grad_token = place.token, grad.token if grad else 0
+        self.places = [place] if grad is None else [place, grad]
+        self.token, self.grad_token = place.token, grad.token if grad else ""
 
-    def __call__(self, module, args, output):
-        if self.is_off(module):
-            return
+    def look(self, module, args, output):
         if not _look(self.token, self.grad_token, "", output, 0):
             _note_no_tensor(self.token)
 
 
 class InputHook(Hook):
     def __init__(self, place: Place):
-        self.place, self.token = place, place.token
+        self.places, self.token = [place], place.token
 
-    def __call__(self, module, args, kwargs):
-        if self.is_off(module):
-            return
+    def look(self, module, args, kwargs):
         if len(args) == 1 and not kwargs:
-            found = _look(self.token, 0, "", args[0], 0)
+            found = _look(self.token, "", "", args[0], 0)
         else:
-            found = _look(self.token, 0, "", args, 0)
-            found = _look(self.token, 0, "", kwargs, 0) or found
+            found = _look(self.token, "", "", args, 0)
+            found = _look(self.token, "", "", kwargs, 0) or found
         if not found:
             _note_no_tensor(self.token)
 
@@ -82,9 +90,7 @@ class ParamHook(Hook):
             for place, (way, name) in zip(targets, ways)
         ]
 
-    def __call__(self, module, args):
-        if self.is_off(module):
-            return
+    def look(self, module, args):
         for token, way, name in self.entries:
             owner = module
             for part in way:
@@ -93,7 +99,7 @@ class ParamHook(Hook):
                     break
             parameter = None if owner is None else owner._parameters.get(name)
             if parameter is not None:
-                _look(token, 0, "", parameter, 0)
+                _look(token, "", "", parameter, 0)
 
 
 class OptimizerHook:
@@ -101,7 +107,8 @@ class OptimizerHook:
     DistributedDataParallel has reduced them by then."""
 
     def __init__(self):
-        self._tokens: dict[int, tuple[weakref.ref[torch.nn.Parameter], int]] = {}
+        # No places: torch keeps this hook, and they keep the watch.
+        self._tokens: dict[int, tuple[weakref.ref[torch.nn.Parameter], str]] = {}
 
     def add(self, parameter: torch.nn.Parameter, place: Place) -> None:
         self._tokens[id(parameter)] = (weakref.ref(parameter), place.token)
@@ -109,15 +116,24 @@ class OptimizerHook:
     def __call__(self, optimizer, args, kwargs):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                known, token = self._tokens.get(id(parameter), (None, 0))
+                known, token = self._tokens.get(id(parameter), (None, ""))
                 alive = None if known is None else known()
                 # Another parameter may have the id of one that is gone.
-                if alive is not None and alive is parameter and alive.grad is not None:
-                    _look(token, 0, "", alive.grad, 0)
+                if alive is None or alive is not parameter or alive.grad is None:
+                    continue
+                if torch.compiler.is_compiling():
+                    _look(token, "", "", alive.grad, 0)
+                    continue
+                try:
+                    _look(token, "", "", alive.grad, 0)
+                except Exception as error:  # the job goes on
+                    _note(token, places.failure(error))
 
 
-def _look(token: int, grad_token: int, path: str, value, depth: int) -> bool:
+def _look(token: str, grad_token: str, path: str, value, depth: int) -> bool:
     """Observes every tensor in `value`. Returns whether there was one. Dynamo traces this."""
+    if value is None or isinstance(value, (bool, int, float, complex, str)):
+        return False
     if isinstance(value, torch.Tensor):
         if not _can_be_seen(value):
             _note_refused(token, str(value.dtype))
@@ -142,8 +158,8 @@ def _look(token: int, grad_token: int, path: str, value, depth: int) -> bool:
     elif isinstance(value, dict):
         for name, item in value.items():
             found = _look(token, grad_token, f"{path}/{name}", item, depth + 1) or found
-    elif hasattr(type(value), "__dataclass_fields__"):
-        for name in type(value).__dataclass_fields__:
+    else:
+        for name in _fields_of(type(value)):
             item = getattr(value, name, None)
             found = _look(token, grad_token, f"{path}/{name}", item, depth + 1) or found
     return found
@@ -155,7 +171,7 @@ def _can_be_seen(tensor: torch.Tensor) -> bool:
     return tensor.dtype in _dtypes
 
 
-def _observe(token: int, key: str, tensor: torch.Tensor, shard: str = "") -> None:
+def _observe(token: str, key: str, tensor: torch.Tensor, shard: str = "") -> None:
     if torch.compiler.is_compiling():
         _know_dtensor()
         torch.ops.cgdebug.observe(tensor, key, shard)
@@ -169,7 +185,13 @@ def _observe(token: int, key: str, tensor: torch.Tensor, shard: str = "") -> Non
         _note(token, str(error).partition("\n")[0])
 
 
-# Dynamo calls these once while it traces, and leaves them out of the graph.
+# Dynamo calls these once while it traces, and leaves them out of the graph. A token is a text,
+# because Dynamo makes an integer that is different in the next frame a variable.
+
+
+@constant_in_traces
+def _is_exporting() -> bool:
+    return torch.compiler.is_exporting()  # Dynamo would take it for True in all that it traces
 
 
 @constant_in_traces
@@ -178,37 +200,42 @@ def _know_dtensor() -> None:
 
 
 @constant_in_traces
-def _key_of(token: int, path: str) -> str:
+def _fields_of(kind: type) -> tuple[str, ...]:
+    return tuple(getattr(kind, "__dataclass_fields__", ()))
+
+
+@constant_in_traces
+def _key_of(token: str, path: str) -> str:
     place = places.of_token(token)
     return "" if place is None else place.key_of(path)
 
 
 @constant_in_traces
-def _part_key_of(token: int, path: str) -> str:
+def _part_key_of(token: str, path: str) -> str:
     place = places.of_token(token)
     return "" if place is None else place.part_key_of(path)
 
 
 @constant_in_traces
-def _shard_of(token: int) -> str:
+def _shard_of(token: str) -> str:
     place = places.of_token(token)
     return "" if place is None else place.shard
 
 
 @constant_in_traces
-def _note(token: int, problem: str) -> None:
+def _note(token: str, problem: str) -> None:
     place = places.of_token(token)
     if place is not None:
         place.note(problem)
 
 
 @constant_in_traces
-def _note_refused(token: int, dtype: str) -> None:
+def _note_refused(token: str, dtype: str) -> None:
     _note(token, f"a tensor like this ({dtype}) cannot be probed")
 
 
 @constant_in_traces
-def _note_no_tensor(token: int) -> None:
+def _note_no_tensor(token: str) -> None:
     place = places.of_token(token)
     if place is not None and not place.probes and not place.problem:
         place.problem = "it holds no tensor"

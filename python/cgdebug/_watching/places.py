@@ -10,7 +10,7 @@ import weakref
 
 import torch
 
-from .. import _accepted
+from .. import _accepted, _native
 from ..actions import Action
 from ..probe import CudaGraphTensorProbe
 from . import compiled
@@ -21,12 +21,17 @@ _PART = "\0part"  # in front of the path of a tensor: of its probe that keeps a 
 _log = logging.getLogger("cgdebug")
 lock = threading.RLock()  # of all watches
 _tokens = itertools.count(1)
-_places: weakref.WeakValueDictionary[int, Place] = weakref.WeakValueDictionary()
+_places: weakref.WeakValueDictionary[str, Place] = weakref.WeakValueDictionary()
 
 
-def of_token(token: int) -> Place | None:
+def of_token(token: str) -> Place | None:
     """None if the watch is gone."""
     return _places.get(token)
+
+
+def failure(error: Exception) -> str:
+    """What `note` says of an exception that is nobody's refusal."""
+    return f"cgdebug failed: {type(error).__name__}: {error}"
 
 
 class Owner(typing.Protocol):
@@ -51,13 +56,16 @@ class Place:
         self.problem = ""
         self.shard = ""  # of its tensor, if it is a replica without being a DTensor (TensorShard)
         self.probes: dict[str, CudaGraphTensorProbe | None] = {}
-        self.token = next(_tokens)
+        self.token = str(next(_tokens))
         _places[self.token] = self
 
     def note(self, problem: str) -> None:
-        if not self.problem:
+        """Something was not seen: says so the first time, counts it every time."""
+        is_new = not self.problem
+        if is_new:
             self.problem = problem
             _log.warning("%s is not seen: %s", self.name, problem)
+        _native.not_seen(self.name, problem, is_new)
 
     def key_of(self, path: str) -> str:
         """The key by which the op finds the probe; empty if there is none."""
