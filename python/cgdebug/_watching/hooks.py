@@ -10,7 +10,7 @@ import torch
 
 from .. import _accepted, _native
 from .._after_import import constant_in_traces
-from . import places
+from . import module_hooks, places
 from .places import Place
 
 _MAX_DEPTH = 8  # of nested tuples and dicts
@@ -25,12 +25,10 @@ def learn_dtypes() -> None:
 
 
 class Hook:
-    """A hook of a module. A copied or pickled module gets a hook that does nothing, because its
-    values must not appear under the names of the original."""
+    """A hook of a module. If the module had hooks of the program before, a copied or pickled one
+    gets a hook that does nothing: its values must not appear under the names of the original."""
 
     places: list[Place]  # that it looks at
-    # Set by make_graphed_callables: in this state of `training` the graph runs instead.
-    graphed_in_training: bool | None = None
 
     def __call__(self, module, *call):
         if torch.compiler.is_compiling():
@@ -39,7 +37,7 @@ class Hook:
             return
         if torch.jit.is_tracing():  # the traced code runs without us
             return
-        if self.graphed_in_training is not None and self.graphed_in_training == module.training:
+        if module_hooks.runs_as_graph(module):  # it has us in it
             return
         try:
             self.look(module, *call)

@@ -1,0 +1,75 @@
+"""Our hooks on modules, which nobody finds but what runs them.
+
+Torch lets hooks change what a program does: make_graphed_callables (TransformerEngine's, too)
+refuses a module that has some, TransformerEncoderLayer then leaves its fused kernels out,
+torch.jit.script compiles them, quantization moves them to other modules, and they are pickled and
+copied with the module. So the dict in which a watched module keeps its hooks shows ours to
+those who go through its items, as the call of a module and Dynamo do.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+
+import torch
+
+_ASK_WHETHER_THERE_ARE_HOOKS = ("make_graphed_callables", "_make_graphed_callables")
+_FUSED = torch.nn.modules.transformer.__file__
+
+
+class Hooks(collections.OrderedDict):
+    """The hooks of a module, or what torch keeps beside them, by the number of the hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ours: set[int] = set()
+
+    def __len__(self) -> int:
+        caller = sys._getframe(1).f_code
+        if caller.co_name in _ASK_WHETHER_THERE_ARE_HOOKS or caller.co_filename == _FUSED:
+            return len(self._of_program())
+        return super().__len__()
+
+    def __bool__(self) -> bool:
+        return super().__len__() > 0
+
+    def values(self):
+        return dict(self._of_program()).values()
+
+    def copy(self):
+        return collections.OrderedDict(self._of_program())
+
+    def __reduce__(self):
+        return (collections.OrderedDict, (), None, None, iter(self._of_program()))
+
+    def _of_program(self) -> list[tuple]:
+        return [(number, hook) for number, hook in self.items() if number not in self.ours]
+
+
+def register(module: torch.nn.Module, hook, before: bool = False, with_kwargs: bool = False):
+    """As register_forward_hook; `before`: as register_forward_pre_hook. Returns the handle."""
+    names = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+    if not before:
+        names = ("_forward_hooks", "_forward_hooks_with_kwargs")
+    for name in names:
+        # A dict with hooks stays: their handles refer to it.
+        if not isinstance(getattr(module, name), Hooks) and not getattr(module, name):
+            setattr(module, name, Hooks())
+    add = module.register_forward_pre_hook if before else module.register_forward_hook
+    handle = add(hook, with_kwargs=with_kwargs)
+    for name in names:
+        hooks = getattr(module, name)
+        if isinstance(hooks, Hooks):
+            hooks.ours.add(handle.id)
+    return handle
+
+
+def runs_as_graph(module: torch.nn.Module) -> bool:
+    """Whether make_graphed_callables has captured the module as it is called now."""
+    forward = module.__dict__.get("forward")
+    code = getattr(forward, "__code__", None)
+    if code is None or "graph_training_state" not in code.co_freevars:
+        return False
+    state = forward.__closure__[code.co_freevars.index("graph_training_state")]
+    return state.cell_contents == module.training
