@@ -77,12 +77,15 @@ def _hooks_of_torch():
 
 
 def _register(at_start, at_end, at_instantiate, at_replay) -> None:
+    import torch
+
     _handles[:] = [
         at_replay(_replays),  # first: a graph is announced only if its replays are counted
-        at_end(_ended),
         at_instantiate(_set_pool),
         at_start(_began),
     ]
+    if end_of_captures(torch.cuda.CUDAGraph) == "capture_end":
+        _handles.append(at_end(_ended))
 
 
 def _replays(graph) -> None:
@@ -133,23 +136,33 @@ def _without_detour(replay):
     return getattr(native, "replay", replay)
 
 
+def end_of_captures(graph_class) -> str:
+    """The method with which every capture ends. From torch 2.15 on capture_end() calls it, and a
+    program may call it alone, to look at the graph before it goes on."""
+    return "capture_end_pre" if hasattr(graph_class, "capture_end_pre") else "capture_end"
+
+
 def _wrap_end(graph_class, told: bool) -> None:
     """`told`: a hook reports the captures that end well."""
-    end = graph_class.capture_end
+    name = end_of_captures(graph_class)
+    end = getattr(graph_class, name)
 
     @functools.wraps(end)
-    def capture_end(self):
+    def end_of_capture(self):
         nodes = None if told else _count_nodes()
         try:
             end(self)
         except BaseException:
-            _end(self, None, failed=True)
+            if self._cgdebug_graph in _capturing:
+                _end(self, None, failed=True)
             raise
-        if not told:
+        if name == "capture_end_pre":
+            _ended(self)
+        elif not told:
             _end(self, nodes)
             _set_pool(self)
 
-    graph_class.capture_end = capture_end
+    setattr(graph_class, name, end_of_capture)
 
 
 def _wrap_reset(graph_class) -> None:

@@ -224,6 +224,30 @@ class FakeGraph:
         return 4712
 
 
+class FakeGraphOf215(FakeGraph):
+    """As torch 2.15 writes them: a hook tells of the start, and the end has two halves."""
+
+    def capture_begin(self, *args, **kwargs):
+        super().capture_begin(*args, **kwargs)
+        _graphs._began(self)
+
+    def capture_end_pre(self):
+        if self.options is None:
+            raise RuntimeError("the stream is not capturing")
+        self.options = None
+
+    def capture_end_post(self):
+        pass
+
+    def instantiate(self):
+        _graphs._set_pool(self)
+
+    def capture_end(self):
+        self.capture_end_pre()
+        self.instantiate()
+        self.capture_end_post()
+
+
 @pytest.fixture
 def watch_class(monkeypatch):
     """(native, watch): watch(graph_class) gives a subclass whose graphs are followed."""
@@ -297,6 +321,26 @@ def test_a_capture_that_ends_with_an_error_is_reported_as_failed(watch_class):
         graph.capture_end()
     assert native.calls[-1] == ("end", 1, None, True)
     assert not _graphs._capturing
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_capture_whose_end_has_two_halves_is_over_with_the_first(watch_class, by_hand):
+    native, _ = watch_class
+    graph_class = type("Graph", (FakeGraphOf215,), {})
+    graph_class._cgdebug_graph, graph_class._cgdebug_count = None, native.count_unlisted
+    _graphs._wrap_end(graph_class, told=True)
+    graph = graph_class()
+    graph.capture_begin()
+    if by_hand:
+        graph.capture_end_pre()
+        assert not _graphs._capturing
+        with pytest.raises(RuntimeError, match="not capturing"):  # changes nothing
+            graph.capture_end_pre()
+        graph.instantiate()
+        graph.capture_end_post()
+    else:
+        graph.capture_end()
+    assert native.calls[1:] == [("nodes", 4711), ("end", 1, 17, False), ("pool", 1, 0, 9)]
 
 
 def test_a_replay_that_torch_refuses_is_not_counted_and_any_other_error_leaves_it_counted(

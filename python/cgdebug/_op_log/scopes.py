@@ -212,7 +212,8 @@ def _wrap_captures() -> None:
     if _wrapped or not hasattr(graph_class, "capture_begin"):
         return
     _wrapped = True
-    begin, end = graph_class.capture_begin, graph_class.capture_end
+    name = _graphs.end_of_captures(graph_class)
+    begin, end = graph_class.capture_begin, getattr(graph_class, name)
 
     @functools.wraps(begin)
     def capture_begin(self, *args, **kwargs):
@@ -233,7 +234,7 @@ def _wrap_captures() -> None:
         _begin_of(self, scopes, was_enabled)
 
     @functools.wraps(end)
-    def capture_end(self):
+    def end_of_capture(self):
         capture = _end_of(self, failed=False)
         try:
             end(self)
@@ -246,7 +247,7 @@ def _wrap_captures() -> None:
                 capture.enable_gc()
 
     graph_class.capture_begin = capture_begin
-    graph_class.capture_end = capture_end
+    setattr(graph_class, name, end_of_capture)
 
 
 class _Capture:
