@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "libprobe/ring/shared_copy.h"
+#include "proto/layout/graph_layout.h"
 
 namespace cgdebug {
 
@@ -51,15 +52,21 @@ class CountedGraph {
   void CountLaunch() noexcept {
     launches_.fetch_add(1, std::memory_order_acq_rel);
     if (shown_ != nullptr) ring::Add(*shown_, std::uint64_t{1});
-    if (owner_is_gone_.load(std::memory_order_acquire)) Escape();  // it is not, after all
+    if (owner_is_gone_.load(std::memory_order_acquire)) return Escape();  // it is not, after all
+    if (escaped_.load(std::memory_order_acquire)) ShowUnknown();
   }
   // That launch failed. Requires: CUDA was not asked to launch the graph, or refused to.
   void TakeBackLaunch() noexcept {
     launches_.fetch_sub(1, std::memory_order_acq_rel);
     if (shown_ != nullptr) ring::Add(*shown_, ~std::uint64_t{0});
+    if (escaped_.load(std::memory_order_acquire)) ShowUnknown();
   }
-  // From here on there may be launches that nobody counts.
-  void Escape() noexcept { escaped_.store(true, std::memory_order_release); }
+  // From here on there may be launches that nobody counts. Readers of the census see no count that
+  // may be too low.
+  void Escape() noexcept {
+    escaped_.store(true, std::memory_order_release);
+    ShowUnknown();
+  }
   bool owner_is_gone() const noexcept { return owner_is_gone_.load(std::memory_order_acquire); }
   std::uint64_t launches() const noexcept { return launches_.load(std::memory_order_acquire); }
 
@@ -102,6 +109,13 @@ class CountedGraph {
   }
 
  private:
+  // Behind its owner's end the entry of the census may be another graph's.
+  void ShowUnknown() noexcept {
+    if (shown_ != nullptr && !owner_is_gone()) {
+      ring::StoreRelaxed(*shown_, layout::kUnknownCount);
+    }
+  }
+
   const void* const table_;
   const std::uint64_t id_;
   const std::uint64_t order_;

@@ -179,6 +179,9 @@ TEST_F(CountedGraphEnd, IsNeverKnownOfAGraphThatOthersMayLaunch) {
   Launch(1);
   Run(1);
   graph_.Escape();
+  EXPECT_EQ(shown_, layout::kUnknownCount) << "a count that may be too low is not shown";
+  Launch(1);
+  EXPECT_EQ(shown_, layout::kUnknownCount);
   graph_.OwnerIsGone();
   EXPECT_EQ(Look(), End::kUnknown);
 }
