@@ -24,7 +24,9 @@ std::string WhyRefused(const ProbeState& probe, const TorchTensor& x) {
   if (x.dtype == Dtype::kInvalid) {
     return name + "dtype " + x.dtype_name +
            " is not supported (supported: " + layout::DtypeNames() + "); probe " +
-           (x.is_complex ? "torch.view_as_real(x)" : "x.to(...)");
+           (x.is_complex          ? "torch.view_as_real(x)"
+            : x.is_of_later_torch ? "torch.view_as_real(x) if it is complex, else x.to(...)"
+                                  : "x.to(...)");
   }
   if (!x.is_contiguous && !OptionsOf(probe).copy_non_contiguous) {
     return name + "the tensor " + Text(x.sizes) + " with strides " + Text(x.strides) +

@@ -27,8 +27,9 @@ inline constexpr const char* kPrepareSchema = "prepare(Tensor x, str site, str s
 
 // Describes a tensor, without the address of its data.
 struct TorchTensor {
-  Dtype dtype = Dtype::kInvalid;  // kInvalid: cgdebug does not take it
-  std::string dtype_name;         // torch's, for messages
+  Dtype dtype = Dtype::kInvalid;   // kInvalid: cgdebug does not take it
+  std::string dtype_name;          // torch's, for messages
+  bool is_of_later_torch = false;  // this build has no name for the dtype, which may be complex
   bool is_complex = false;
   bool is_strided = true;  // false: sparse and other layouts
   bool is_contiguous = true;

@@ -59,6 +59,9 @@ TorchTensor Facts(const Tensor& x) {
   const auto scalar = static_cast<ScalarType>(type);
   facts.dtype = FromTorch(scalar);
   facts.dtype_name = torch::headeronly::toString(scalar);
+  facts.is_of_later_torch = facts.dtype_name == "UNKNOWN_SCALAR";
+  if (facts.is_of_later_torch)
+    facts.dtype_name = "number " + std::to_string(type) + " of this torch";
   facts.is_complex = type == aoti_torch_dtype_complex32() || type == aoti_torch_dtype_complex64() ||
                      type == aoti_torch_dtype_complex128();
   facts.is_strided = layout == aoti_torch_layout_strided();
