@@ -314,7 +314,8 @@ class OpLogView:
 
 def load_debug_mode(path) -> list:
     """A log that DebugMode.save_logs() or OpLogView.save_debug_mode() wrote, for OpLogView.diff()
-    and match_debug_mode(). Needs no torch that writes such files.
+    and match_debug_mode(). Needs no torch that writes such files. Its calls are none of torch's
+    own: for DebugMode.check_hash_mismatches() read the file with DebugMode.load_logs().
 
     Fails: OSError; ValueError: it is no such file."""
     return torch_debug_mode.load(path)
@@ -335,6 +336,9 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
     if not -len(logs) <= graph < len(logs):
         raise IndexError(f"log: there are {len(logs)} logs, and {graph} is none of them")
     log = logs[graph]
+    gaps = [f"{text}{f' ({count} times)' * (count > 1)}" for text, count in log.gaps.items()]
+    if not log.rows and replay == -1:  # a run of which nothing can be shown
+        return OpLogView([], gaps, log.graph, 0, log.coverage)
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     deadline = time.monotonic() + timeout
@@ -379,7 +383,6 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
                 f"Type: cgdebug-cli status"
             )
         raise KeyError(f"log: the daemon has no replay {replay} of this graph")
-    gaps = [f"{text}{f' ({count} times)' * (count > 1)}" for text, count in log.gaps.items()]
     return OpLogView(rows, gaps, log.graph, replay, log.coverage)
 
 

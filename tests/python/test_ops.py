@@ -137,7 +137,8 @@ def test_the_first_nan_is_named_and_the_command_says_what_it_read(debug_mode, cl
         model(tokens())
     assert dm.log().first_nonfinite.name == "in/layers.1.attn.wo.weight"
     done = cli("ops", str(os.getpid()), "--only", "nan")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
+    assert cli("ops", str(os.getpid()), "--exit-zero").returncode == 0
     assert "first non-finite: #" in done.stdout and "in/layers.1.attn.wo.weight" in done.stdout
     answer = json.loads(cli("ops", str(os.getpid()), "--json").stdout)
     assert answer["first_nonfinite"]["name"] == "in/layers.1.attn.wo.weight"
@@ -908,3 +909,26 @@ def test_a_capture_whose_end_has_two_halves_leaves_no_mode_and_a_collector_that_
             assert len(_get_current_dispatch_mode_stack()) == 1 and not gc.isenabled()
             getattr(graph, end)()
             assert not _get_current_dispatch_mode_stack() and gc.isenabled()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_what_has_no_plain_memory_is_a_gap_in_our_words(debug_mode):
+    x = torch.ones(2, 3)
+    for run, gap in (
+        (lambda: x.to_sparse() * torch.nan, "tensors of torch.sparse_coo are not shown"),
+        (lambda: torch.nested.nested_tensor([x, x]) + 1, "nested tensors are not shown"),
+    ):
+        with (dm := debug_mode()):
+            run()
+        assert [one for one in dm.log().gaps if one.startswith(gap)], dm.log().gaps
+        assert "issue" not in str(dm.log())
+
+
+def test_a_run_of_which_nothing_can_be_shown_is_an_empty_log_with_its_gaps(debug_mode):
+    with (dm := debug_mode()):
+        torch.ones(3, device="meta") + 1
+        torch.empty(3)
+    assert len(dm.log()) == 0 and dm.log().gaps == [] and dm.log().first_nan is None
+    with (dm := debug_mode()):
+        torch.ones(2, dtype=torch.complex64)
+    assert len(dm.log()) == 0 and dm.log().gaps == ["tensors of torch.complex64 are not shown"]

@@ -264,9 +264,9 @@ int RunCoverage(Context& context, const OpLog& log) {
   return kExitOk;
 }
 
-// Whether "nothing found" may not be said.
-bool IsInconclusive(const OpLog& log) {
-  return analysis::FirstNonfinite(log) == nullptr && (log.lost() > 0 || !log.gaps.empty());
+int ExitCodeOf(const OpLog& log) {
+  if (analysis::FirstNonfinite(log) != nullptr) return kExitFound;
+  return log.lost() > 0 || !log.gaps.empty() ? kExitInconclusive : kExitOk;
 }
 
 int RunOps(Context& context, const OpsCommand& command) {
@@ -276,7 +276,8 @@ int RunOps(Context& context, const OpsCommand& command) {
   if (failed != kExitOk) return failed;
   if (command.is_coverage) return RunCoverage(context, log);
   const OpRow* first = analysis::FirstNonfinite(log);
-  const int code = IsInconclusive(log) ? kExitInconclusive : kExitOk;
+  const int found = ExitCodeOf(log);
+  const int code = found == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : found;
   if (context.options.json) {
     Json rows = Json::array();
     for (const OpRow& row : log.rows) {
@@ -311,7 +312,7 @@ int RunOps(Context& context, const OpsCommand& command) {
   const std::string masks = MasksText(log);
   if (!masks.empty()) Context::Print(masks + "\n");
   for (const std::string& gap : log.gaps) context.Note(Printable("not shown: " + gap));
-  if (code == kExitInconclusive) {
+  if (found == kExitInconclusive) {
     Context::Print("inconclusive: no NaN or Inf in what is shown, but not all is shown\n");
   }
   if (const std::string began = EarlierText(context, log, command); !began.empty()) {
@@ -377,6 +378,7 @@ RunFunction AddOps(CLI::App& app) {
       ->type_name("{nan,changed}");
   app.add_flag("--coverage", command->is_coverage,
                "which kernels of the graph no row explains, and where they run");
+  app.add_flag("--exit-zero", command->exit_zero, "exit 0, not 1, over a NaN or an Inf");
   CLI::App* diff =
       app.add_subcommand("diff", "the first op whose result differs although its inputs agree");
   diff->add_option("A", command->a, kWhereHelp)->required();

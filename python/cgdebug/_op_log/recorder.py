@@ -332,11 +332,15 @@ class Recorder:
                 self.log.drop_nodes()
             return
         outputs = written.returned_by(result)
+        self._note_unseen(tensor for _, tensor in outputs)
         if plan.kind in (Kind.EMPTY, Kind.UNKNOWN):
             for _, tensor in outputs:
                 content = _EMPTY if plan.kind is Kind.EMPTY else UNKNOWN
                 self._rows[written.storage_of(tensor)] = content
             return
+        self._note_unseen(
+            tensor for argument in call.arguments if argument.mutated for tensor in argument.tensors
+        )
         changed = [
             (argument.name, place, tensor, argument)
             for argument in call.arguments
@@ -377,6 +381,11 @@ class Recorder:
                 name = ".".join([stem, *parts])
             count = len(source.tensors) if source else len(outputs)
             self._add(name, plan.name, tensor, call.inputs_of(place, count), call.place)
+
+    def _note_unseen(self, tensors: typing.Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            if not written.handles_ops(type(tensor)) and (why := written.why_unseen(tensor)):
+                self.log.note(why)
 
     def _add(self, name: str, op: str, tensor, inputs, place: names.Place) -> int:
         storage = written.storage_of(tensor)

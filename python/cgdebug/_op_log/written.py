@@ -191,11 +191,22 @@ def handles_ops(kind: type) -> bool:
 
 def storage_of(tensor: torch.Tensor) -> int:
     """The address of the memory that a tensor shares with its views; 0 where there is none."""
-    if handles_ops(type(tensor)) or tensor.layout != torch.strided or tensor.numel() == 0:
+    if handles_ops(type(tensor)) or why_unseen(tensor) or tensor.numel() == 0:
         return 0
-    if tensor.device.type not in ("cpu", "cuda"):
+    if tensor.device.type == "meta":
         return 0
     return tensor.untyped_storage().data_ptr()
+
+
+def why_unseen(tensor: torch.Tensor) -> str:
+    """Why no row can show what is in the tensor; empty if one can, or if nothing is in it."""
+    if tensor.is_nested:
+        return "nested tensors are not shown"
+    if tensor.layout != torch.strided:
+        return f"tensors of {tensor.layout} are not shown"
+    if tensor.device.type not in ("cpu", "cuda", "meta"):
+        return f"tensors on {tensor.device.type} are not shown"
+    return ""
 
 
 def fills_storage(tensor: torch.Tensor) -> bool:
