@@ -368,3 +368,23 @@ def test_a_module_without_a_hash_stops_no_job(run):
         watch="*",
     )
     assert "ran" in done.stdout and done.stderr.count("NoHash is not watched") == 1
+
+
+def test_a_watch_without_its_globs_says_what_was_meant(cli, tmp_path):
+    for words in (["--", "python", "x.py"], ["python", "x.py"]):
+        done = cli("run", "--watch", *words)
+        assert done.returncode == 2 and "what to watch is missing" in done.stderr, done.stderr
+        assert "Type: cgdebug-cli run --watch '*' -- python x.py" in done.stderr
+    for words in (["test", "true"], ["test", "--", "true"]):  # a module may be called so
+        assert cli("run", "--watch", *words).returncode == 0
+
+
+def test_a_log_of_captures_says_so_in_a_job_without_one(run, tmp_path):
+    code = [MODEL, "Net()(torch.ones(1, 8))\n"]
+    done = run(*code, watch="op:*")
+    text = "level op logs what CUDA graphs capture, and no such graph was replayed"
+    assert text in done.stderr
+    assert f"run --watch 'op:*' --eager -- {sys.executable}" in done.stderr
+    done = run(*code, watch="op:*", options=["-o", str(tmp_path / "a.cgrec")], expect=4)
+    assert f"nothing was recorded: {text}" in done.stderr
+    assert text not in run(*code, watch="op:*", options=["--eager"]).stderr

@@ -186,15 +186,48 @@ void LookAtProbes(client::Client* client, const std::set<std::string>& sessions,
   summary->not_compared_probes = probes.size();
 }
 
+// Whether "--" stands before the job, and is not what --watch or --record says.
+bool HasEnd(const Context& context) {
+  const std::vector<std::string>& words = context.words;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    if (words[i] == "--") return words[i - 1] != "--watch" && words[i - 1] != "--record";
+  }
+  return false;
+}
+
+// The level of an op log that the job was told to make of what it captures: "op"; empty otherwise.
+std::string_view LevelOfCaptures(const RunOptions& options) {
+  if (options.eager || options.watch.empty()) return {};
+  for (const std::string_view level : {"graph", "op", "kernel"}) {
+    if (options.watch.front().starts_with(level) &&
+        options.watch.front().substr(level.size()).starts_with(":")) {
+      return level;
+    }
+  }
+  return {};
+}
+
+std::string LogEagerCommand(const RunOptions& options, std::string_view level) {
+  std::string command = fmt::format("cgdebug-cli run --watch '{}:*' --eager --", level);
+  for (const std::string& word : options.command) command += " " + ShellWord(word);
+  return command;
+}
+
+// Why the op log of a job without a replay is empty; empty if it logged what runs eagerly, too.
+std::string NoGraphText(const RunOptions& options) {
+  const std::string_view level = LevelOfCaptures(options);
+  if (level.empty()) return {};
+  return fmt::format("level {} logs what CUDA graphs capture, and no such graph was replayed",
+                     level);
+}
+
 // What runs the job again and logs its ops; empty if it was not told to watch modules.
 std::string LogOpsCommand(const RunOptions& options) {
   if (options.watch.empty()) return {};
   for (const char* level : {"graph:", "op:", "kernel:", "fx:"}) {
     if (options.watch.front().starts_with(level)) return {};
   }
-  std::string command = "cgdebug-cli run --watch 'op:*' --eager --";
-  for (const std::string& word : options.command) command += " " + ShellWord(word);
-  return command;
+  return LogEagerCommand(options, "op");
 }
 
 // What runs the job again and watches all of its modules; empty if this run did. Whoever watches
@@ -230,6 +263,11 @@ void Report(const Context& context, const RunSummary& summary, const RunOptions&
   }
   if (context.options.quiet) return;
   context.Say(SummaryText(summary, fail_on, context.err));
+  const std::string no_graph = NoGraphText(options);
+  if (summary.complete && summary.Snapshots() == 0 && !no_graph.empty()) {
+    context.Say(no_graph);
+    return context.Hint(LogEagerCommand(options, LevelOfCaptures(options)));
+  }
   for (const std::string& command :
        NextCommands(summary, LogOpsCommand(options), WatchAllCommand(context, options))) {
     context.Hint(command);
@@ -257,6 +295,11 @@ int FailNothingRecorded(Context& context, const RunOptions& options,
     }
   }
   if (distinct.empty()) {
+    if (const std::string no_graph = NoGraphText(options); !no_graph.empty()) {
+      return context.Fail(kExitNoMatch,
+                          fmt::format("nothing was recorded: {}. Type: {}", no_graph,
+                                      LogEagerCommand(options, LevelOfCaptures(options))));
+    }
     const std::string watch_all = WatchAllCommand(context, options);
     return context.Fail(kExitNoMatch,
                         fmt::format("nothing was recorded: no probe of the job saw a tensor. Type: "
@@ -315,6 +358,8 @@ int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
 
 int RunJob(Context& context, const RunOptions& options) {
   const std::vector<std::string>& command = options.command;
+  const Result<void> has_globs = CheckWatchHasGlobs(options.watch, command, HasEnd(context));
+  if (!has_globs.ok()) return context.Fail(kExitTrouble, has_globs.error().message);
   if (command.empty()) {
     return context.Fail(
         kExitTrouble, "run needs a command. Type for example: cgdebug-cli run -- python train.py");

@@ -1,13 +1,16 @@
 #include "client/cli/run/watch_variables.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 
 #include "client/cli/package.h"
+#include "client/cli/views/terminal.h"
 #include "daemon/core/base/glob.h"
 
 namespace cgdebug::cli {
@@ -39,7 +42,34 @@ std::string FolderOfSitecustomize() {
   return "";
 }
 
+// Whether a shell would start it.
+bool IsProgram(const std::string& word) {
+  if (word.find('/') != std::string::npos) return ::access(word.c_str(), X_OK) == 0;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (::access((folder + "/" + word).c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+Result<void> CheckWatchHasGlobs(const std::vector<std::string>& globs,
+                                const std::vector<std::string>& command, bool has_end) {
+  // A module may be called like a program: `run --watch head python x.py` is right.
+  const bool lacks_job = !has_end && (command.empty() || !IsProgram(command.front()));
+  for (const std::string& glob : globs) {
+    const bool is_end = glob == "--";
+    if (!is_end && !(lacks_job && IsProgram(glob))) continue;
+    std::string meant = "cgdebug-cli run --watch '*' --";
+    if (!is_end) meant += " " + ShellWord(glob);
+    for (const std::string& word : command) meant += " " + ShellWord(word);
+    return Error{fmt::format("--watch: what to watch is missing before '{}'. Type: {}", glob,
+                             command.empty() && is_end ? meant + " python train.py" : meant)};
+  }
+  return {};
+}
 
 Result<Variables> WatchVariables(const std::vector<std::string>& globs, bool eager) {
   if (globs.empty() && eager) {

@@ -18,4 +18,10 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 // compiled code or without globs, or no Python package is installed with this program.
 Result<Variables> WatchVariables(const std::vector<std::string>& globs, bool eager);
 
+// `run --watch -- python x.py` and `run --watch python x.py` take the next word for the globs.
+// Fails: these globs look like that; the message has what was meant. `has_end`: a "--" stands
+// before the job.
+Result<void> CheckWatchHasGlobs(const std::vector<std::string>& globs,
+                                const std::vector<std::string>& command, bool has_end);
+
 }  // namespace cgdebug::cli
