@@ -52,6 +52,7 @@ _MODULES = (
     "analyzing",
     "client",
     "errors",
+    "integrations",
     "op_log",
     "postprocess",
     "probe",

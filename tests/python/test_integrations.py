@@ -4,6 +4,7 @@ Lightning and transformers are the real ones. vLLM and SGLang need a GPU to star
 tests have stand-ins (stand_ins/).
 """
 
+import importlib
 import inspect
 import json
 import os
@@ -125,7 +126,7 @@ def test_the_trainer_of_transformers_by_callback(run, cli, tmp_path):
     run(
         """
         import torch, transformers
-        from cgdebug.integrations.transformers import CgdebugCallback
+        import cgdebug
 
         config = transformers.LlamaConfig(
             hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
@@ -139,7 +140,7 @@ def test_the_trainer_of_transformers_by_callback(run, cli, tmp_path):
                 save_strategy="no", disable_tqdm=True,
             ),
             train_dataset=data,
-            callbacks=[CgdebugCallback()],
+            callbacks=[cgdebug.integrations.transformers.CgdebugCallback()],
         )
         trainer.train()
         """,
@@ -275,3 +276,10 @@ def test_graphs_of_continuous_batching_are_labelled_by_the_sizes_they_are_padded
         capturing.inputs_and_outputs = one
         capturing._capture_graph()
     assert labels == ["tokens=32,kv=256,k=64", "decode,tokens=4", "tokens=32,kv=256,k=64", ""]
+
+
+def test_the_debug_servers_page_says_which_torch_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.distributed.debug._frontend", None)
+    monkeypatch.delitem(sys.modules, "cgdebug.integrations.torch_debug", raising=False)
+    with pytest.raises(ImportError, match=r"needs the debug server of torch 2\.13 or later"):
+        importlib.import_module("cgdebug.integrations.torch_debug")

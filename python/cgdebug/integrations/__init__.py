@@ -9,3 +9,18 @@ CGDEBUG_WATCH is set.
 They watch the model before it is compiled and captured, name the step of each snapshot and, where
 the framework captures a graph per batch size, label the graphs.
 """
+
+import importlib
+
+_MODULES = ("continuous_batching", "lightning", "sglang", "torch_debug", "transformers", "vllm")
+
+
+def __getattr__(name: str):
+    """Each is imported when it is named: it imports its framework."""
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *_MODULES})

@@ -12,7 +12,15 @@ from __future__ import annotations
 
 import json
 
-from torch.distributed.debug._frontend import DebugHandler, NavLink, Route, fetch_all
+import torch
+
+try:
+    from torch.distributed.debug._frontend import DebugHandler, NavLink, Route, fetch_all
+except ImportError as error:
+    raise ImportError(
+        f"cgdebug.integrations.torch_debug needs the debug server of torch 2.13 or later, and this "
+        f"is torch {torch.__version__}. Without it, type: cgdebug-cli check"
+    ) from error
 
 from .._debug_server import ENDPOINT
 
