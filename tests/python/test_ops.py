@@ -11,6 +11,7 @@ import threading
 import types
 import weakref
 
+import numpy
 import pytest
 import torch
 import torch._dynamo
@@ -932,3 +933,76 @@ def test_a_run_of_which_nothing_can_be_shown_is_an_empty_log_with_its_gaps(debug
     with (dm := debug_mode()):
         torch.ones(2, dtype=torch.complex64)
     assert len(dm.log()) == 0 and dm.log().gaps == ["tensors of torch.complex64 are not shown"]
+
+
+def test_memory_that_is_used_again_does_not_inherit_the_row_of_what_was_there(debug_mode):
+    with (dm := debug_mode()):
+        used, kept = set(), []
+        for _ in range(1000):
+            used.add(torch.ones(2).sum().untyped_storage().data_ptr())
+            made = torch.tensor(5.0)  # no op that writes it
+            if made.untyped_storage().data_ptr() in used:
+                break
+            kept.append(made)
+        else:
+            pytest.skip("no memory was used again")
+        made + 1
+    log = dm.log()
+    (added,) = log["fwd/add_0"].inputs
+    assert log.rows[added - 1].name == "in/add_0.self" and log.rows[added - 1].stats.max == 5
+
+
+def test_equal_runs_have_equal_rows_and_links(debug_mode):
+    def train():
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        adam = torch.optim.Adam(net.parameters(), lr=0.1)
+        for _ in range(3):
+            adam.zero_grad()
+            net(torch.randn(8, 4)).square().mean().backward()
+            adam.step()
+
+    logs = []
+    for _ in range(3):
+        with (dm := debug_mode()):
+            train()
+        logs.append([(row.name, row.inputs, row.is_covered) for row in dm.log()])
+    assert logs[0] == logs[1] == logs[2]
+
+
+def test_two_storages_of_one_memory_are_one(debug_mode):
+    array = numpy.ones(4, dtype=numpy.float32)
+    a, b = torch.from_numpy(array), torch.from_numpy(array)
+    with (dm := debug_mode()):
+        a.add_(1)
+        b.mul_(2)
+        a + 1
+    log = dm.log()
+    assert log["fwd/mul__0"].inputs == (log["fwd/add__0"].number,)
+    assert log["fwd/add_0"].inputs == (log["fwd/mul__0"].number,)
+
+
+def test_compiled_code_is_a_gap_and_its_result_a_row(debug_mode, cli, tmp_path):
+    @torch.compile
+    def nan(x):
+        return torch.log(x - 5).relu() + torch.sin(x)
+
+    nan(torch.ones(8))
+    for level in ("op", "kernel"):
+        with (dm := debug_mode(level=level)):
+            y = nan(torch.ones(8)) + 1
+        log = dm.log()
+        assert torch.isnan(y).all() and log.first_nonfinite.name == "fwd/compiled_0"
+        assert not log["fwd/compiled_0"].is_covered
+        assert log["fwd/add_0"].inputs == (log["fwd/compiled_0"].number,)
+        assert "what fused kernels wrote inside of compiled code is not shown" in log.gaps[0]
+
+    @torch.compile
+    def hidden(x):
+        return torch.log(x - 5).isnan().sum()
+
+    path = str(tmp_path / "a.cgrec")
+    with cgdebug.connect().record(path), (dm := debug_mode()):
+        hidden(torch.ones(8))
+    assert dm.log().first_nonfinite is None and dm.log().gaps
+    assert cli("ops", path).returncode == 3 and cli("check", path).returncode == 3

@@ -16,7 +16,7 @@ import torch
 
 from .. import _site
 from .._watching.modules import modules_of
-from .written import storage_of
+from .memory import Memory
 
 _MAX_NODES = 1 << 18  # whose place is remembered
 
@@ -52,7 +52,7 @@ class ModuleNames:
         self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._taken: set[str] = set()
         self._owners: dict[str, tuple[weakref.ref, str]] = {}  # by path: the model, the name in it
-        self._parameters: dict[int, str] = {}  # by storage
+        self._parameters: Memory[str] = Memory()
         self._lock = threading.RLock()
 
     def add_model(self, model: torch.nn.Module) -> None:
@@ -87,13 +87,12 @@ class ModuleNames:
 
     def _add_parameter(self, tensor: torch.Tensor | None, name: str) -> None:
         tensor = getattr(tensor, "_local_tensor", tensor)
-        storage = 0 if tensor is None else storage_of(tensor)
-        if storage:
-            self._parameters.setdefault(storage, name)
+        if tensor is not None and self._parameters.get(tensor) is None:
+            self._parameters.set(tensor, name)
 
-    def parameter_at(self, storage: int) -> str:
+    def parameter_at(self, tensor: torch.Tensor) -> str:
         """The name of the parameter whose memory it is; empty if it is no parameter's."""
-        return self._parameters.get(storage, "")
+        return self._parameters.get(tensor) or ""
 
     def owner_of(self, path: str) -> tuple[torch.nn.Module | None, str]:
         """The model that the path belongs to, and the module's name in that model."""
@@ -217,7 +216,7 @@ def _backward_place(names: ModuleNames, module: str) -> Place:
     variable = getattr(node, "variable", None)
     if variable is not None:  # AccumulateGrad
         variable = getattr(variable, "_local_tensor", variable)
-        name = names.parameter_at(storage_of(variable))
+        name = names.parameter_at(variable)
         return Place("bwd", "", "", f"grad/{name}" if name else "")
     try:
         known = _nodes.get(node._sequence_nr(), ("", ""))

@@ -78,7 +78,7 @@ class OutputRecorder(Recorder):
         else:
             row, self._next = self._next, self._next + 1
             self._sources[row] = self._rows_behind(inputs)
-            self._rows[written.storage_of(tensor)] = row
+            self._rows.set(tensor, row)
         if self._is_wanted(place.module) and self._is_logged(name, tensor):
             self._wrote_last(name, op, tensor, place, row)
         return row
@@ -133,7 +133,7 @@ class OutputRecorder(Recorder):
             tensor = one.tensor()
             if tensor is None:
                 continue
-            known = one.is_whole and self.names.parameter_at(written.storage_of(tensor))
+            known = one.is_whole and self.names.parameter_at(tensor)
             inputs = [one.source] if self._has_ops else sorted(self._sources[one.source])
             stem = known or one.name.removeprefix("fwd/")
             super()._add(f"out/{stem}", one.op, tensor, inputs, one.place)

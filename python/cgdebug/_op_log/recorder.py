@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _accepted, _native
 from . import names, written
+from .memory import Memory
 from .rows import UNKNOWN, Nodes, OpLog
 from .written import Kind
 
@@ -58,20 +59,20 @@ class Recorder:
         self._selected: dict[str, bool] = {}
         self._captured = captured
         self._counter = names.Counter()
-        # By storage: the row that wrote it last, or UNKNOWN, or _EMPTY. Memory is used again, so
-        # every write and every allocation must be entered here.
-        self._rows: dict[int, int] = {}
-        self._collectives: dict[int, _Collective] = {}  # by storage: not waited for yet
+        # The row that wrote it last, or UNKNOWN, or _EMPTY.
+        self._rows: Memory[int] = Memory()
+        self._collectives: Memory[_Collective] = Memory()  # not waited for yet
         self._dtypes = frozenset(_accepted.torch_dtypes())
         self._inside = 0  # ops and kernels that are running
+        self._unseen_code = 0  # calls of code that are running, whose kernels are not seen
         self._sent = 0  # collectives whose kernels have not been seen yet
         self._lock = threading.RLock()
 
     def begin_run(self) -> None:
         with self._lock:
             self._counter = names.Counter()
-            self._rows = {}
-            self._collectives = {}
+            self._rows = Memory()
+            self._collectives = Memory()
             self._has_stepped = False
             self.log.begin_run()
 
@@ -127,17 +128,49 @@ class Recorder:
             with self._lock:
                 self._take_nodes()
                 for tensor in tensors:
-                    self._rows[written.storage_of(tensor)] = UNKNOWN
+                    self._rows.set(tensor, UNKNOWN)
         except Exception as error:  # the job goes on
             self._note("a kernel", error)
         finally:
             self._end()
 
+    @property
+    def is_eager(self) -> bool:
+        return not self._captured
+
+    def begin_unseen_code(self) -> None:
+        """Code is about to run whose kernels nobody tells the recorder of, only its ops. Must be
+        followed by end_unseen_code()."""
+        with self._lock:
+            self._unseen_code += 1
+
+    def end_unseen_code(self, changed, made) -> None:
+        """changed: the tensors that it may have written; made: those that it returned."""
+        try:
+            with self._lock:
+                self._unseen_code -= 1
+                if self.is_done:
+                    return
+                self.log.note(
+                    "torch.compile: what fused kernels wrote inside of compiled code is not shown"
+                )
+                place = names.current_place(self.names)
+                for tensor in changed:
+                    self._rows.set(tensor, UNKNOWN)
+                stem = self._counter.take(place, "compiled")
+                for number, tensor in enumerate(made):
+                    name = stem if len(made) == 1 else f"{stem}.{number}"
+                    if written.storage_of(tensor):
+                        self._add(name, "inductor.compiled", tensor, [UNKNOWN], place)
+        except Exception as error:  # the job goes on
+            self._note("compiled code", error)
+
     def may_be_empty(self, tensors: typing.Iterable[torch.Tensor]) -> None:
         """If no row shows what is in them, nobody may have written it yet."""
         with self._lock:
             for tensor in tensors:
-                self._rows.setdefault(written.storage_of(tensor), UNKNOWN)
+                if self._rows.get(tensor) is None:
+                    self._rows.set(tensor, UNKNOWN)
 
     def will_read(self, place: names.Place, base: str, reads) -> None:
         """A kernel is about to read what it then overwrites. What no row shows yet gets one now.
@@ -156,7 +189,7 @@ class Recorder:
             with self._lock:
                 stem = self._counter.peek(place, base)
                 for name, tensor in writes:
-                    known = self._rows.get(written.storage_of(tensor))
+                    known = self._rows.get(tensor)
                     if known not in (_EMPTY, UNKNOWN):
                         inputs = [] if known is None else [known]
                         self._add(f"{stem}.{name}.pre", op, tensor, inputs, place)
@@ -196,7 +229,7 @@ class Recorder:
         self._settle()
         for collective in self._collectives.values():
             self.log.note(f"{collective.op}: nothing read its result, so it was not seen")
-        self._collectives = {}
+        self._collectives = Memory()
         try:
             self.log.end()
         except Exception as error:
@@ -293,15 +326,14 @@ class Recorder:
         if not storage:
             return
         call.storages.add(storage)
-        if storage in self._collectives and call.plan.kind is not Kind.WAIT:
-            self._arrived(storage, tensor)
+        if call.plan.kind is not Kind.WAIT:
+            self._arrived(tensor)
+        known = UNKNOWN if self._unseen_code else self._rows.get(tensor)
         if not argument.read:
             # What an op overwrites in part is still made of what was there before.
-            if written.fills_storage(tensor) or self._rows.get(storage) == _EMPTY:
-                return
-            call.links.append(_Link(argument, place, self._rows.get(storage, UNKNOWN)))
+            if not written.fills_storage(tensor) and known != _EMPTY:
+                call.links.append(_Link(argument, place, known or UNKNOWN))
             return
-        known = self._rows.get(storage)
         is_plain = call.plan.kind is Kind.PLAIN
         if known is None and not argument.mutated and (call.plan.is_exact or not is_plain):
             call.links.append(_Link(argument, place, None, tensor))  # see _after
@@ -314,11 +346,10 @@ class Recorder:
 
     def _link(self, tensor, place: names.Place, base: str, argument: str) -> int:
         """The row that shows what is in `tensor`. Makes one if nothing has written it so far."""
-        storage = written.storage_of(tensor)
-        known = self._rows.get(storage)
+        known = self._rows.get(tensor)
         if known is not None:
             return known
-        name = self.names.parameter_at(storage)
+        name = self.names.parameter_at(tensor)
         if name and not written.fills_storage(tensor):
             name = ""  # a part of the parameter alone
         own = self._counter.peek(place, base).removeprefix("fwd/")
@@ -336,7 +367,7 @@ class Recorder:
         if plan.kind in (Kind.EMPTY, Kind.UNKNOWN):
             for _, tensor in outputs:
                 content = _EMPTY if plan.kind is Kind.EMPTY else UNKNOWN
-                self._rows[written.storage_of(tensor)] = content
+                self._rows.set(tensor, content)
             return
         self._note_unseen(
             tensor for argument in call.arguments if argument.mutated for tensor in argument.tensors
@@ -354,7 +385,7 @@ class Recorder:
             if not storage or storage in call.storages:  # a view, or an argument
                 continue
             if place in plan.unwritten:
-                self._rows[storage] = _EMPTY
+                self._rows.set(tensor, _EMPTY)
             else:
                 made.append(("", place, tensor, None))
         if plan.kind is Kind.WAIT:
@@ -388,9 +419,8 @@ class Recorder:
                 self.log.note(why)
 
     def _add(self, name: str, op: str, tensor, inputs, place: names.Place) -> int:
-        storage = written.storage_of(tensor)
         if self.ends_with_step and self._is_between(place):
-            self._rows.pop(storage, None)  # whoever reads it finds it there
+            self._rows.set(tensor, None)  # whoever reads it finds it there
             return UNKNOWN
         row = UNKNOWN
         if self._is_wanted(place.module) and self._is_logged(name, tensor):
@@ -401,7 +431,7 @@ class Recorder:
             except Exception as error:  # the job goes on
                 _native.op_refused()
                 self._note(op, error)
-        self._rows[storage] = row
+        self._rows.set(tensor, row)
         return row
 
     def _is_between(self, place: names.Place) -> bool:
@@ -432,17 +462,16 @@ class Recorder:
         self._sent += 1
         for place, tensor in enumerate(tensors):
             name = stem if len(tensors) == 1 else f"{stem}.{place}"
-            storage = written.storage_of(tensor)
-            self._collectives[storage] = _Collective(name, call.plan.name, inputs, call.place)
-            self._rows[storage] = UNKNOWN
+            self._collectives.set(tensor, _Collective(name, call.plan.name, inputs, call.place))
+            self._rows.set(tensor, UNKNOWN)
 
     def _waited(self, call: _Call, result) -> None:
         for tensor in written.tensors_in(result):
-            self._arrived(written.storage_of(tensor), tensor)
+            self._arrived(tensor)
 
-    def _arrived(self, storage: int, tensor: torch.Tensor) -> None:
+    def _arrived(self, tensor: torch.Tensor) -> None:
         """The result of a collective is there: whoever reads it has waited for it."""
-        collective = self._collectives.pop(storage, None)
+        collective = self._collectives.pop(tensor)
         if collective is not None:
             self._add(collective.name, collective.op, tensor, collective.inputs, collective.place)
 

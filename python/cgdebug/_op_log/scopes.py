@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _graphs, _native, _torch_logs
 from .._watching.modules import is_selected
-from . import names, triton_kernels
+from . import compiled_code, names, triton_kernels
 from .capture_cost import CaptureCost
 from .outputs import OutputRecorder
 from .recorder import OpMode, Recorder, leave
@@ -179,6 +179,7 @@ class _Following:
         self._hooks = names.ModuleHooks(modules)
         try:
             triton_kernels.follow(self._recorder)
+            compiled_code.follow(self._recorder)
             self._mode.__enter__()
         except BaseException:
             self.end()
@@ -195,6 +196,7 @@ class _Following:
 
     def end(self) -> None:
         triton_kernels.unfollow(self._recorder)
+        compiled_code.unfollow(self._recorder)
         try:
             leave(self._mode)
         finally:
