@@ -51,7 +51,7 @@ int Refuse(const DaemonOptions& options, const std::string& why, Starter starter
 // that start one at the same time have the same variables, and one of their daemons exports.
 int Leave(const DaemonOptions& options, const std::string& other_socket, Starter starter) {
   const std::string text = "another daemon runs already, on " + other_socket;
-  if (options.metrics.any() && !options.spawned) {
+  if (options.needs_metrics) {
     return Refuse(options,
                   text +
                       ", and exports only what it was started for. Type: cgdebug-cli "
@@ -99,8 +99,7 @@ int Serve(const DaemonOptions& options, const std::string& socket_path, Starter 
   std::unique_ptr<metrics::Exporter> exporter;
   if (options.metrics.any()) {
     Result<std::unique_ptr<metrics::Exporter>> opened = metrics::Exporter::Open(options.metrics);
-    // A job that starts a daemon wants its probes read, whether or not the port is free.
-    if (!opened.ok() && !options.spawned) {
+    if (!opened.ok() && options.needs_metrics) {
       return Refuse(options, opened.error().message, std::move(starter));
     }
     if (opened.ok()) {

@@ -1,9 +1,11 @@
 #include "daemon/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <climits>
 #include <iostream>
 #include <string>
+#include <string_view>
 
 #include "daemon/core/base/bytes.h"
 #include "daemon/core/base/duration.h"
@@ -161,6 +163,10 @@ ParsedOptions ParseOptions(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (options.metrics.any() && idle_timeout->empty()) options.idle_timeout = {};
+    const bool were_typed = std::any_of(argv + 1, argv + argc, [](const char* word) {
+      return std::string_view(word).starts_with("--metrics-");
+    });
+    options.needs_metrics = options.metrics.any() && (were_typed || !options.spawned);
   } catch (const CLI::Success& help) {
     parsed.done = true;
     parsed.exit_code = app.exit(help);

@@ -37,6 +37,9 @@ struct DaemonOptions {
   std::uint64_t max_message_bytes = 16u << 20;
   recording::WriterOptions recording;
   metrics::ExportOptions metrics;
+  // Ends rather than serve without them. A job that starts a daemon wants its probes read, whether
+  // or not the port in its environment is free.
+  bool needs_metrics = false;
   std::string log_level;
   std::string log_file;  // empty: stderr with --foreground, else beside the socket
   pid_t exit_with = 0;

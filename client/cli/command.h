@@ -17,6 +17,7 @@ using RunFunction = std::function<int(Context&)>;
 
 struct Command {
   std::string_view name;
+  std::string_view group;  // its heading in the help
   std::string_view summary;
   std::string_view examples;  // what its help begins with; empty = not shown in help
   // Declares the command's options on `app`; returns what runs it after they were parsed.

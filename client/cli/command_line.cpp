@@ -149,7 +149,7 @@ CommandLine::CommandLine(Context& context)
   for (const Command& command : Commands()) {
     CLI::App* sub = app_.add_subcommand(std::string(command.name), std::string(command.summary));
     sub->footer(std::string(command.examples));
-    if (command.examples.empty()) sub->group("");
+    sub->group(command.examples.empty() ? "" : std::string(command.group));
     entries_.push_back({sub, command.add(*sub)});
   }
   app_.allow_extras();  // set after the commands, which would inherit it; Run() checks extras
@@ -206,11 +206,17 @@ int CommandLine::Explain(const CLI::ParseError& error) {
   }
   const std::string& extra = extras.front();
   if (extra.starts_with("-") && parsed->get_name() == "run" && parsed->count("COMMAND") > 0) {
+    const std::string close =
+        extra.starts_with("--") ? DidYouMean(extra, OptionNames(parsed)) : std::string();
+    const std::string job = ShellWord(parsed->get_option("COMMAND")->results().front());
     return context_.Fail(
         kExitTrouble,
-        fmt::format("{0} run has no option '{1}'. If it is the job's: put -- before the job. Type: "
-                    "{0} run -- {2} ...",
-                    kProgram, extra, parsed->get_option("COMMAND")->results().front()));
+        close.empty() ? fmt::format("{0} run has no option '{1}'. If it is the job's: put -- "
+                                    "before the job. Type: {0} run -- {2} ...",
+                                    kProgram, extra, job)
+                      : fmt::format("{} run has no option '{}'.{} {}. If it is the job's: put -- "
+                                    "before the job",
+                                    kProgram, extra, close, help));
   }
   if (extra.starts_with("-")) {
     return context_.Fail(kExitTrouble,

@@ -102,6 +102,13 @@ int Context::FailNoJob(std::string_view message) {
 void Context::NoteSkipped() {
   const Result<live::Status> status = live::GetStatus(client_);
   if (!status.ok()) return;
+  if (status->skipped.size() > 1) {
+    Note(
+        fmt::format("{} jobs belong to other daemons, or cannot be read by the one on {}: "
+                    "cgdebug-cli status -a",
+                    status->skipped.size(), Printable(status->socket)));
+    return;
+  }
   for (const live::Skipped& file : status->skipped) {
     Note(fmt::format("skipped by the daemon on {}: {}: {}", Printable(status->socket),
                      Printable(file.path), Printable(file.reason)));

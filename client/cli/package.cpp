@@ -38,6 +38,8 @@ fs::path PackageModule(const std::string& file_name) {
 }
 
 std::string PythonProgram() {
+  const char* chosen = std::getenv("CGDEBUG_PYTHON");
+  if (chosen != nullptr && *chosen != '\0') return chosen;
   std::error_code ignored;
   const fs::path beside = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "python3";
   return fs::exists(beside, ignored) ? beside.string() : "python3";

@@ -63,6 +63,16 @@ void SetNoProbe(const std::string& probe, const std::string& selector,
   const std::set<std::string> distinct(names.begin(), names.end());
   const std::vector<std::string> unique(distinct.begin(), distinct.end());
   error->set_code(v1::Error::NO_PROBE);
+  const bool is_job = std::any_of(sessions.begin(), sessions.end(), [&](const auto& record) {
+    return MatchesSession(*record.session, probe);
+  });
+  if (is_job) {
+    error->set_message(fmt::format(
+        "'{0}' is a job, not a probe. Type the command with -s '{0}', or: cgdebug-cli probes -s "
+        "'{0}'",
+        probe));
+    return;
+  }
   const std::string where = sessions.size() == 1 ? "session " + sessions.front().session->label
                                                  : fmt::format("{} sessions", sessions.size());
   error->set_message(

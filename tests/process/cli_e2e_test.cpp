@@ -228,6 +228,34 @@ TEST_F(CliEndToEndTest, WithoutAJobItSaysThatAnotherDaemonHasOne) {
   }
 }
 
+TEST_F(CliEndToEndTest, WithoutAJobItCountsThoseOfAnotherDaemon) {
+  ProducerProcess first({{.name = "x", .elements = 4, .capacity = 8, .record_every = 1}});
+  ProducerProcess second({{.name = "y", .elements = 4, .capacity = 8, .record_every = 1}});
+  DaemonProcess daemon(directory_);
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(first.key()).has_value(); }));
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(second.key()).has_value(); }));
+  const testing_support::TempDir elsewhere;
+  DaemonProcess other(elsewhere);
+  ASSERT_TRUE(WaitUntil([&] { return other.Status().skipped_size() == 2; }));
+  const ProcessResult result =
+      Process({CGDEBUG_CLI, "--socket", other.socket(), "ps"}, {"NO_COLOR=1"}).Wait();
+  EXPECT_THAT(result.err, HasSubstr("2 jobs belong to other daemons"));
+  EXPECT_THAT(result.err, Not(HasSubstr(first.segment())));
+}
+
+TEST_F(CliEndToEndTest, AJobThatIsTypedWhereAProbeBelongsIsCalledAJob) {
+  ProducerProcess job({{.name = "x", .elements = 4, .capacity = 8, .record_every = 1}});
+  job.Write(0, 1);
+  DaemonProcess daemon(directory_);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 1));
+  for (const char* command : {"tail", "probes", "show"}) {
+    const ProcessResult result = Cli({command, job.key()});
+    EXPECT_EQ(result.code, 4) << command;
+    EXPECT_THAT(result.err, HasSubstr("'" + job.key() + "' is a job, not a probe")) << command;
+    EXPECT_THAT(result.err, HasSubstr("-s '" + job.key() + "'")) << command;
+  }
+}
+
 TEST_F(CliEndToEndTest, StartsADaemonAndStopsIt) {
   const ProcessResult start = Cli({"daemon", "start"});
   ASSERT_EQ(start.code, 0) << start.err;

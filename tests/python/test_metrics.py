@@ -277,6 +277,19 @@ def test_the_daemon_does_not_start_without_the_metrics_it_was_asked_for(
     assert done.returncode == 2 and says in done.stderr, done.stderr
 
 
+def test_daemon_start_fails_without_the_metrics_that_were_typed(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [find_program("cgdebug-cli"), "--socket", str(tmp_path / "d.sock")]
+            + ["daemon", "start", "--metrics-listen", f"127.0.0.1:{port}"],
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 4
+    assert "Address already in use" in done.stderr
+
+
 def test_a_port_that_another_has_is_not_replaced_by_that_of_another_address(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         flags = ["--metrics-listen", f"localhost:{other.getsockname()[1]}"]

@@ -478,6 +478,34 @@ TEST_F(CommandsTest, SetAsksForAsManySnapshotsAsWereCounted) {
   EXPECT_EQ(until({"--every", "2", "--from", "5"}), 9u);
 }
 
+TEST_F(CommandsTest, SetChangesOneJobUnlessItIsToldToChangeAll) {
+  world_.sessions = {MakeSession("11111111"), MakeSession("22222222")};
+  world_.sessions[0].set_label("train-1");
+  world_.sessions[1].set_label("eval-2");
+  Serve();
+  const ProcessResult refused = Cli({"set", "blk*", "--mode", "off"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("2 jobs are alive: "), HasSubstr("train-1"),
+                                 HasSubstr("with -s JOB, or --all-jobs")));
+  const ProcessResult one = Cli({"set", "blk*", "--mode", "off", "-s", "eval-2"});
+  EXPECT_THAT(one.err, AllOf(HasSubstr("eval-2: "), Not(HasSubstr("train-1"))));
+  EXPECT_EQ(daemon_->requests().back().set().session(), "eval-2");
+  EXPECT_THAT(Cli({"set", "blk*", "--mode", "off", "--all-jobs"}).err,
+              AllOf(HasSubstr("train-1"), HasSubstr("eval-2")));
+}
+
+TEST_F(CommandsTest, TheHelpBeginsWithTheCommandsOneNeedsFirst) {
+  const std::string help = Cli({"--help"}).out;
+  const std::vector<std::string> order = {"Start here", "  run",      "  doctor", "Jobs that run",
+                                          "  ps",       "Recordings", "Set up"};
+  std::size_t at = 0;
+  for (const std::string& text : order) {
+    const std::size_t found = help.find("\n" + text, at);
+    ASSERT_NE(found, std::string::npos) << text << "\n" << help;
+    at = found;
+  }
+}
+
 TEST_F(CommandsTest, SetTakesNoConditionThatItDoesNotUnderstandToTheEnd) {
   Serve();
   Cli({"set", "blk*", "--on", "abs_max>1e4"});

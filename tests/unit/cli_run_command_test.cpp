@@ -336,6 +336,10 @@ TEST_F(CommandsTest, AnOptionOfTheJobIsNotTakenForOneOfRun) {
   const ProcessResult result = Cli({"run", "python", "-c", "pass"});
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, HasSubstr("put -- before the job. Type: cgdebug-cli run -- python"));
+  const ProcessResult misspelt = Cli({"run", "--wach", "*", "python", "x.py"});
+  EXPECT_EQ(misspelt.code, 2);
+  EXPECT_THAT(misspelt.err, AllOf(HasSubstr("no option '--wach'. Close: '--watch'"),
+                                  HasSubstr("put -- before the job"), Not(HasSubstr("-- * "))));
 }
 
 TEST_F(CommandsTest, RunNeedsACommand) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/cli/command.h"
+#include "client/cli/package.h"
 #include "client/cli/passwords.h"
 #include "client/cli/sources.h"
 
@@ -57,8 +58,7 @@ int RunExport(Context& context, const ExportOptions& options) {
             "{0} -o one.cgrec",
             ShellWord(options.source), ShellWord(context.options.session)));
   }
-  const char* chosen = std::getenv("CGDEBUG_PYTHON");
-  const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3";
+  const std::string python = PythonProgram();
   std::vector<std::string> words = {
       python, "-c",           kPythonProgram, WithPassword(options.source),
       "--to", options.format, "-o",           options.output};

@@ -12,6 +12,7 @@
 #include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/terminal.h"
 #include "client/live/probe.h"
+#include "client/live/sessions.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/options/number.h"
 
@@ -27,6 +28,7 @@ struct SetOptions {
   std::uint64_t from = 0;
   std::uint64_t count = 0;
   WhichOptions which;
+  bool all_jobs = false;
 };
 
 Result<live::ControlRequest> MakeRequest(const SetOptions& options) {
@@ -67,10 +69,34 @@ Result<live::ControlRequest> MakeRequest(const SetOptions& options) {
   return request;
 }
 
+// Which job's probes are changed; empty: those of all jobs that are alive. Without -s there must be
+// one job, because a glob such as '*' would change the others, too.
+Result<std::string> ChangedJob(Context& context, bool all_jobs) {
+  const Result<std::vector<live::Session>> listed = live::ListSessions(context.client());
+  if (!listed.ok()) return listed.error();
+  std::vector<live::Session> alive;
+  for (const live::Session& session : *listed) {
+    if (session.state == live::SessionState::kAlive &&
+        live::MatchesSession(session, context.options.session)) {
+      alive.push_back(session);
+    }
+  }
+  std::string names;
+  const std::vector<live::JobRanks> jobs = live::GroupByJob(alive);
+  for (const live::JobRanks& job : jobs) names += (names.empty() ? "" : ", ") + Printable(job.name);
+  if (jobs.size() > 1 && context.options.session.empty() && !all_jobs) {
+    return Error{fmt::format("{} jobs are alive: {}. Type the command with -s JOB, or --all-jobs",
+                             jobs.size(), names)};
+  }
+  return names;
+}
+
 int RunSet(Context& context, const SetOptions& options) {
   Result<live::ControlRequest> request = MakeRequest(options);
   if (!request.ok()) return context.Fail(kExitTrouble, request.error().message);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  const Result<std::string> job = ChangedJob(context, options.all_jobs);
+  if (!job.ok()) return context.Fail(kExitTrouble, job.error().message);
   request->session = context.options.session;
   const Result<live::Controlled> reply = live::SetControl(context.client(), *request);
   if (!reply.ok()) return context.Fail(reply.error());
@@ -80,8 +106,9 @@ int RunSet(Context& context, const SetOptions& options) {
   }
   const bool forever = reply->expires_ns == 0;
   context.Say(fmt::format(
-      "{} probe{}, {} call{}: {}{}", reply->probes, reply->probes == 1 ? "" : "s", reply->slots,
-      reply->slots == 1 ? "" : "s", ControlText(request->control),
+      "{}{}{} probe{}, {} call{}: {}{}", *job, job->empty() ? "" : ": ", reply->probes,
+      reply->probes == 1 ? "" : "s", reply->slots, reply->slots == 1 ? "" : "s",
+      ControlText(request->control),
       request->control.mode == layout::ControlMode::kAsRegistered ? ""
       : forever                                                   ? ", until the job ends"
                 : ", for " + FormatDuration(static_cast<double>(request->ttl_ms) / 1e3)));
@@ -95,6 +122,7 @@ RunFunction AddSet(CLI::App& app) {
   auto options = std::make_shared<SetOptions>();
   app.add_option("PROBE", options->probes, "globs, \"!\" excludes; '*' for all")->required();
   AddWhichOptions(app, &options->which);
+  app.add_flag("--all-jobs", options->all_jobs, "change every job that is alive");
   app.add_option("--mode", options->mode,
                  "off, stats (no values), full, or registered: as the job registered it")
       ->check(CLI::IsMember({"off", "stats", "full", "registered"}))

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -262,6 +263,8 @@ std::string PlainText(const live::Status& status, const std::vector<live::Sessio
   return out;
 }
 
+constexpr std::size_t kMostSkipped = 3;  // that are shown without -a
+
 struct StatusOptions {
   std::string selector;
   bool all = false;
@@ -326,11 +329,17 @@ int RunStatus(Context& context, const StatusOptions& options) {
     out += fmt::format("         {}: {}\n", context.out.Red(recording.state),
                        Printable(recording.error));
   }
-  for (const live::Skipped& file : status->skipped) {
+  const std::size_t skipped_shown =
+      options.all ? status->skipped.size() : std::min(status->skipped.size(), kMostSkipped);
+  for (const live::Skipped& file : std::span(status->skipped).first(skipped_shown)) {
     out += fmt::format("{}  {}: {}\n", context.out.Yellow("skipped"), Printable(file.path),
                        Printable(file.reason));
   }
   Context::Print(out);
+  if (skipped_shown < status->skipped.size()) {
+    context.Note(fmt::format("and {} more that this daemon does not read: {}",
+                             status->skipped.size() - skipped_shown, context.Again("-a")));
+  }
   if (hidden > 0) context.Note(fmt::format("{} more ended: {}", hidden, context.Again("-a")));
   if (sessions.empty()) context.Hint("cgdebug-cli run -- python train.py");
   return kExitOk;
