@@ -337,7 +337,7 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
   direct.payloads = block + r.payload_offset;
   direct.producer = segment.producer();
   direct.consumer = segment.consumer();
-  direct.refusal = segment.refusals() + r.order % layout::kMaxSlots;
+  direct.refusal = segment.refusals() + r.order % layout::kRefusals;
   direct.step = StepWord();
   direct.runs = slot.counted == nullptr ? nullptr : slot.buffers.runs;
   direct.periods = layout::PeriodsOf(r);

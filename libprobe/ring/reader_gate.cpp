@@ -32,7 +32,7 @@ bool ReaderGate::AwaitReader(std::chrono::nanoseconds deadline) const noexcept {
 }
 
 bool ReaderGate::Refused(std::uint64_t order) const noexcept {
-  return LoadRelaxed(refusals_[order % layout::kMaxSlots]) == static_cast<layout::Refusal>(order);
+  return LoadRelaxed(refusals_[order % layout::kRefusals]) == static_cast<layout::Refusal>(order);
 }
 
 ReaderGate::Result ReaderGate::WaitFor(const layout::SlotCredit& credit, std::uint64_t order,

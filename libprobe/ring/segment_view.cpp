@@ -130,7 +130,7 @@ std::uint32_t SegmentView::slot_count() const {
 }
 
 std::uint64_t SegmentView::shm_bytes() const {
-  std::uint64_t bytes = control_.bytes();
+  std::uint64_t bytes = layout::ControlBytesFor(slot_count());
   for (const auto& [index, file] : extents_) bytes += file.bytes();
   return bytes;
 }
@@ -217,7 +217,7 @@ std::optional<SlotRingReader> SegmentView::OpenBlock(const layout::DirectoryEntr
 
 layout::Refusal* SegmentView::refusal(std::uint32_t order) const {
   auto* refusals = reinterpret_cast<layout::Refusal*>(control_.data() + layout::kRefusalsOffset);
-  return &refusals[order % layout::kMaxSlots];
+  return &refusals[order % layout::kRefusals];
 }
 
 void SegmentView::Refuse(std::uint32_t index) {

@@ -96,7 +96,8 @@ void FillRandom(void* out, std::size_t bytes) {
 // Fails: nullopt if such a process removed it.
 std::optional<SharedFile> TryCreateControlFile(const layout::SegmentHeader& header) {
   const std::string name = OwnPrefix() + Hex(header.uuid);
-  SharedFile control = SharedFile::Create("." + name, layout::kControlBytes);
+  SharedFile control =
+      SharedFile::Create("." + name, layout::kControlBytes, layout::ControlBytesFor(0));
   try {
     const bool locked = TryLockByte(control.fd(), layout::kProducerLockByte);
     if (!locked && errno != EAGAIN && errno != EACCES) {
@@ -152,7 +153,7 @@ layout::DirectoryEntry* SegmentWriter::directory() const {
 }
 
 std::uint64_t SegmentWriter::shm_bytes() const {
-  std::uint64_t bytes = control_.bytes();
+  std::uint64_t bytes = layout::ControlBytesFor(reserved_count_);
   for (const auto& [index, extent] : extents_) bytes += extent.bytes();
   return bytes;
 }
@@ -168,14 +169,17 @@ void SegmentWriter::Grow(std::uint64_t bytes) {
       extents_.empty() ? kMinExtentBytes : 2 * extents_.at(last_extent_).bytes();
   const std::uint64_t most =
       layout::AlignUp(std::max(kHeadroomBytes, shm_bytes() / kHeadroomPart), layout::kPageBytes);
-  const std::uint64_t roomy = std::max(needed, std::min(doubled, most));
+  std::uint64_t size = std::max(needed, std::min(doubled, most));
   std::uint32_t index = 0;
   SharedFile extent;
-  try {
-    extent = CreateExtent(roomy, &index);
-  } catch (const SharedMemoryError& error) {
-    if (!error.no_space() || roomy == needed) throw;
-    extent = CreateExtent(needed, &index);  // no headroom, but this probe works
+  while (extent.data() == nullptr) {
+    try {
+      extent = CreateExtent(size, &index);
+    } catch (const SharedMemoryError& error) {
+      if (!error.no_space() || size == needed) throw;
+      // Less headroom, and at last none, but this probe works.
+      size = std::max(needed, layout::AlignUp(size / 2, layout::kPageBytes));
+    }
   }
   extent.CloseDescriptor();
   if (unlinked_) extent.Unlink();
@@ -240,7 +244,7 @@ void SegmentWriter::Free(const Block& block) noexcept {
   (void)free_.Give({block.extent, block.offset}, block.bytes);
 }
 
-std::uint32_t SegmentWriter::Publish(const Block& block) {
+std::uint32_t SegmentWriter::Reserve() {
   if (directory_full()) {
     throw SharedMemoryError(
         "a job can have at most " + std::to_string(layout::kMaxSlots) +
@@ -248,9 +252,26 @@ std::uint32_t SegmentWriter::Publish(const Block& block) {
             "close probes",
         false);
   }
-  const bool reuse = !free_indexes_.empty();
-  const std::uint32_t index = reuse ? free_indexes_.back() : slot_count_++;
-  if (reuse) free_indexes_.pop_back();
+  if (!free_indexes_.empty()) {
+    const std::uint32_t index = free_indexes_.back();
+    free_indexes_.pop_back();
+    return index;
+  }
+  if (reserved_count_ != 0 && reserved_count_ % layout::kDirectoryStep == 0) {
+    const std::size_t begin = layout::ControlBytesFor(reserved_count_);
+    control_.Reserve(begin, layout::ControlBytesFor(reserved_count_ + 1) - begin);
+  }
+  return reserved_count_++;
+}
+
+void SegmentWriter::Unreserve(std::uint32_t index) noexcept {
+  try {
+    free_indexes_.push_back(index);
+  } catch (const std::bad_alloc&) {  // the directory's entry is not used again
+  }
+}
+
+void SegmentWriter::Publish(std::uint32_t index, const Block& block) {
   layout::DirectoryEntry& entry = directory()[index];
   const std::uint64_t generation = layout::DirectoryGeneration(entry.word) + 1;
   StoreRelaxed(entry.extent, block.extent);
@@ -259,9 +280,11 @@ std::uint32_t SegmentWriter::Publish(const Block& block) {
   const auto* registration = reinterpret_cast<const layout::SlotRegistration*>(block.data);
   StoreRelaxed(entry.order, static_cast<std::uint32_t>(registration->order));
   StoreRelease(entry.word, layout::DirectoryWord(generation, layout::SlotState::kLive));  // D1
-  if (!reuse) StoreRelease(producer()->slot_count, std::uint64_t{slot_count_});
+  if (index >= slot_count_) {  // those in between are empty until they are published
+    slot_count_ = index + 1;
+    StoreRelease(producer()->slot_count, std::uint64_t{slot_count_});
+  }
   Add(producer()->activity, std::uint64_t{1});
-  return index;
 }
 
 void SegmentWriter::PublishGraphs(const Block& block) {
@@ -282,10 +305,7 @@ void SegmentWriter::Release(std::uint32_t index, const Block& block) noexcept {
   // Pairs with SlotRingReader::valid(): a reader that sees reused bytes also sees kFree.
   std::atomic_thread_fence(std::memory_order_release);
   Add(producer()->activity, std::uint64_t{1});
-  try {
-    free_indexes_.push_back(index);
-  } catch (const std::bad_alloc&) {  // the directory's entry is not used again
-  }
+  Unreserve(index);
   Free(block);
 }
 

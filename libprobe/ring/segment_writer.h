@@ -55,11 +55,23 @@ class SegmentWriter {
   Block Allocate(std::uint64_t bytes, std::uint64_t block_header_bytes = 0);
   void Free(const Block& block) noexcept;
 
-  // Shows the slot at the start of `block` to readers; returns its directory index.
-  // Requires: the registration is written.
-  // Fails: throws SharedMemoryError when the directory is full.
-  std::uint32_t Publish(const Block& block);
-  bool directory_full() const { return free_indexes_.empty() && slot_count_ >= layout::kMaxSlots; }
+  // Takes an index of the directory for a slot that will be published.
+  // Fails: throws SharedMemoryError when the directory is full, or cannot grow.
+  std::uint32_t Reserve();
+  // Gives it back. Requires: it was not published.
+  void Unreserve(std::uint32_t index) noexcept;
+  // Shows the slot at the start of `block` to readers. Requires: the registration is written, and
+  // the index is reserved.
+  void Publish(std::uint32_t index, const Block& block);
+  // The same with an index of its own, which it returns. Fails: as Reserve().
+  std::uint32_t Publish(const Block& block) {
+    const std::uint32_t index = Reserve();
+    Publish(index, block);
+    return index;
+  }
+  bool directory_full() const {
+    return free_indexes_.empty() && reserved_count_ >= layout::kMaxSlots;
+  }
   // Shows the table of graphs that lies in `block` (graph_census.h).
   void PublishGraphs(const Block& block);
   // Says that its graph is gone: nothing new comes.
@@ -70,13 +82,15 @@ class SegmentWriter {
   // Reads the producer's own ring.
   SlotRingReader OpenSlot(std::uint32_t index, const Block& block) const;
 
-  // The mapping of an extent (from 1) or of the control file (0), for lanes that hand it to a GPU.
+  // The mapping of an extent (from 1) or of the control file (0) up to its directory, for lanes
+  // that hand it to a GPU.
   struct Mapping {
     std::byte* data;
     std::uint64_t bytes;
   };
   Mapping mapping(std::uint32_t extent) const {
-    const SharedFile& file = extent == 0 ? control_ : extents_.at(extent);
+    if (extent == 0) return {control_.data(), layout::kDirectoryOffset};
+    const SharedFile& file = extents_.at(extent);
     return {file.data(), file.bytes()};
   }
 
@@ -107,7 +121,8 @@ class SegmentWriter {
   std::uint32_t last_extent_ = 0;
   FreeRanges free_;  // by extent
   std::vector<std::uint32_t> free_indexes_;
-  std::uint32_t slot_count_ = 0;  // own copy: shared memory must not steer the writer
+  std::uint32_t reserved_count_ = 0;  // entries of the directory that were ever reserved
+  std::uint32_t slot_count_ = 0;      // own copy: shared memory must not steer the writer
   std::uint64_t room_requests_ = 0;
   bool unlinked_ = false;
 };

@@ -49,12 +49,12 @@ std::string NoSpaceText(std::size_t bytes) {
 // Checked here, because the kernel would fill /dev/shm to the brim before it gives up, and other
 // processes would be refused meanwhile. It would also answer a file larger than the process may
 // write with SIGXFSZ.
-void CheckRoom(std::size_t bytes) {
+void CheckRoom(std::size_t file_bytes, std::size_t bytes) {
   rlimit limit = {};
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && file_bytes > limit.rlim_cur) {
     throw SharedMemoryError("the job may write files of at most " +
                                 MiB(static_cast<double>(limit.rlim_cur)) + ", and " +
-                                MiB(static_cast<double>(bytes)) +
+                                MiB(static_cast<double>(file_bytes)) +
                                 " of shared memory are needed. Type: ulimit -f unlimited",
                             false);
   }
@@ -66,9 +66,9 @@ void CheckRoom(std::size_t bytes) {
 
 // In pieces: a signal, such as a profiler's timer, undoes the whole call, and a large one would
 // never finish between two signals. Returns an errno.
-int Reserve(int fd, std::size_t bytes) {
-  for (std::size_t offset = 0; offset < bytes; offset += kPieceBytes) {
-    const std::size_t piece = std::min(kPieceBytes, bytes - offset);
+int ReservePages(int fd, std::size_t begin, std::size_t end) {
+  for (std::size_t offset = begin; offset < end; offset += kPieceBytes) {
+    const std::size_t piece = std::min(kPieceBytes, end - offset);
     int status = 0;
     do {
       status = posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(piece));
@@ -97,20 +97,23 @@ ShmSpace GetShmSpace() noexcept {
   return {block * static_cast<double>(fs.f_bavail), block * static_cast<double>(fs.f_blocks)};
 }
 
-SharedFile SharedFile::Create(const std::string& name, std::size_t bytes) {
-  CheckRoom(bytes);
+SharedFile SharedFile::Create(const std::string& name, std::size_t bytes, std::size_t reserved) {
+  CheckRoom(bytes, reserved);
   SharedFile file;
   std::string own_name = name;  // nothing is allocated between creating the file and naming it here
   try {
     file.object_ = bip::shared_memory_object(bip::create_only, name.c_str(), bip::read_write,
                                              bip::permissions(0600));
     file.name_ = std::move(own_name);
-    const int status = Reserve(file.fd(), bytes);
+    int status = ReservePages(file.fd(), 0, reserved);
+    // Boost's truncate() would reserve the rest as well.
+    if (status == 0 && ftruncate(file.fd(), static_cast<off_t>(bytes)) != 0) status = errno;
     if (status != 0) {
       file.Unlink();
       file.object_ = {};  // give its pages back before the message says how many are free
-      if (status == ENOSPC || status == ENOMEM) throw SharedMemoryError(NoSpaceText(bytes), true);
-      throw SharedMemoryError("cannot reserve " + std::to_string(bytes) + " bytes in " +
+      if (status == ENOSPC || status == ENOMEM)
+        throw SharedMemoryError(NoSpaceText(reserved), true);
+      throw SharedMemoryError("cannot reserve " + std::to_string(reserved) + " bytes in " +
                                   ShmPath(name) + ": " + std::strerror(status),
                               false);
     }
@@ -118,12 +121,23 @@ SharedFile SharedFile::Create(const std::string& name, std::size_t bytes) {
   } catch (const bip::interprocess_exception& error) {
     if (!file.name_.empty()) file.Unlink();
     const int code = error.get_native_error();
-    if (code == ENOSPC) throw SharedMemoryError(NoSpaceText(bytes), true);
+    if (code == ENOSPC) throw SharedMemoryError(NoSpaceText(reserved), true);
     throw SharedMemoryError(
         "cannot create " + ShmPath(name) + ": " + Reason(error) + ". Type: cgdebug-cli doctor",
         false, code);
   }
   return file;
+}
+
+void SharedFile::Reserve(std::size_t offset, std::size_t bytes) {
+  CheckRoom(this->bytes(), bytes);
+  const int status = ReservePages(fd(), offset, offset + bytes);
+  if (status == ENOSPC || status == ENOMEM) throw SharedMemoryError(NoSpaceText(bytes), true);
+  if (status != 0) {
+    throw SharedMemoryError("cannot reserve " + std::to_string(bytes) + " bytes more in " +
+                                ShmPath(name_) + ": " + std::strerror(status),
+                            false);
+  }
 }
 
 SharedFile SharedFile::Open(const std::string& name) {

@@ -1,4 +1,4 @@
-// shared_file.h: one mapped file in /dev/shm, reserved in full before it is used.
+// shared_file.h: one mapped file in /dev/shm, whose pages are reserved before they are used.
 #pragma once
 
 #include <boost/interprocess/mapped_region.hpp>
@@ -31,7 +31,14 @@ class SharedFile {
   // Creates a file of `bytes`, mode 0600, with every page reserved: a full /dev/shm is an error
   // here and never a SIGBUS later.
   // Fails: throws SharedMemoryError and leaves nothing behind.
-  static SharedFile Create(const std::string& name, std::size_t bytes);
+  static SharedFile Create(const std::string& name, std::size_t bytes) {
+    return Create(name, bytes, bytes);
+  }
+  // The same with only the first `reserved` bytes reserved. Nobody may touch the others before
+  // Reserve() did.
+  static SharedFile Create(const std::string& name, std::size_t bytes, std::size_t reserved);
+  // Requires: the descriptor is open. Fails: throws SharedMemoryError.
+  void Reserve(std::size_t offset, std::size_t bytes);
 
   // Maps the whole of an existing file, readable and writable.
   // Fails: throws SharedMemoryError, also if it belongs to another user or is empty.

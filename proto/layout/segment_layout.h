@@ -2,7 +2,7 @@
 //
 //   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, RoomRequest, FreezeLine[]
 //                                      | ConsumerLine, ReaderName, ThawLine[] | FindingText[]
-//                                      | NotSeen | directory | refusals
+//                                      | NotSeen | refusals | directory
 //   /dev/shm/cgdebug-<uid>-<uuid>.1    ExtentHeader | slot blocks, expected tensors,
 //                                      tables of op logs, the table of graphs
 //   /dev/shm/cgdebug-<uid>-<uuid>.2    ...
@@ -32,7 +32,11 @@ inline constexpr std::uint64_t kSegmentMagic = 0x3167627564676763;  // "cggdubg1
 inline constexpr std::uint64_t kExtentMagic = 0x3174786567646763;   // "cgdgext1"
 inline constexpr std::uint16_t kAbiMajor = 10;
 inline constexpr std::uint16_t kAbiMinor = 0;
-inline constexpr std::uint32_t kMaxSlots = 16384;
+inline constexpr std::uint32_t kMaxSlots = 1u << 17;
+inline constexpr std::uint32_t kRefusals = 16384;  // words
+// A control file is as long as its directory can get. Only this many entries at a time are backed
+// by memory, so that a small /dev/shm has room for more than a directory.
+inline constexpr std::uint32_t kDirectoryStep = 2048;
 inline constexpr std::uint32_t kMaxExtents = 4096;  // of one segment; their numbers may be any
 inline constexpr std::int64_t kProducerLockByte = 0;
 inline constexpr std::int64_t kReaderLockByte = 1;
@@ -200,7 +204,7 @@ struct DirectoryEntry {
 };
 static_assert(sizeof(DirectoryEntry) == 32);
 
-// Slots that the daemon cannot open. Word `order % kMaxSlots` holds the low 32 bits of the order of
+// Slots that the daemon cannot open. Word `order % kRefusals` holds the low 32 bits of the order of
 // a slot that nobody reads, so that its writer does not wait. Written by the daemon only. It lies
 // in the control file, because the most likely reason is an extent that cannot be mapped. If two
 // such slots share a word, the one whose word was overwritten waits once, for one deadline.
@@ -230,14 +234,19 @@ inline constexpr std::size_t kReaderNameOffset = kConsumerLineOffset + sizeof(Co
 inline constexpr std::size_t kThawLineOffset = kReaderNameOffset + sizeof(ReaderName);
 inline constexpr std::size_t kFindingTextOffset = 3 * kPageBytes;
 inline constexpr std::size_t kNotSeenOffset = 4 * kPageBytes;
-inline constexpr std::size_t kDirectoryOffset = 5 * kPageBytes;
+inline constexpr std::size_t kRefusalsOffset = 5 * kPageBytes;
+inline constexpr std::size_t kDirectoryOffset = kRefusalsOffset + kRefusals * sizeof(Refusal);
 static_assert(kFreezeLineOffset + kMaxFreezeDevices * sizeof(FreezeLine) <= kConsumerLineOffset);
 static_assert(kThawLineOffset + kMaxFreezeDevices * sizeof(ThawLine) <= kFindingTextOffset);
 static_assert(kFindingTextOffset + kFindingKinds * sizeof(FindingText) <= kNotSeenOffset);
-static_assert(kNotSeenOffset + sizeof(NotSeen) <= kDirectoryOffset);
-inline constexpr std::size_t kRefusalsOffset =
-    kDirectoryOffset + kMaxSlots * sizeof(DirectoryEntry);
-inline constexpr std::size_t kControlBytes = kRefusalsOffset + kMaxSlots * sizeof(Refusal);
+static_assert(kNotSeenOffset + sizeof(NotSeen) <= kRefusalsOffset);
+inline constexpr std::size_t kControlBytes = kDirectoryOffset + kMaxSlots * sizeof(DirectoryEntry);
+// How much of a control file is backed by memory when its directory had room for so many entries.
+constexpr std::size_t ControlBytesFor(std::uint32_t slots) {
+  return kDirectoryOffset +
+         AlignUp(slots == 0 ? 1 : slots, kDirectoryStep) * sizeof(DirectoryEntry);
+}
+static_assert(kDirectoryOffset % kPageBytes == 0 && kMaxSlots % kDirectoryStep == 0);
 inline constexpr std::size_t kExtentDataOffset = kPageBytes;
 
 }  // namespace cgdebug::layout

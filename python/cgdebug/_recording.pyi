@@ -95,6 +95,7 @@ class RankFold:
 
 SEGMENT_PID_OFFSET: int
 SLOT_CREDIT_OFFSET: int
+DIRECTORY_OFFSET: int
 
 def dtypes() -> list[tuple[str, str, str, str | None, float]]: ...
 def failure_text(dtype: str, shape: Sequence[int], failure: dict[str, Any]) -> str: ...

@@ -473,6 +473,7 @@ PYBIND11_MODULE(_recording, module) {
   // does.
   module.attr("SEGMENT_PID_OFFSET") = offsetof(layout::SegmentHeader, pid);
   module.attr("SLOT_CREDIT_OFFSET") = layout::kSlotCreditOffset;
+  module.attr("DIRECTORY_OFFSET") = layout::kDirectoryOffset;
   RegisterWriter(module);
   RegisterRankFold(module);
   RegisterDaemonPlace(module);

@@ -22,7 +22,7 @@ name, index, mode, trigger, every, first, until = sys.argv[1], *map(int, sys.arg
 threshold = float(sys.argv[8])
 with open(f"/dev/shm/{name}", "r+b") as file:
     control = mmap.mmap(file.fileno(), 0)
-    word, offset, size, extent = struct.unpack_from("=QQQI", control, 16384 + 32 * index)
+    word, offset, size, extent = struct.unpack_from("=QQQI", control, int(sys.argv[10]) + 32 * index)
 with open(f"/dev/shm/{name}.{extent}", "r+b") as file:
     memory = mmap.mmap(file.fileno(), 0)
     (order,) = struct.unpack_from("=Q", memory, offset + 264)
@@ -45,7 +45,7 @@ class Controlled:
         (slot,) = self.probe.status(timeout=0).slots
         name = _native.load().session()["name"]
         words = [name, slot.slot, mode, trigger, every, first, until, threshold]
-        words.append(_recording.SLOT_CREDIT_OFFSET)
+        words += [_recording.SLOT_CREDIT_OFFSET, _recording.DIRECTORY_OFFSET]
         subprocess.run([sys.executable, "-c", WRITER, *map(str, words)], check=True)
         self.replay()  # what this one does was decided already
 

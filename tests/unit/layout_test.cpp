@@ -158,11 +158,15 @@ TEST(Layout, ControlFileIsFrozen) {
   EXPECT_EQ(offsetof(SegmentHeader, recordings), 1024u);
   EXPECT_EQ(kProducerLineOffset, 4096u);
   EXPECT_EQ(kConsumerLineOffset, 8192u);
-  EXPECT_EQ(kDirectoryOffset, 20480u);
+  EXPECT_EQ(kRefusalsOffset, 20480u);
   EXPECT_EQ(kRoomRequestOffset, 4096u + 64u);
   EXPECT_EQ(kReaderNameOffset, 8192u + 64u);
-  EXPECT_EQ(kRefusalsOffset, 20480u + 16384u * 32u);
-  EXPECT_EQ(kControlBytes, 20480u + 16384u * 36u);
+  EXPECT_EQ(kDirectoryOffset, 20480u + 16384u * 4u);
+  EXPECT_EQ(kControlBytes, 86016u + 131072u * 32u);
+  EXPECT_EQ(ControlBytesFor(0), 86016u + 65536u);
+  EXPECT_EQ(ControlBytesFor(2048), 86016u + 65536u);
+  EXPECT_EQ(ControlBytesFor(2049), 86016u + 2 * 65536u);
+  EXPECT_EQ(ControlBytesFor(kMaxSlots), kControlBytes);
 }
 
 TEST(Layout, DeviceStatsAreFrozen) {

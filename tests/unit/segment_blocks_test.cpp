@@ -179,6 +179,37 @@ TEST_F(Blocks, ADirectoryThatIsFullRefusesAndTakesAgainAfterARelease) {
   EXPECT_EQ(segment_.producer()->slot_count, layout::kMaxSlots);
 }
 
+TEST_F(Blocks, ADirectoryTakesMemoryForTheEntriesThatAreUsed) {
+  const auto taken = [&] {
+    struct stat info = {};
+    EXPECT_EQ(stat(ShmPath(segment_.name()).c_str(), &info), 0);
+    EXPECT_EQ(info.st_size, static_cast<off_t>(layout::kControlBytes));
+    return static_cast<std::uint64_t>(info.st_blocks) * 512;
+  };
+  EXPECT_EQ(taken(), layout::ControlBytesFor(0));
+  for (std::uint32_t i = 0; i <= layout::kDirectoryStep; ++i) ASSERT_EQ(segment_.Reserve(), i);
+  EXPECT_EQ(taken(), layout::ControlBytesFor(layout::kDirectoryStep + 1));
+  EXPECT_EQ(segment_.shm_bytes(), taken());
+}
+
+TEST_F(Blocks, AnIndexThatIsReservedIsSeenWhenItIsPublishedAndMayBeGivenBack) {
+  const Block block = segment_.Allocate(kPage);
+  const auto registration = test::MakeSlot("a", 1, 1);
+  std::memcpy(block.data, &registration, sizeof(registration));
+  const std::uint32_t first = segment_.Reserve();
+  const std::uint32_t second = segment_.Reserve();
+  EXPECT_EQ(segment_.producer()->slot_count, 0u);
+  segment_.Publish(second, block);
+  EXPECT_EQ(segment_.producer()->slot_count, 2u);
+  std::string reason;
+  const auto view = SegmentView::Attach(segment_.name(), &reason);
+  ASSERT_NE(view, nullptr) << reason;
+  EXPECT_EQ(layout::DirectoryState(view->directory_word(first)), layout::SlotState::kEmpty);
+  EXPECT_EQ(layout::DirectoryState(view->directory_word(second)), layout::SlotState::kLive);
+  segment_.Unreserve(first);
+  EXPECT_EQ(segment_.Publish(block), first);
+}
+
 TEST_F(Blocks, AReaderThatScribblesOnTheSlotCountDoesNotSteerTheWriter) {
   const Block block = segment_.Allocate(kPage);
   EXPECT_EQ(segment_.Publish(block), 0u);
