@@ -1,4 +1,4 @@
-// host_stats.h: the statistics that the direct lane's kernels compute, for a tensor on the CPU.
+// host_stats.h: the statistics of a tensor on the CPU, in the form in which a GPU sends them.
 #pragma once
 
 #include <cstdint>

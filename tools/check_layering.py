@@ -28,7 +28,8 @@ ALLOWED = {
     "libprobe/launch": [],
     "libprobe/ring": LAYOUT,
     "libprobe/torch": LAYOUT + ["libprobe"],
-    "libprobe": LAYOUT + ["libprobe/launch", "libprobe/ring"],
+    # One implementation of statistics, for the daemon and for tensors on the job's CPU.
+    "libprobe": LAYOUT + ["libprobe/launch", "libprobe/ring", "daemon/core/numerics"],
     "daemon/core/base": LAYOUT,
     "daemon/core/numerics": LAYOUT + ["daemon/core/base"],
     "daemon/core/options": ["daemon/core/base"],

@@ -13,6 +13,12 @@ inline constexpr std::uint64_t kStatsHasNonfinite = 1u << 1;
 // From this bit of `flags` on: the value at first_nonfinite, 0 = NaN, 1 = +Inf, 2 = -Inf.
 inline constexpr int kStatsFirstKindShift = 8;
 
+// From this bit of `flags` on, for 12 bits: 2048 + the power of two by which the CPU multiplied the
+// elements before it took squares of them, which would have left the range; 0 = by none.
+inline constexpr int kStatsScaleShift = 16;
+inline constexpr std::uint64_t kStatsScaleMask = 0xfff;
+inline constexpr int kStatsScaleBias = 2048;
+
 // The fields from the minimum to the sums cover the finite elements, in double. `sum` and
 // `sum_squares` are of x - shift, so that a large mean does not swamp the variance. Sums of 16-bit
 // and 8-bit floats are good to 2e-6.

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "daemon/core/numerics/decode.h"
+#include "daemon/core/numerics/device_stats.h"
 #include "daemon/core/numerics/stats.h"
 #include "tests/unit/numerics_test_util.h"
 
@@ -32,6 +33,25 @@ TEST(Stats, FourNumbers) {
   EXPECT_DOUBLE_EQ(stats.l2, std::sqrt(18.0));
   EXPECT_DOUBLE_EQ(stats.rms, std::sqrt(18.0 / 4));
   EXPECT_FALSE(stats.has_nonfinite);
+}
+
+TEST(Stats, OfVeryLargeAndVerySmallDoublesPassThroughTheFormOfTheGpu) {
+  for (const double unit : {1.0, 1e200, 1e300, 1e-200, 1e-300}) {
+    SCOPED_TRACE(unit);
+    const std::vector<double> values = {-unit, 0, unit, 4 * unit};
+    const std::uint64_t shape[] = {values.size()};
+    const Stats direct =
+        ComputeSums({layout::Dtype::kFloat64, shape, std::as_bytes(std::span(values))});
+    const Stats passed = FromDevice(ToDevice(direct));
+    EXPECT_EQ(passed.min, direct.min);
+    EXPECT_EQ(passed.max, direct.max);
+    EXPECT_EQ(passed.mean, direct.mean);
+    EXPECT_EQ(passed.l1, direct.l1);
+    EXPECT_EQ(passed.hash, direct.hash);
+    EXPECT_NEAR(passed.std / direct.std, 1, 1e-14);
+    EXPECT_NEAR(passed.l2 / direct.l2, 1, 1e-14);
+    EXPECT_NEAR(passed.rms / direct.rms, 1, 1e-14);
+  }
 }
 
 TEST(Stats, EmptyTensorHasNoExtent) {

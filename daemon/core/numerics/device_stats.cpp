@@ -5,6 +5,15 @@
 #include <limits>
 
 namespace cgdebug::numerics {
+namespace {
+
+// Brings `abs_max` near 1 if squares of such elements, and sums of them, may leave the range.
+int ScaleOf(double abs_max) {
+  if (!(abs_max > 0) || (abs_max < 0x1p480 && abs_max > 0x1p-480)) return 0;
+  return std::clamp(-std::ilogb(abs_max), -1022, 1022);
+}
+
+}  // namespace
 
 Stats FromDevice(const layout::DeviceStats& device) {
   Stats stats;
@@ -15,7 +24,10 @@ Stats FromDevice(const layout::DeviceStats& device) {
   stats.zero = device.zero;
   stats.subnormal = device.subnormal;
   stats.l1 = device.l1;
-  stats.l2 = std::sqrt(device.l2_squared);
+  const auto scaled_by =
+      static_cast<int>(device.flags >> layout::kStatsScaleShift & layout::kStatsScaleMask);
+  const int scale = scaled_by == 0 ? 0 : scaled_by - layout::kStatsScaleBias;
+  stats.l2 = std::ldexp(std::sqrt(device.l2_squared), -scale);
   stats.has_hash = (device.flags & layout::kStatsHasHash) != 0;
   stats.hash = stats.has_hash ? device.hash : 0;
   stats.has_nonfinite = (device.flags & layout::kStatsHasNonfinite) != 0;
@@ -34,9 +46,47 @@ Stats FromDevice(const layout::DeviceStats& device) {
   stats.abs_max = std::max(std::fabs(device.min), std::fabs(device.max));
   const double mean = device.sum / finite;  // of x - shift
   stats.mean = device.shift + mean;
-  stats.rms = std::sqrt(device.l2_squared / finite);
-  stats.std = std::sqrt(std::max(device.sum_squares / finite - mean * mean, 0.0));
+  stats.rms = std::ldexp(std::sqrt(device.l2_squared / finite), -scale);
+  stats.std =
+      std::ldexp(std::sqrt(std::max(device.sum_squares / finite - mean * mean, 0.0)), -scale);
   return stats;
+}
+
+layout::DeviceStats ToDevice(const Stats& stats) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  layout::DeviceStats device = {};
+  device.count = stats.count;
+  device.nan = stats.nan;
+  device.pos_inf = stats.pos_inf;
+  device.neg_inf = stats.neg_inf;
+  device.zero = stats.zero;
+  device.subnormal = stats.subnormal;
+  device.min = kInfinity;
+  device.max = -kInfinity;
+  device.hash = stats.hash;
+  device.flags = stats.has_hash ? layout::kStatsHasHash : 0;
+  if (stats.has_nonfinite) {
+    const double value = stats.first_nonfinite_value;
+    const std::uint64_t kind = std::isnan(value) ? 0 : value > 0 ? 1 : 2;
+    device.first_nonfinite = stats.first_nonfinite;
+    device.flags |= layout::kStatsHasNonfinite | kind << layout::kStatsFirstKindShift;
+  }
+  const auto finite = static_cast<double>(stats.finite());
+  if (finite == 0) return device;
+  device.min = stats.min;
+  device.max = stats.max;
+  device.shift = stats.mean;
+  device.l1 = stats.l1;
+  const int scale = ScaleOf(stats.abs_max);
+  if (scale != 0) {
+    const auto biased = static_cast<std::uint64_t>(scale + layout::kStatsScaleBias);
+    device.flags |= biased << layout::kStatsScaleShift;
+  }
+  const double std = std::ldexp(stats.std, scale);
+  const double l2 = std::ldexp(stats.l2, scale);
+  device.sum_squares = std * std * finite;
+  device.l2_squared = l2 * l2;
+  return device;
 }
 
 }  // namespace cgdebug::numerics

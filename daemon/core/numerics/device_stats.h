@@ -1,4 +1,4 @@
-// device_stats.h: statistics that a GPU computed, in the form of those computed here.
+// device_stats.h: statistics in the 128 bytes in which they leave a GPU, and back.
 #pragma once
 
 #include "daemon/core/numerics/stats.h"
@@ -9,5 +9,9 @@ namespace cgdebug::numerics {
 // There is no histogram: that takes a second pass over the values.
 // Thread: any. Requires: counts that were checked against the tensor's (ring::SlotRingReader).
 Stats FromDevice(const layout::DeviceStats& device);
+
+// The reverse, without the histogram. FromDevice() then gives the same counts, extremes, mean, sum
+// and hash, and the others to the last digit but one. Thread: any.
+layout::DeviceStats ToDevice(const Stats& stats);
 
 }  // namespace cgdebug::numerics

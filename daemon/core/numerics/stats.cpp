@@ -316,7 +316,7 @@ double ScaleFor(double abs_max) {
 }
 
 template <typename T>
-void Summarize(const TensorView& view, Stats* stats) {
+void Summarize(const TensorView& view, bool histogram, Stats* stats) {
   Extent<T> extent;
   Moments moments = CountAndSum<T>(view, stats, &extent);
   if (stats->finite() == 0) return;
@@ -338,6 +338,7 @@ void Summarize(const TensorView& view, Stats* stats) {
   stats->l1 = moments.sum_abs / scale;
   stats->l2 = std::sqrt(moments.sum_squared) / scale;
   stats->rms = std::sqrt(moments.sum_squared / moments.count) / scale;
+  if (!histogram) return;
   if (stats->min == stats->max && extent.min == extent.max) {
     stats->histogram[0] = stats->finite();
   } else if constexpr (std::is_same_v<T, Bool8>) {
@@ -350,14 +351,22 @@ void Summarize(const TensorView& view, Stats* stats) {
 
 }  // namespace
 
-Stats ComputeStats(const TensorView& view) {
+namespace {
+
+Stats Compute(const TensorView& view, bool histogram) {
   Stats stats;
   stats.count = view.count();
   stats.has_hash = true;
   if (stats.count == 0) return stats;
-  VisitDtype(view.dtype,
-             [&](auto element) { Summarize<typename decltype(element)::type>(view, &stats); });
+  VisitDtype(view.dtype, [&](auto element) {
+    Summarize<typename decltype(element)::type>(view, histogram, &stats);
+  });
   return stats;
 }
+
+}  // namespace
+
+Stats ComputeStats(const TensorView& view) { return Compute(view, /*histogram=*/true); }
+Stats ComputeSums(const TensorView& view) { return Compute(view, /*histogram=*/false); }
 
 }  // namespace cgdebug::numerics

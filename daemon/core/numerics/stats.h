@@ -100,5 +100,7 @@ struct Stats {
 // to 16 additions and then in double, and are good to 2e-6. Thread: any. Requires: a view from
 // MakeTensorView.
 Stats ComputeStats(const TensorView& view);
+// The same without the histogram, which takes a second pass over the elements.
+Stats ComputeSums(const TensorView& view);
 
 }  // namespace cgdebug::numerics
