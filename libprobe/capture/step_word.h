@@ -11,8 +11,8 @@ namespace cgdebug::capture {
 
 // Enqueues the write on `stream` (a cudaStream_t), on the current device. Does nothing while the
 // stream is capturing, because the graph would set the number again at every replay.
-// Fails: throws ProbeError.
-void SetStepInStreamOrder(std::int64_t step, void* stream);
+// Fails: never. Where a stream cannot write, snapshots take the number of the job's CPU.
+void SetStepInStreamOrder(std::int64_t step, void* stream) noexcept;
 
 // Where the stream writes it, as the GPU addresses it: kNoStep until the first number.
 // Fails: throws ProbeError.
