@@ -38,17 +38,18 @@ ProbeSlot* OpLogPages::HostSlot(ProbeState& log, std::span<const ring::OpLogRow>
     return !slot->life.held_by_graph() && slot->op_log_table == table;
   });
   if (same != log.slots.end()) {
-    store_->Touch(**same);
+    store_->Touch(log, **same);
     return *same;
   }
-  store_->EvictOldEager(log);
+  store_->EvictOldEager(log, 0);
   auto slot = std::make_unique<ProbeSlot>();
-  store_->Touch(*slot);
   try {
     maker_->CompleteOpLog(log, *slot, PageOf(rows.size(), DeviceType::kCpu, 0, nullptr), table,
                           layout::Lane::kHost, 0);
     slot->op_log_table = table;
-    return store_->Publish(log, slot);
+    ProbeSlot* const published = store_->Publish(log, slot);
+    store_->Touch(log, *published);
+    return published;
   } catch (...) {
     store_->Discard(std::move(slot));
     throw;

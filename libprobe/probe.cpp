@@ -134,7 +134,7 @@ bool Probe::WaitConsumed(std::chrono::nanoseconds timeout) const {
 ProbeStatus Probe::Status() const {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire(*state_);
-  table.slots.Sweep(/*force=*/false);
+  table.slots.Sweep(/*force=*/false, /*all=*/true);
   ProbeStatus status;
   status.closed = state_->closed;
   status.last_error = state_->last_error;

@@ -8,6 +8,7 @@
 
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/capture/direct_lane.h"
+#include "libprobe/host_stats.h"
 #include "libprobe/probe_table.h"
 #include "libprobe/registration.h"
 #include "libprobe/ring/shared_copy.h"
@@ -70,49 +71,96 @@ ProbeSlot* FindEagerSlot(const ProbeState& probe, const TensorRef& tensor, void*
   return nullptr;
 }
 
+// What an eager call wants to show, as a number. Two tensors of one number are equal for all that
+// follows from it.
+std::size_t KeyOf(const TensorRef& tensor) {
+  std::size_t key =
+      static_cast<std::size_t>(tensor.dtype) << 8 ^ static_cast<std::size_t>(tensor.device_index);
+  for (const std::int64_t size : tensor.shape) {
+    key = (key ^ static_cast<std::size_t>(size)) * 0x9e3779b97f4a7c15;
+    key ^= key >> 32;
+  }
+  return key;
+}
+
+// Calls `make`. If there is no room in /dev/shm, asks for it and tries once more. Releases `lock`
+// while it waits, because other threads must not.
+template <typename Make>
+auto WithRoom(ProbeTable& table, ProbeState& probe, ProbeTable::Lock* lock, Make make) {
+  try {
+    return make();
+  } catch (const ProbeError& error) {
+    if (error.kind() != ErrorKind::kNoSpace) throw;
+    const auto room = table.slots.RoomToAskFor();
+    if (!room) throw;
+    const ProbeTable::Unlocked unlocked(&table, &probe, lock);
+    SlotStore::AskForRoom(table.slots.segment(), *room);
+  }
+  return make();
+}
+
 // nullptr if the probe was closed. Releases `lock` meanwhile to allocate memory.
+// Fails: throws ProbeError; kNoSpace if the job is to go on without this call being seen.
 ProbeSlot* EagerSlot(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, void* stream,
                      ProbeTable::Lock* lock) {
   ProbeSlot* found = FindEagerSlot(probe, tensor, stream);
+  const std::size_t key = found == nullptr ? KeyOf(tensor) : 0;
   SlotMaker::Call call;
   SpareBuffers spare;
   if (found == nullptr) {
+    if (probe.refusals.Holds(key, Refusals::Clock::now(), table.slots.releases())) {
+      throw ProbeError(ErrorKind::kNoSpace, probe.last_error);
+    }
     call.site = CallSite(table, probe, lock);
     if (tensor.device_type == DeviceType::kCuda) {
       const std::uint64_t bytes = CheckTensor(probe.name, tensor);
+      const capture::Buffers::Kind kind = SlotMaker::BuffersForEager(probe, tensor);
       // The device may have to get idle for it, and other threads must not wait for that.
       const ProbeTable::Unlocked unlocked(&table, &probe, lock);
-      spare.buffers =
-          capture::AllocateBuffers(bytes, tensor.device_index, capture::Buffers::Kind::kEager);
+      spare.buffers = capture::AllocateBuffers(bytes, tensor.device_index, kind);
     }
     if (probe.closed) return nullptr;
     found = FindEagerSlot(probe, tensor, stream);
   }
   if (found != nullptr) {
-    table.slots.Touch(*found);
+    table.slots.Touch(probe, *found);
     return found;
   }
-  table.slots.EvictOldEager(probe);
-  std::unique_ptr<ProbeSlot> slot = table.maker.ForEager(probe, tensor, stream);
-  table.slots.Touch(*slot);
-  slot->buffers = std::exchange(spare.buffers, {});
+  std::unique_ptr<ProbeSlot> slot;
   try {
+    slot = WithRoom(table, probe, lock,
+                    [&] { return table.maker.ForEager(probe, tensor, stream, spare.buffers); });
+    if (probe.closed) {
+      table.slots.Discard(std::move(slot));
+      return nullptr;
+    }
+    slot->buffers = std::exchange(spare.buffers, {});
     table.maker.Complete(probe, *slot, tensor, call);
-    return table.slots.Publish(probe, slot);
+    ProbeSlot* const published = table.slots.Publish(probe, slot);
+    table.slots.Touch(probe, *published);
+    probe.refusals.Forget(key);
+    return published;
+  } catch (const ProbeError& error) {
+    if (slot != nullptr) table.slots.Discard(std::move(slot));
+    if (error.kind() == ErrorKind::kNoSpace)
+      probe.refusals.Add(key, Refusals::Clock::now(), table.slots.releases());
+    throw;
   } catch (...) {
-    table.slots.Discard(std::move(slot));
+    if (slot != nullptr) table.slots.Discard(std::move(slot));
     throw;
   }
 }
 
 void CaptureOne(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, void* stream,
-                SlotMaker::Call call) {
+                SlotMaker::Call call, ProbeTable::Lock* lock) {
+  std::unique_ptr<ProbeSlot> slot =
+      WithRoom(table, probe, lock, [&] { return table.maker.ForCapture(probe, tensor); });
+  if (probe.closed) return table.slots.Discard(std::move(slot));
   if (probe.invocations.size() > kMaxOpenCaptures) {
     std::erase_if(probe.invocations,
                   [&](const auto& item) { return item.first != call.place.graph_id; });
   }
   call.invocation = probe.invocations[call.place.graph_id]++;
-  std::unique_ptr<ProbeSlot> slot = table.maker.ForCapture(probe, tensor);
   try {
     table.maker.Complete(probe, *slot, tensor, call);
     if (slot->buffers.kind == capture::Buffers::Kind::kDirect) {
@@ -128,7 +176,7 @@ void CaptureOne(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, v
   }
 }
 
-void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream) {
+void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream, bool* is_capturing) {
   ProbeTable& table = ProbeTable::Instance();
   capture::StreamCapture capture;
   try {
@@ -137,6 +185,7 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream) {
     const ProbeTable::Lock lock = table.Acquire();
     throw probe.Refuse(error);
   }
+  *is_capturing = capture.capturing;
   if (!capture.capturing && probe.options.mode == ProbeMode::kCapture) return;
   const SeenTensor seen(probe, whole);
   const TensorRef& tensor = seen.get();
@@ -150,9 +199,14 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream) {
       if (probe.closed) return;
       CaptureOne(table, probe, tensor, stream,
                  {.place = capture::PlaceOf(stream, capture.id, tensor.device_index),
-                  .site = std::move(site)});
+                  .site = std::move(site)},
+                 &lock);
     } else if (ProbeSlot* slot = EagerSlot(table, probe, tensor, stream, &lock)) {
-      capture::LaunchEager(slot, tensor, stream);
+      if (slot->buffers.kind == capture::Buffers::Kind::kEagerStats) {
+        capture::LaunchEagerStats(slot, *table.slots.segment(), tensor, stream);
+      } else {
+        capture::LaunchEager(slot, tensor, stream);
+      }
     }
   } catch (const ProbeError& error) {
     throw probe.Refuse(error);
@@ -183,6 +237,12 @@ void CopyElements(std::byte* to, const TensorRef& tensor, std::uint64_t bytes) {
   }
 }
 
+std::uint64_t ElementCount(const TensorRef& tensor) {
+  std::uint64_t count = 1;
+  for (const std::int64_t size : tensor.shape) count *= static_cast<std::uint64_t>(size);
+  return count;
+}
+
 void ObserveHost(ProbeState& probe, const TensorRef& whole) {
   if (probe.options.mode == ProbeMode::kCapture) return;
   const SeenTensor seen(probe, whole);
@@ -211,7 +271,13 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
     const std::lock_guard lock(slot->eager_mutex);
     if (slot->writer->Begin(slot->TakeSerial())) {
       slot->writer->SetReference(other == nullptr ? 0 : NewestKept(*other));
-      CopyElements(slot->writer->payload(), tensor, slot->writer->payload_bytes());
+      if ((slot->registration.flags & layout::kSlotHoldsStats) != 0) {
+        const layout::DeviceStats stats =
+            ComputeHostStats(tensor.data, tensor.dtype, ElementCount(tensor));
+        ring::CopyShared(slot->writer->payload(), &stats, sizeof(stats));
+      } else {
+        CopyElements(slot->writer->payload(), tensor, slot->writer->payload_bytes());
+      }
       slot->writer->Commit(layout::RealtimeNs());
     }
   }
@@ -222,14 +288,22 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
 }  // namespace
 
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
+  const auto count = [&](const std::exception& error) {  // the job may catch it and go on
+    CountNotSeen(probe.name, WithoutName(probe.name, error.what()), /*is_new_place=*/true);
+  };
+  bool is_capturing = false;
   try {
     if (tensor.device_type == DeviceType::kCuda) {
-      ObserveCuda(probe, tensor, stream);
+      ObserveCuda(probe, tensor, stream, &is_capturing);
     } else {
       ObserveHost(probe, tensor);
     }
-  } catch (const std::exception& error) {  // the job may catch it and go on
-    CountNotSeen(probe.name, WithoutName(probe.name, error.what()), /*is_new_place=*/true);
+  } catch (const ProbeError& error) {
+    count(error);
+    // A new shape may come at any step, and the job has to go on.
+    if (error.kind() != ErrorKind::kNoSpace || is_capturing) throw;
+  } catch (const std::exception& error) {
+    count(error);
     throw;
   }
 }

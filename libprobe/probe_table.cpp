@@ -56,6 +56,8 @@ void ProbeTable::Adopt(ProbeState& probe) {
   if (probe.owner == this) return;
   if (probe.owner != nullptr) {
     probe.slots.clear();
+    probe.newest_eager = nullptr;
+    probe.refusals.Clear();
     probe.invocations.clear();
     for (auto& slot : probe.prepared) (void)slot.release();  // the parent's memory: do not free it
     probe.prepared.clear();

@@ -13,7 +13,7 @@ namespace cgdebug {
 namespace {
 
 constexpr std::uint32_t kDefaultCapacity = 8;  // print and compare only
-constexpr std::uint32_t kStatsCapacity = 256;  // 128 bytes each
+constexpr std::uint32_t kStatsCapacity = 22;   // 128 bytes each: two pages with the rest
 constexpr std::uint32_t kDeviceHeaders = 64;   // at least, of a ring in device memory
 constexpr std::uint64_t kDeviceEntryAlignment = 256;
 constexpr std::uint64_t kSkipFromBytes = 64ull << 10;     // smaller ones are sent as fast as hashed
@@ -175,6 +175,10 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
   }
 }
 
+bool StatsAlone(const ProbeOptions& options) {
+  return options.stats && !options.print && !options.record && !options.compare;
+}
+
 void CheckGraphLabel(const std::string& label) {
   if (label.size() > layout::kMaxGraphLabelBytes) {
     throw ProbeError(ErrorKind::kBadArgument,
@@ -264,8 +268,7 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
                                           const TensorRef& tensor, std::uint64_t tensor_bytes,
                                           layout::Lane lane, std::uint64_t device_room) {
   layout::SlotRegistration r = {};
-  const bool stats_alone = options.stats && !options.print && !options.record && !options.compare;
-  const bool holds_stats = stats_alone && lane == layout::Lane::kDirect;
+  const bool holds_stats = StatsAlone(options) && lane != layout::Lane::kCallback;
   const bool on_device = options.record && options.record->on_device && tensor_bytes != 0 &&
                          lane == layout::Lane::kDirect;
   const std::uint32_t kept =

@@ -26,9 +26,13 @@ std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare
 // Capacity of a slot that the daemon compares others with: it may read an entry some replays late.
 inline constexpr std::uint32_t kReferenceCapacity = 16;
 
+// Whether statistics are all that the probe wants.
+bool StatsAlone(const ProbeOptions& options);
+
 // Fills in geometry, actions and policy; the fields that only the table knows stay zero. A probe
-// that wants only statistics gets a ring of statistics in the direct lane and of values in the
-// others. `device_room`: how many bytes a ring in device memory may take if it is bounded.
+// that wants only statistics gets a ring of statistics in the host's and the direct lane, and of
+// values in the callback lane. `device_room`: how many bytes a ring in device memory may take if it
+// is bounded.
 layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
                                           const TensorRef& tensor, std::uint64_t tensor_bytes,
                                           layout::Lane lane,

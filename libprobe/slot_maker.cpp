@@ -48,10 +48,10 @@ void MakeReference(layout::SlotRegistration* registration) {
 // How many more bytes of the device the rings of this process may take.
 std::uint64_t DeviceRoom(const SlotStore& store, int device) {
   std::uint64_t limit = DeviceRingLimit();
-  if (limit == 0) limit = capture::DeviceMemory(device) / 4;
-  std::uint64_t used = 0;
-  for (const ProbeSlot* slot : store.OnDevice()) {
-    if (slot->buffers.device == device) used += slot->registration.device_bytes;
+  const std::uint64_t used = store.BytesOnDevice(device);
+  if (limit == 0) {
+    const capture::DeviceMemory memory = capture::MemoryOf(device);
+    limit = std::min(memory.total / 4, (memory.free + used) / 2);
   }
   return limit - std::min(limit, used);
 }
@@ -72,14 +72,20 @@ bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::k
 }  // namespace
 
 std::unique_ptr<ProbeSlot> SlotMaker::Make(ProbeState& probe, const TensorRef& tensor,
-                                           layout::Lane lane, layout::LaneReason reason) {
+                                           layout::Lane lane, layout::LaneReason reason,
+                                           Need need) {
   auto slot = std::make_unique<ProbeSlot>();
-  Describe(probe, *slot, tensor, lane, reason);
+  try {
+    Describe(probe, *slot, tensor, lane, reason, need);
+  } catch (...) {
+    store_->Discard(std::move(slot));
+    throw;
+  }
   return slot;
 }
 
 void SlotMaker::Describe(ProbeState& probe, ProbeSlot& slot, const TensorRef& tensor,
-                         layout::Lane lane, layout::LaneReason reason) {
+                         layout::Lane lane, layout::LaneReason reason, Need need) {
   const std::uint64_t bytes = CheckTensor(probe.name, tensor);
   store_->Sweep(/*force=*/false);
   slot.probe_id = probe.id;
@@ -94,11 +100,14 @@ void SlotMaker::Describe(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   if (!note.empty()) probe.trigger_note = std::move(note);
   if (probe.is_reference) MakeReference(&r);
   const auto geometry = layout::GeometryOf(r);
-  slot.block = store_->Allocate(probe.name, geometry.block_bytes, geometry.payload_offset);
+  if (need == Need::kEager) store_->EvictOldEager(probe, geometry.block_bytes);
+  slot.block = store_->Allocate(probe.name, geometry.block_bytes, geometry.payload_offset, need);
+  store_->Reserve(probe, slot, need);
   if (store_->lossless()) r.flags |= layout::kSlotLossless;
 }
 
-std::unique_ptr<ProbeSlot> SlotMaker::MakeForCapture(ProbeState& probe, const TensorRef& tensor) {
+std::unique_ptr<ProbeSlot> SlotMaker::MakeForCapture(ProbeState& probe, const TensorRef& tensor,
+                                                     Need need) {
   using capture::LaneRefusal;
   std::optional<LaneRefusal> refusal;
   std::unique_ptr<ProbeSlot> slot;
@@ -110,7 +119,7 @@ std::unique_ptr<ProbeSlot> SlotMaker::MakeForCapture(ProbeState& probe, const Te
   }
   try {
     if (!refusal) {
-      slot = Make(probe, tensor, layout::Lane::kDirect, layout::LaneReason::kNone);
+      slot = Make(probe, tensor, layout::Lane::kDirect, layout::LaneReason::kNone, need);
       refusal = capture::MapForDevice(*store_->segment(), slot->block, tensor.device_index);
       if (!refusal) {
         slot->buffers = capture::AllocateBuffers(
@@ -126,7 +135,7 @@ std::unique_ptr<ProbeSlot> SlotMaker::MakeForCapture(ProbeState& probe, const Te
                            ". lane=\"auto\" takes the callback lane instead");
     }
     probe.lane_note = refusal->text;
-    slot = Make(probe, tensor, layout::Lane::kCallback, refusal->reason);
+    slot = Make(probe, tensor, layout::Lane::kCallback, refusal->reason, need);
     slot->buffers = capture::AllocateBuffers(slot->registration.payload_bytes, tensor.device_index,
                                              capture::Buffers::Kind::kCallback);
     return slot;
@@ -196,7 +205,7 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
     r.flags |= layout::kSlotInBody;
     r.flags &= ~layout::kSlotComparesOnDevice;  // a body's replays are not counted one by one
   }
-  if (IsLeftUnstaged(probe.options, r, tensor)) r.flags |= layout::kSlotUnstaged;
+  if (r.graph_id != 0 && IsLeftUnstaged(probe.options, r, tensor)) r.flags |= layout::kSlotUnstaged;
   slot.root_graph = call.place.root;
   r.order = std::exchange(next_order_, next_order_ + call.orders);
   r.created_ns = layout::RealtimeNs();
@@ -271,26 +280,46 @@ ProbeSlot* FindReference(const ProbeState& probe, const ProbeSlot& slot, const T
 
 std::unique_ptr<ProbeSlot> SlotMaker::ForCapture(ProbeState& probe, const TensorRef& tensor) {
   std::unique_ptr<ProbeSlot> slot = TakePrepared(probe, tensor);
-  return slot != nullptr ? std::move(slot) : MakeForCapture(probe, tensor);
+  return slot != nullptr ? std::move(slot) : MakeForCapture(probe, tensor, Need::kCapture);
 }
 
 std::unique_ptr<ProbeSlot> SlotMaker::ForEager(ProbeState& probe, const TensorRef& tensor,
-                                               void* stream) {
+                                               void* stream, const capture::Buffers& buffers) {
   std::unique_ptr<ProbeSlot> slot;
-  if (OnGpu(tensor)) {
-    slot = Make(probe, tensor, layout::Lane::kCallback, layout::LaneReason::kEager);
-  } else {
+  if (!OnGpu(tensor)) {
     slot = TakePrepared(probe, tensor);
-    if (slot == nullptr) slot = Make(probe, tensor, layout::Lane::kHost, layout::LaneReason::kNone);
+    if (slot == nullptr) {
+      slot = Make(probe, tensor, layout::Lane::kHost, layout::LaneReason::kNone, Need::kEager);
+    }
+    return slot;
+  }
+  const bool by_kernels = buffers.kind == capture::Buffers::Kind::kEagerStats;
+  slot = Make(probe, tensor, by_kernels ? layout::Lane::kDirect : layout::Lane::kCallback,
+              layout::LaneReason::kEager, Need::kEager);
+  if (by_kernels) {
+    const auto refusal =
+        capture::MapForDevice(*store_->segment(), slot->block, tensor.device_index);
+    if (refusal) {
+      store_->Discard(std::move(slot));
+      throw ProbeError(ErrorKind::kNoSpace, refusal->text);  // later calls send values
+    }
   }
   slot->eager_stream = stream;
   return slot;
 }
 
+capture::Buffers::Kind SlotMaker::BuffersForEager(const ProbeState& probe,
+                                                  const TensorRef& tensor) {
+  const bool by_kernels =
+      StatsAlone(probe.options) && ChooseLane(probe.options.lane) != LaneChoice::kCallback &&
+      !capture::DirectLaneRefused(tensor.device_index) && !capture::MappingRefused();
+  return by_kernels ? capture::Buffers::Kind::kEagerStats : capture::Buffers::Kind::kEager;
+}
+
 void SlotMaker::CompleteOpLog(ProbeState& log, ProbeSlot& slot, const TensorRef& page,
                               std::span<const std::byte> table, layout::Lane lane,
                               std::uint64_t graph_id) {
-  Describe(log, slot, page, lane, layout::LaneReason::kNone);
+  Describe(log, slot, page, lane, layout::LaneReason::kNone, Need::kWait);
   if (lane == layout::Lane::kDirect) {
     const auto refusal = capture::MapForDevice(*store_->segment(), slot.block, page.device_index);
     if (refusal) {
@@ -309,9 +338,9 @@ void SlotMaker::CompleteOpLog(ProbeState& log, ProbeSlot& slot, const TensorRef&
 }
 
 void SlotMaker::Prepare(ProbeState& probe, const TensorRef& tensor) {
-  std::unique_ptr<ProbeSlot> slot =
-      OnGpu(tensor) ? MakeForCapture(probe, tensor)
-                    : Make(probe, tensor, layout::Lane::kHost, layout::LaneReason::kNone);
+  std::unique_ptr<ProbeSlot> slot = OnGpu(tensor) ? MakeForCapture(probe, tensor, Need::kWait)
+                                                  : Make(probe, tensor, layout::Lane::kHost,
+                                                         layout::LaneReason::kNone, Need::kWait);
   try {
     if (HasExpected(probe)) {
       store_->ExpectedBlock(probe, ExpectedIndex(probe.name, *probe.options.compare, tensor, 0),

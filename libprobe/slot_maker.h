@@ -27,9 +27,13 @@ class SlotMaker {
   // A slot with a ring that readers do not see yet: one that Prepare() made for such a tensor, or a
   // new one. For a capture: with buffers, and in the direct lane if it is wanted and works.
   std::unique_ptr<capture::ProbeSlot> ForCapture(ProbeState& probe, const TensorRef& tensor);
-  // For an eager call: without buffers, which are allocated while the lock is free.
+  // For an eager call: `buffers` are what BuffersForEager() asked for, which is allocated while the
+  // lock is free.
   std::unique_ptr<capture::ProbeSlot> ForEager(ProbeState& probe, const TensorRef& tensor,
-                                               void* stream);
+                                               void* stream, const capture::Buffers& buffers);
+  // What an eager call on a GPU needs: pinned memory for the values, or a state in which the
+  // kernels count if statistics alone leave the device.
+  static capture::Buffers::Kind BuffersForEager(const ProbeState& probe, const TensorRef& tensor);
   // Makes one for a later capture, or for a later call if the tensor is on the CPU.
   void Prepare(ProbeState& probe, const TensorRef& tensor);
 
@@ -51,12 +55,14 @@ class SlotMaker {
                      std::span<const std::byte> table, layout::Lane lane, std::uint64_t graph_id);
 
  private:
+  using Need = SlotStore::Need;
   std::unique_ptr<capture::ProbeSlot> Make(ProbeState& probe, const TensorRef& tensor,
-                                           layout::Lane lane, layout::LaneReason reason);
-  // Registration and ring.
+                                           layout::Lane lane, layout::LaneReason reason, Need need);
+  // Registration, ring and a place in the directory.
   void Describe(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
-                layout::Lane lane, layout::LaneReason reason);
-  std::unique_ptr<capture::ProbeSlot> MakeForCapture(ProbeState& probe, const TensorRef& tensor);
+                layout::Lane lane, layout::LaneReason reason, Need need);
+  std::unique_ptr<capture::ProbeSlot> MakeForCapture(ProbeState& probe, const TensorRef& tensor,
+                                                     Need need);
   static std::unique_ptr<capture::ProbeSlot> TakePrepared(ProbeState& probe,
                                                           const TensorRef& tensor);
 

@@ -1,7 +1,10 @@
 // slot_store.h: the segment of a process and its slots, and when they are freed.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,26 +41,44 @@ class SlotStore {
   // Counts a probe's call in the census. A graph that nobody announced is in it from here on.
   void CountProbe(std::uint64_t graph_id, const std::string& label, std::uint64_t bytes);
 
+  // How much is given up for room that is missing.
+  enum class Need : std::uint8_t {
+    kEager,    // old shapes of eager calls
+    kCapture,  // also what is kept for readers that may come later
+    kWait,     // likewise; then asks the daemon, and waits for it with the lock
+  };
   // Shared memory, after making room for it if needed. Fails: throws ProbeError that names `probe`.
-  ring::Block Allocate(const std::string& probe, std::uint64_t bytes, std::uint64_t header_bytes);
+  ring::Block Allocate(const std::string& probe, std::uint64_t bytes, std::uint64_t header_bytes,
+                       Need need = Need::kWait);
+  // What dead jobs left is to be removed for what Allocate() had no room for: how many bytes. At
+  // most once in a while, because it takes the daemon some milliseconds. nullopt: not now.
+  std::optional<std::uint64_t> RoomToAskFor();
+  // Asks for them, and waits for the answer. Thread: any, without the lock.
+  static void AskForRoom(ring::SegmentWriter* segment, std::uint64_t bytes);
   // A copy of `bytes` in shared memory, which is freed with its last owner.
   std::shared_ptr<ring::Block> Share(const std::string& probe, std::span<const std::byte> bytes);
   // What the probe expects of `tensor`, in shared memory, which its slots share.
   std::shared_ptr<ring::Block> ExpectedBlock(ProbeState& probe, std::size_t index,
                                              const TensorRef& tensor);
 
-  // Shows the slot to readers and takes it. Fails: throws ProbeError, and the caller keeps the
-  // slot, because a graph may refer to it.
+  // Reserves a place in the directory, so that nothing is captured for a slot that nobody can see.
+  // Fails: throws ProbeError.
+  void Reserve(ProbeState& probe, capture::ProbeSlot& slot, Need need);
+  // Shows the slot to readers and takes it. Requires: Reserve(). Fails: throws ProbeError, and the
+  // caller keeps the slot, because a graph may refer to it.
   capture::ProbeSlot* Publish(ProbeState& probe, std::unique_ptr<capture::ProbeSlot>& slot);
   // Takes back a slot that was not published. It is freed when no half-built graph refers to it.
   void Discard(std::unique_ptr<capture::ProbeSlot> slot);
 
   // Notes that an eager slot is used now.
-  void Touch(capture::ProbeSlot& slot) { slot.last_used = ++eager_uses_; }
-  // Makes room for one more eager slot of the probe by giving up those that were unused for the
-  // longest time. A slot with calls still on their way to the GPU stays, so there may be more of
-  // them for a while.
-  void EvictOldEager(ProbeState& probe);
+  void Touch(ProbeState& probe, capture::ProbeSlot& slot);
+  // Makes room for one more eager slot of the probe, of `bytes`, by giving up those that were
+  // unused for the longest time: of this probe if it has many, and of all if they take much memory.
+  // A slot with calls still on their way to the GPU stays, so there may be more of them for a
+  // while.
+  void EvictOldEager(ProbeState& probe, std::uint64_t bytes);
+  // How often a probe or a graph has left its slots.
+  std::uint64_t releases() const { return releases_; }
   // Lets go of everything that the probe has. What the daemon has not read yet stays for a while.
   void LetGoOfAll(ProbeState& probe);
 
@@ -65,7 +86,8 @@ class SlotStore {
   void AwaitEnd(std::shared_ptr<CountedGraph> graph) { ending_.push_back(std::move(graph)); }
 
   // Frees what nobody needs. With `force`, what is kept for readers that may come later goes too.
-  void Sweep(bool force);
+  // Without `all`, what waits for a reader is looked at now and then only.
+  void Sweep(bool force, bool all = false);
   // From now on Sweep() frees nothing: the process ends, and what it leaves behind stays readable.
   // False if this was called before, or there is no segment.
   bool Finish();
@@ -85,18 +107,37 @@ class SlotStore {
   const capture::ProbeSlot* FindState(const capture::DirectState* state) const;
   // The slots that have values in device memory.
   std::vector<capture::ProbeSlot*> OnDevice() const;
+  // How many bytes of that device they take.
+  std::uint64_t BytesOnDevice(int device) const;
 
  private:
+  using Clock = std::chrono::steady_clock;
+  using Slots = std::list<std::unique_ptr<capture::ProbeSlot>>;
+
   void EndCountedGraphs();
   bool HeldByUserObject(const CountedGraph& graph) const;
-  void MakeRoom(std::uint64_t bytes);
+  bool NoteGraphsGone();
+  void FreeLeaving(bool all, bool force);
+  static void Settle(capture::ProbeSlot& slot);
+  // Whether nothing reaches it any more, calls on their way to the GPU included.
+  static bool IsUnreachable(capture::ProbeSlot& slot);
+  // Which eager slots.
+  enum class Give : std::uint8_t {
+    kOldShapes,  // that their probes see no more; what a daemon has still to read stays for it
+    kUnused,     // likewise, and those of probes that nobody calls
+    kAny,
+  };
+  bool GiveWay(std::uint64_t bytes, Give which);
+  ring::Block TryAllocate(std::uint64_t bytes, std::uint64_t header_bytes);
   void LetGo(capture::ProbeSlot& slot);
   // Gives up one slot of a probe that goes on, and counts what was unread in it.
   void Evict(ProbeState& probe, capture::ProbeSlot& slot);
-  void EvictOldRetired(bool all);
+  void EvictOldRetired(bool all, const ProbeState* only = nullptr);
   void KeepVerdict(const capture::ProbeSlot& slot);
   void Retire(capture::ProbeSlot& slot);
+  void GiveBuffersBack(capture::ProbeSlot& slot);
   void Free(capture::ProbeSlot& slot);
+  void Remove(capture::ProbeSlot& slot);  // frees it, and destroys it
 
   const ProbeRegistry* probes_;
   CurrentStep* step_;
@@ -104,10 +145,29 @@ class SlotStore {
   std::unique_ptr<ring::SegmentWriter> segment_;  // never destroyed, as the probe table is not
   std::optional<ring::GraphCensusWriter> census_;
   bool census_failed_ = false;
-  std::vector<std::unique_ptr<capture::ProbeSlot>> slots_;  // in order of creation
-  std::vector<std::shared_ptr<CountedGraph>> ending_;       // their owners are gone
+  Slots slots_;                  // in order of creation
+  std::uint32_t published_ = 0;  // of them
+  std::uint64_t releases_ = 0;
+  std::list<capture::ProbeSlot*> eager_;  // of them, the one that was unused for longest first
+  std::uint64_t eager_bytes_ = 0;         // that those take
+  // Let go of by their probes, in that order. Those from `new_leaving_` on were never looked at.
+  std::vector<capture::ProbeSlot*> leaving_;
+  std::size_t new_leaving_ = 0;
+  std::uint64_t leaving_bytes_ = 0;    // that they take
+  std::uint64_t look_from_bytes_ = 0;  // if they take so much, all of them are looked at
+  Clock::time_point next_look_;        // at all of them
+  std::uint64_t graphs_gone_ = 0;      // SlotLife::GraphsGone() at the last look
+  std::vector<std::shared_ptr<CountedGraph>> ending_;  // their owners are gone
+  Clock::time_point next_end_;                         // when they are looked at
+  std::map<int, std::uint64_t> on_device_bytes_;       // by device
   ReadState freed_gaps_;
-  std::uint64_t eager_uses_ = 0;
+  // What Allocate() did not find the last time, until when, and why.
+  std::uint64_t no_room_bytes_ = 0;
+  Clock::time_point no_room_until_;
+  std::string no_room_text_;
+  std::uint64_t room_wanted_ = 0;  // and nobody has asked for it yet
+  Clock::time_point next_request_;
+  Clock::duration request_pause_{0};
   bool lossless_ = false;
   bool finished_ = false;
 };

@@ -21,6 +21,7 @@ constexpr std::uint64_t kMinHeadroomBytes = 4ull << 20;
 constexpr std::uint64_t kMaxHeadroomBytes = 64ull << 20;
 
 constexpr std::size_t kRunsAtOnce = 4096;
+constexpr std::size_t kStatesAtOnce = 256;
 
 // Rounds up to quarters of a power of two: reuse across similar shapes wastes at most a quarter.
 std::uint64_t SizeClass(std::uint64_t bytes) {
@@ -95,6 +96,7 @@ void BufferPool::AllocateStaging(std::uint64_t bytes, Buffers* buffers) {
 Buffers BufferPool::Take(std::uint64_t bytes, int device, Buffers::Kind kind) {
   const Key key = {SizeClass(bytes), device, kind};
   if (kind == Buffers::Kind::kEager) return TakeEager(key.bytes, device);
+  if (kind == Buffers::Kind::kEagerStats) return TakeState(device);
   {
     const std::lock_guard lock(mutex_);
     auto found = idle_.find(key);
@@ -161,6 +163,35 @@ Buffers BufferPool::TakeEager(std::uint64_t bytes, int device) {
   return buffers;
 }
 
+Buffers BufferPool::TakeState(int device) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::vector<Buffers>& unused = states_[device];
+    if (!unused.empty()) {
+      const Buffers buffers = unused.back();
+      unused.pop_back();
+      return buffers;
+    }
+  }
+  void* memory = nullptr;
+  CGD_CUDA(cudaMalloc(&memory, kStatesAtOnce * sizeof(DirectState)));
+  std::vector<Buffers> made;
+  for (std::size_t i = 0; i < kStatesAtOnce; ++i) {
+    Buffers& buffers = made.emplace_back();
+    buffers.kind = Buffers::Kind::kEagerStats;
+    buffers.device = device;
+    buffers.state = static_cast<DirectState*>(memory) + i;
+    buffers.runs = TakeRuns();
+  }
+  const Buffers first = made.back();
+  made.pop_back();
+  const std::lock_guard lock(mutex_);
+  std::vector<Buffers>& unused = states_[device];
+  unused.reserve(unused.size() + 2 * kStatesAtOnce);
+  unused.insert(unused.end(), made.begin(), made.end());
+  return first;
+}
+
 // Words of pinned memory, which are never freed. `runs_` has room for all of them, so that giving
 // one back cannot fail.
 std::uint64_t* BufferPool::TakeRuns() {
@@ -205,6 +236,8 @@ void BufferPool::Give(const Buffers& buffers) noexcept {
   const std::lock_guard lock(mutex_);
   if (buffers.kind == Buffers::Kind::kEager) return GiveToSlab(buffers);
   try {
+    if (buffers.kind == Buffers::Kind::kEagerStats)
+      return states_[buffers.device].push_back(buffers);
     idle_[{buffers.bytes, buffers.device, buffers.kind}].push_back(buffers);
     idle_bytes_ += Held(buffers);
   } catch (const std::bad_alloc&) {

@@ -55,6 +55,7 @@ class BufferPool {
   DeviceAllocator Fallback();
   void AllocateStaging(std::uint64_t bytes, Buffers* buffers);
   Buffers TakeEager(std::uint64_t bytes, int device);
+  Buffers TakeState(int device);
   std::uint64_t* TakeRuns();
   bool TakeFromSlabs(Buffers* buffers);
   void GiveToSlab(const Buffers& buffers);
@@ -70,6 +71,9 @@ class BufferPool {
   ring::FreeRanges free_;         // by slab
   DeviceAllocator fallback_ = {};
   std::vector<std::uint64_t*> runs_;  // unused ones
+  // States of eager calls that are unused, by device. They are cut from large allocations, which
+  // are never freed: some 200 KiB for each 256 shapes.
+  std::map<int, std::vector<Buffers>> states_;
   std::size_t runs_made_ = 0;
 };
 

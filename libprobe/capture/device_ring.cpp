@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <future>
 #include <map>
 #include <memory>
@@ -19,6 +20,8 @@ namespace {
 
 using layout::EntryState;
 using layout::EntryWord;
+
+constexpr std::chrono::milliseconds kMemoryKnownFor{50};
 
 // A stream of our own for copies, one per device. Never destroyed: threads may copy until the end.
 // Requires: `device` is current.
@@ -75,16 +78,25 @@ std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot& slot,
   return values;
 }
 
-std::uint64_t DeviceMemory(int device) {
-  static auto* known = new std::map<int, std::uint64_t>;  // guarded by the probe table's lock
+DeviceMemory MemoryOf(int device) {
+  struct Known {
+    DeviceMemory memory;
+    std::chrono::steady_clock::time_point at;
+  };
+  static auto* known = new std::map<int, Known>;
+  const auto now = std::chrono::steady_clock::now();
   const auto found = known->find(device);
-  if (found != known->end()) return found->second;
+  if (found != known->end() && now - found->second.at < kMemoryKnownFor) {
+    return found->second.memory;
+  }
   const DeviceGuard guard(device);
   const RelaxedCapture relaxed;
   std::size_t free_bytes = 0;
   std::size_t all_bytes = 0;
   CGD_CUDA(cudaMemGetInfo(&free_bytes, &all_bytes));
-  return known->emplace(device, all_bytes).first->second;
+  const DeviceMemory memory = {free_bytes, all_bytes};
+  known->insert_or_assign(device, Known{memory, now});
+  return memory;
 }
 
 // CUDA has no such wait with an end, so another thread waits.

@@ -40,8 +40,13 @@ std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot& slot,
 // Fails: throws ProbeError.
 bool ServeWindow(ProbeSlot* slot);
 
-// All memory that the device has. Fails: throws ProbeError.
-std::uint64_t DeviceMemory(int device);
+// What the device has, and what of it nobody had some milliseconds ago. Fails: throws ProbeError.
+// Thread: one at a time (the probe table's lock).
+struct DeviceMemory {
+  std::uint64_t free = 0;
+  std::uint64_t total = 0;
+};
+DeviceMemory MemoryOf(int device);
 
 // Waits until nothing runs on the device. False if that takes longer than `patience`, or if the
 // device cannot be used any more.

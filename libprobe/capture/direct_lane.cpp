@@ -33,6 +33,7 @@ namespace {
 using layout::LaneReason;
 
 constexpr std::size_t kOpenCaptures = 32;
+constexpr std::size_t kMostEagerStreams = 64;
 constexpr std::uint64_t kMostStageBlocks = 1024;
 constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
 // From here on bfloat16 is added on the tensor cores, which takes longer to begin and to end.
@@ -154,6 +155,12 @@ std::string LockedMemoryAdvice() {
   }
   return "Locked memory is not limited here, so the driver or the container forbids it. Type: "
          "cgdebug-cli doctor";
+}
+
+// Why shared memory cannot be mapped, once that is known.
+std::optional<LaneRefusal>& Mapping() {
+  static std::optional<LaneRefusal> refused;
+  return refused;
 }
 
 // The last leaf of each capture under way, per device: the next leaf follows it.
@@ -671,7 +678,61 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
   AddLeaf(info, device, DeviceLeafKernel(tensor.dtype), 1, kLeafThreads, leaf);
 }
 
+// Where the eager calls of a stream put the parts of their statistics: each leaf has read them
+// before the next call writes there. Never freed.
+layout::DeviceStats* EagerParts(const Device& device, cudaStream_t stream) {
+  static auto* known = new std::map<std::pair<int, cudaStream_t>, layout::DeviceStats*>;
+  const auto found = known->find({device.index, stream});
+  if (found != known->end()) return found->second;
+  if (known->size() >= kMostEagerStreams) return nullptr;
+  const auto most = static_cast<std::uint64_t>(kStatsBlocksPerMultiprocessor) *
+                    static_cast<std::uint64_t>(device.multiprocessors) * (kStatsThreads / 32);
+  void* parts = nullptr;
+  CGD_CUDA(cudaMalloc(&parts, most * sizeof(layout::DeviceStats)));
+  known->emplace(std::pair(device.index, stream), static_cast<layout::DeviceStats*>(parts));
+  return static_cast<layout::DeviceStats*>(parts);
+}
+
 }  // namespace
+
+void LaunchEagerStats(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
+                      void* stream_handle) {
+  auto* stream = static_cast<cudaStream_t>(stream_handle);
+  const DeviceGuard guard(tensor.device_index);
+  const RelaxedCapture relaxed;
+  const Device& device = GetDevice(tensor.device_index);
+  layout::DeviceStats* const parts = EagerParts(device, stream);
+  if (parts == nullptr) {
+    throw ProbeError(ErrorKind::kNoSpace, "statistics of eager calls are made on at most " +
+                                              std::to_string(kMostEagerStreams) +
+                                              " streams of a process");
+  }
+  const layout::SlotRegistration& r = slot->registration;
+  if (slot->launches == 0) {
+    ring::StoreRelaxed(*slot->buffers.runs, std::uint64_t{0});
+    CGD_CUDA(cudaMemsetAsync(slot->buffers.state, 0, sizeof(DirectState), stream));
+  }
+  DirectSlot direct = Describe(*slot, segment, device);
+  direct.runs = slot->buffers.runs;
+  direct.shared_serial = &direct.state->shared_serial;
+  const StatsGrid grid = GridOfStats(tensor.dtype, TensorBytes(r), device);
+  StatsArgs args = {};
+  args.from = static_cast<const std::byte*>(tensor.data);
+  args.count = ElementCount(r);
+  args.parts = parts;
+  args.state = direct.state;
+  StatsLeafArgs leaf = {};
+  leaf.slot = direct;
+  leaf.parts = parts;
+  leaf.part_count = grid.parts();
+  leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
+  leaf.starts_early = device.overlaps;
+  Launch(grid.on_tensor_cores ? TensorCoreStatsKernel() : StatsKernel(tensor.dtype), grid.blocks,
+         kStatsThreads, &args, stream, device.overlaps);
+  Launch(StatsLeafKernel(), 1, kStatsLeafThreads, &leaf, stream, device.overlaps);
+  ++slot->launches;
+  if (!std::exchange(slot->launches_pin, true)) slot->life.Pin();
+}
 
 bool GridsOverlap(int device) { return GetDevice(device).overlaps; }
 
@@ -684,10 +745,12 @@ std::optional<LaneRefusal> DirectLaneRefused(int device) {
   return known->emplace(device, FindRefusal(device)).first->second;
 }
 
+bool MappingRefused() { return Mapping().has_value(); }
+
 std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
                                         const ring::Block& block, int device) {
   static auto* mapped = new std::map<std::byte*, std::uint64_t>;
-  static std::optional<LaneRefusal> refused;
+  std::optional<LaneRefusal>& refused = Mapping();
   if (refused) return refused;
   const DeviceGuard guard(device);
   const RelaxedCapture relaxed;

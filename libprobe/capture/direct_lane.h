@@ -40,6 +40,9 @@ std::optional<LaneRefusal> DirectLaneRefused(int device);
 std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
                                         const ring::Block& block, int device);
 
+// Whether MapForDevice() has refused: then it refuses always.
+bool MappingRefused();
+
 // How many bytes of device memory a slot with this registration needs as staging.
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device);
 
@@ -57,5 +60,12 @@ void BeginDirect(ProbeSlot* slot, int device, void* stream);
 // Fails: throws ProbeError; the graph then holds at most the kernel on the compute path.
 void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
                    void* stream, bool prefer_link);
+
+// Statistics of an eager call, by the kernels of the lane, in stream order: 128 bytes leave the
+// device. The first call clears the slot's state.
+// Requires: as CaptureDirect(), with buffers of kind kEagerStats.
+// Fails: throws ProbeError.
+void LaunchEagerStats(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
+                      void* stream);
 
 }  // namespace cgdebug::capture

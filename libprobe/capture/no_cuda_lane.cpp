@@ -29,6 +29,7 @@ std::optional<LaneRefusal> DirectLaneRefused(int) { Refuse(); }
 std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter&, const ring::Block&, int) {
   Refuse();
 }
+bool MappingRefused() { return false; }
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration&, int) { Refuse(); }
 void CaptureDirect(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, void*, bool) {
   Refuse();
@@ -39,7 +40,7 @@ std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot&,
   Refuse();
 }
 bool ServeWindow(ProbeSlot*) { Refuse(); }
-std::uint64_t DeviceMemory(int) { Refuse(); }
+DeviceMemory MemoryOf(int) { Refuse(); }
 bool AwaitIdle(int, std::chrono::nanoseconds) noexcept { return false; }
 std::uint64_t OpLogStagingBytes() { Refuse(); }
 std::uint64_t OpLogPartsBytes() { Refuse(); }
@@ -56,6 +57,7 @@ std::vector<void*> CaptureNodes::TakeRest(void*) { return {}; }
 std::vector<OwnNode> OwnNodesOf(void*) { Refuse(); }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
+void LaunchEagerStats(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, void*) { Refuse(); }
 CapturePlace PlaceOf(void*, std::uint64_t capture_id, int) { return {.graph_id = capture_id}; }
 void NoteRootCapture(void*) noexcept {}
 std::shared_ptr<RootGraph> OpenRoot(void*, void*) { Refuse(); }

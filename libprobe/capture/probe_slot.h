@@ -1,7 +1,9 @@
 // probe_slot.h: one slot of this process: its ring, its buffers, and what still needs it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,14 +25,15 @@ struct DirectState;
 
 // Memory that CUDA copies through. All null for CPU tensors.
 struct Buffers {
-  enum class Kind : std::uint8_t { kNone, kEager, kCallback, kDirect };
+  enum class Kind : std::uint8_t { kNone, kEager, kEagerStats, kCallback, kDirect };
   Kind kind = Kind::kNone;
   // Device memory: the tensor as it was when the compute path passed the probe, or parts of its
   // statistics. kCallback, kDirect.
   void* staging = nullptr;
-  void* pinned = nullptr;         // host memory: target of the copy; kEager, kCallback
-  DirectState* state = nullptr;   // device memory; kDirect
-  std::uint64_t* runs = nullptr;  // host memory: how many times the leaf has run; kDirect
+  void* pinned = nullptr;        // host memory: target of the copy; kEager, kCallback
+  DirectState* state = nullptr;  // device memory; kEagerStats, kDirect
+  // Host memory: how many times the leaf has run; kEagerStats, kDirect.
+  std::uint64_t* runs = nullptr;
   std::uint64_t bytes = 0;
   int device = 0;
   bool from_fallback = false;  // staging came from the DeviceAllocator
@@ -77,13 +80,25 @@ struct ProbeSlot {
   Position staged_by;
   void* host_node = nullptr;
   std::optional<ring::SlotRingReader> reader;  // set once published
-  std::uint32_t index = 0;                     // in the directory, once published
+  std::uint32_t index = 0;                     // in the directory, if `has_index`
+  bool has_index = false;                      // reserved or published
   void* eager_stream = nullptr;
   std::vector<std::byte> op_log_table;  // of an eager page of an op log: the rows in it
-  std::uint64_t last_used = 0;          // of an eager slot, as a count of uses
-  std::uint64_t cleared_ordinal = 0;    // Records() starts after it
-  bool retired = false;                 // readers were told that nothing new comes
-  bool evicted = false;                 // its probe is still open, but gave it up to make room
+  // Of an eager slot: when it was used last, and its place among the others in that order.
+  std::chrono::steady_clock::time_point last_used;
+  std::list<ProbeSlot*>::iterator use;
+  bool in_use_order = false;
+  // Of a slot with kEagerStats: calls on their way to the GPU hold one pin together.
+  std::uint64_t launches = 0;
+  bool launches_pin = false;
+  std::optional<std::chrono::steady_clock::time_point> all_ran_since;
+  std::list<std::unique_ptr<ProbeSlot>>::iterator self;  // in the SlotStore, once it owns the slot
+  std::uint64_t cleared_ordinal = 0;                     // Records() starts after it
+  bool gives_way = false;        // what is unread in it goes, because its room is needed
+  bool graph_gone_seen = false;  // by the SlotStore
+  bool is_leaving = false;       // in the list of those that may be freed
+  bool retired = false;          // readers were told that nothing new comes
+  bool evicted = false;          // its probe is still open, but gave it up to make room
 
   // The serial of the replay that has just begun. Thread: the slot's writer.
   std::uint64_t TakeSerial() noexcept {

@@ -32,7 +32,15 @@ class SlotLife {
 
   // Whether a replay or an eager call may write.
   bool armed() const noexcept { return (word_.load(std::memory_order_acquire) & kProbeLeft) == 0; }
-  void GraphIsGone() noexcept { word_.fetch_or(kGraphLeft, std::memory_order_release); }
+  void GraphIsGone() noexcept {
+    word_.fetch_or(kGraphLeft, std::memory_order_release);
+    graphs_gone_.fetch_add(1, std::memory_order_release);
+  }
+  // Grows whenever a graph let go of a slot of this process, so that nobody has to look at all of
+  // them to learn that none did.
+  static std::uint64_t GraphsGone() noexcept {
+    return graphs_gone_.load(std::memory_order_acquire);
+  }
   void Unpin() noexcept { pins_.fetch_sub(1, std::memory_order_release); }
 
   // --- Thread: one at a time (the probe table's lock).
@@ -65,6 +73,7 @@ class SlotLife {
   static_assert(static_cast<std::uint8_t>(SlotPhase::kGraphGone) == kGraphLeft);
   static_assert(static_cast<std::uint8_t>(SlotPhase::kUnreferenced) == (kProbeLeft | kGraphLeft));
 
+  static inline std::atomic<std::uint64_t> graphs_gone_{0};
   std::atomic<std::uint8_t> word_{0};
   std::atomic<std::uint32_t> pins_{0};
   bool held_by_graph_ = false;

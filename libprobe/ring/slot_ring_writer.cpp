@@ -35,12 +35,13 @@ SlotRingWriter::SlotRingWriter(std::byte* block, layout::ProducerLine* producer,
   capacity_ = registration.capacity;
   order_ = registration.order;
   periods_ = layout::PeriodsOf(registration);
+  holds_stats_ = (registration.flags & layout::kSlotHoldsStats) != 0;
   waits_ = registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait);
   deadline_ = std::chrono::milliseconds(registration.wait_deadline_ms);
 }
 
-// This writer moves values and computes nothing. If only statistics are wanted, it sends the values
-// with a flag that says so.
+// This writer moves what it is given. If only statistics are wanted of values, it sends these with
+// a flag that says so.
 Outcome SlotRingWriter::DecideOutcome(std::uint64_t replay) noexcept {
   LoadControl(*credit_, order_, &control_);
   layout::SlotControl control = control_;
@@ -53,8 +54,13 @@ Outcome SlotRingWriter::DecideOutcome(std::uint64_t replay) noexcept {
     }
     return outcome;
   }
-  if (outcome == Outcome::kStats) flags_ |= layout::kEntryDropValues;
-  if (outcome == Outcome::kTriggered) flags_ |= layout::kEntryTriggered;
+  if (holds_stats_) {
+    flags_ |= layout::kEntryIsStats;
+  } else if (outcome == Outcome::kStats) {
+    flags_ |= layout::kEntryDropValues;
+  } else if (outcome == Outcome::kTriggered) {
+    flags_ |= layout::kEntryTriggered;
+  }
   if (layout::Holds(control, replay)) flags_ |= layout::kEntryForced;
   return outcome;
 }

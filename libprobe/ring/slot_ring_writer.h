@@ -63,6 +63,7 @@ class SlotRingWriter {
   layout::Periods periods_;
   layout::SlotControl control_;
   bool waits_;
+  bool holds_stats_;
   std::chrono::nanoseconds deadline_;
   std::uint64_t gave_up_ = 0;  // as ReaderGate::WaitFor() left it
   // The entry being filled.

@@ -60,8 +60,11 @@ class TensorRecord:
               `records()`, and `cgdebug-cli show`, `get`, `record` and `freeze`. Those of a job that
               dies are gone. Elsewhere (eager calls, the callback lane) it is the same as "host".
               "auto": as "device", but when the rings of this process take a quarter of the device's
-              memory, or $CGDEBUG_DEVICE_MIB MiB, a new one keeps fewer values, and at last none,
-              only statistics, and has no trigger. `status()` shows how many.
+              memory, or half of what is free of it, or $CGDEBUG_DEVICE_MIB MiB instead, a new one
+              keeps fewer values, and at last none, only statistics, and has no trigger. `status()`
+              shows how many. A memory saver of an engine, which pauses `cudaMalloc`ed memory, does
+              not see these rings: they are given back when the probe is closed and its graphs are
+              gone.
     on:       with where="device" or "auto": a trigger. When it holds for a replay, all rings of
               this process in device memory stop, keep the replays up to that one until
               cgdebug-daemon has written them into a recording, and go on. Rings of other
@@ -221,8 +224,9 @@ class TensorStats:
     """Statistics of every snapshot without its values: range, mean, standard deviation, L1, L2 and
     the counts of NaN, Inf, zero and subnormal elements. `cgdebug-cli tail` and `probes` show them.
 
-    In a graph of the direct lane the GPU computes them, and 128 bytes leave it. Elsewhere the
-    values go to the daemon, which computes the same statistics and drops the values.
+    They are computed where the tensor is, and 128 bytes go to the daemon: by the GPU in graphs of
+    the direct lane and in eager calls, by the calling thread for tensors on the CPU. In the
+    callback lane the values go to the daemon, which computes them and drops the values.
 
     Counts, extremes and the hash are exact. Mean and standard deviation are good to 2e-6 of the
     largest magnitude, L1, L2 and RMS to 2e-6 of themselves, for dtypes of 16 and 8 bits: these are

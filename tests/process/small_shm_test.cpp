@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include "libprobe/ring/segment_view.h"
 #include "tests/support/child_process.h"
@@ -24,14 +25,11 @@ using ::testing::StartsWith;
 
 constexpr std::size_t kFloatsPerMiB = (1 << 20) / sizeof(float);
 
-// "" when it went well.
+// "" when it was seen, else why it was not. Nothing of it reaches the caller.
 std::string Observe(Probe& probe, const std::vector<float>& values) {
-  try {
-    probe.Observe(Cpu(values));
-  } catch (const ProbeError& error) {
-    return (error.kind() == ErrorKind::kNoSpace ? "" : "wrong kind: ") + std::string(error.what());
-  }
-  return {};
+  const std::uint64_t before = NotSeenSoFar().calls;
+  probe.Observe(Cpu(values));
+  return NotSeenSoFar().calls == before ? "" : probe.Status().last_error;
 }
 
 std::vector<float> MiB(std::size_t mib, float value) {
@@ -115,7 +113,7 @@ TEST(SmallShm, ARingThatDoesNotFitIsRefusedWithItsSizeAndARemedyAndSmallOnesGoOn
 }
 
 TEST(SmallShm, WithoutRoomForTheControlFileEveryCallSaysSo) {
-  const auto lines = WithShm("256k", [](const Line& line) {
+  const auto lines = WithShm("128k", [](const Line& line) {
     Probe probe("x", Always(1));
     for (int i = 0; i < 2; ++i) line.Send(Observe(probe, {1}));
     line.Send(CurrentSession() ? "a session" : "no session");
@@ -174,6 +172,57 @@ TEST(SmallShm, UnreadPrintsOfAClosedProbeGiveWay) {
   EXPECT_THAT(lines[1], HasSubstr("8.0 MiB more"));
   EXPECT_EQ(lines[2], "3:");
   EXPECT_EQ(lines[3], "0");
+}
+
+TEST(SmallShm, ShapesThatTheirProbesSeeNoMoreGiveWayToNewOnes) {
+  const auto lines = WithShm("16m", [](const Line& line) {
+    std::vector<std::unique_ptr<Probe>> probes;
+    for (int i = 0; i < 4; ++i) {
+      probes.push_back(std::make_unique<Probe>("p" + std::to_string(i), Always(8)));
+    }
+    std::string refused;
+    for (std::size_t length = 1; length < 60; ++length) {
+      for (const auto& probe : probes) {
+        refused += Observe(*probe, std::vector<float>(512 * length, static_cast<float>(length)));
+      }
+    }
+    line.Send("1:" + refused);
+    for (const auto& probe : probes) line.Send(std::to_string(Values(probe->Records(1).at(0))[0]));
+  });
+  SKIP_WITHOUT_SHM(lines);
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_EQ(lines[0], "1:");
+  for (std::size_t i = 1; i < 5; ++i) EXPECT_EQ(lines[i].substr(0, 3), "59.");
+  EXPECT_EQ(lines[5], "0");
+}
+
+TEST(SmallShm, WhatOtherProbesShowAtPresentStays) {
+  const auto lines = WithShm("8m", [](const Line& line) {
+    Probe first("first", Always(1));
+    Probe second("second", Always(1));
+    Probe third("third", Always(1));
+    line.Send("1:" + Observe(first, MiB(3, 1)) + Observe(second, MiB(3, 2)));
+    for (int i = 0; i < 3; ++i) line.Send(Observe(third, MiB(3, 3)).empty() ? "seen" : "refused");
+    line.Send(Values(first.Records().at(0)) == MiB(3, 1) ? "kept" : "changed");
+    line.Send(Values(second.Records().at(0)) == MiB(3, 2) ? "kept" : "changed");
+  });
+  SKIP_WITHOUT_SHM(lines);
+  EXPECT_THAT(lines,
+              ::testing::ElementsAre("1:", "refused", "refused", "refused", "kept", "kept", "0"));
+}
+
+// A tensor of 16 MiB in 1 MiB of shared memory.
+TEST(SmallShm, StatisticsOfATensorTakeNoRoomForItsValues) {
+  const auto lines = WithShm("1m", [](const Line& line) {
+    ProbeOptions options;
+    options.mode = ProbeMode::kAlways;
+    options.stats = StatsAction{};
+    Probe probe("stats", options);
+    line.Send("1:" + Observe(probe, MiB(16, 1)));
+    line.Send(std::to_string(probe.Status().slots.at(0).payload_bytes));
+  });
+  SKIP_WITHOUT_SHM(lines);
+  EXPECT_THAT(lines, ::testing::ElementsAre("1:", "128", "0"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 
 import pytest
@@ -194,13 +195,13 @@ def test_the_traced_process_gets_no_thread_no_socket_no_protobuf(job):
     one.finish()
 
 
-def test_full_shared_memory_is_a_clear_error(probe):
+def test_without_room_in_shared_memory_the_job_goes_on_and_the_status_says_why(probe):
     # More than /dev/shm holds in all: refused at once, without filling the machine's memory.
     total = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
     p = probe(TensorRecord(capacity=total // (1 << 20) + 2), name="huge")
-    with pytest.raises(RuntimeError, match="(?s)probe 'huge': .*/dev/shm.*--shm-size"):
-        p(torch.ones(1 << 18))
-    assert "--shm-size" in p.status().error
+    x = torch.ones(1 << 18)
+    assert p(x) is x
+    assert re.search("(?s)probe 'huge': .*/dev/shm.*--shm-size", p.status().error)
     q = probe(TensorRecord(), name="small")
     q(torch.ones(2))
     assert len(q.records()) == 1

@@ -1,0 +1,96 @@
+"""A small /dev/shm, such as Docker's default of 64 MiB: a watched model is seen as a whole, and what
+has no room is counted and costs the job nothing."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+JOB = """
+import json, os, statistics, sys, time
+import torch
+import cgdebug
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+modules, width, rows = map(int, sys.argv[1:4])
+model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(modules)])
+x = torch.randn(rows, width)
+
+@torch.no_grad()
+def step():
+    start = time.perf_counter()
+    model(x)
+    return time.perf_counter() - start
+
+def median(steps=9):
+    step()
+    return statistics.median(step() for _ in range(steps))
+
+alone = median()
+watch = cgdebug.watch(model)
+watched = median()
+with torch.no_grad():
+    model[modules * 3 // 4].bias[0] = float("nan")
+step()
+try:
+    cgdebug.check("nan")
+    found = "nothing"
+except Exception as error:
+    found = f"{type(error).__name__}: {error}"
+slots = [slot for probe in watch.probes.values() for slot in probe.status(timeout=5).slots]
+from cgdebug import _native
+counts = _native.probe_module().not_seen()
+files = [os.stat(f"/dev/shm/{name}") for name in os.listdir("/dev/shm")]
+print(json.dumps({
+    "alone_ms": alone * 1e3, "watched_ms": watched * 1e3, "found": found, "slots": len(slots),
+    "payload_bytes": max(slot.payload_bytes for slot in slots),
+    "shm_bytes": sum(file.st_blocks * 512 for file in files),
+    "places_not_seen": counts[0],
+}))
+"""
+
+
+def run(shm, modules, width, rows):
+    """What the job prints, in a /dev/shm of its own and with a daemon of its own."""
+    mount = f'mount -t tmpfs -o mode=1777,size={shm} t /dev/shm && exec "$@"'
+    private = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private"]
+    command = [*private, "sh", "-c", mount, "sh"]
+    if not shutil.which("unshare") or subprocess.run([*command, "true"]).returncode != 0:
+        pytest.skip("the system lets nobody mount")
+    words = [*command, sys.executable, "-c", JOB, *map(str, (modules, width, rows))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    print(seen)
+    return seen
+
+
+@pytest.fixture
+def own_socket(daemon_allowed, monkeypatch, tmp_path):
+    monkeypatch.setenv("CGDEBUG_SOCKET", str(tmp_path / "daemon.sock"))
+
+
+@pytest.mark.usefixtures("own_socket")
+def test_41_modules_of_4_mib_are_seen_in_dockers_64_mib():
+    seen = run("64m", 40, 1024, 1024)
+    assert seen["slots"] == 41 and seen["payload_bytes"] == 128
+    assert seen["found"].startswith("FoundError") and "30" in seen["found"]
+    assert seen["shm_bytes"] < 8 << 20
+
+
+@pytest.mark.usefixtures("own_socket")
+def test_300_modules_are_seen_in_dockers_64_mib():
+    seen = run("64m", 299, 64, 8)
+    assert seen["slots"] == 300
+    assert seen["found"].startswith("FoundError") and "224" in seen["found"]
+
+
+@pytest.mark.usefixtures("own_socket")
+def test_in_2_mib_the_job_runs_on_and_what_is_not_seen_is_counted():
+    seen = run("2m", 1000, 16, 8)
+    assert 0 < seen["slots"] < 1001
+    assert seen["shm_bytes"] <= 2 << 20
+    assert seen["places_not_seen"] == 1001 - seen["slots"]
