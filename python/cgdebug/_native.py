@@ -108,14 +108,6 @@ def probe_module():
     return sys.modules.get("cgdebug._probe")
 
 
-def not_seen(name: str, reason: str, is_new_place: bool) -> None:
-    """Counts a call of which the probe or the module `name` saw less than was asked for. The job
-    goes on, and whatever judges it says so."""
-    count = getattr(probe_module(), "count_refused", None)
-    if count is not None:
-        count(name, reason, is_new_place)
-
-
 def set_step(step: int | None, stream: int | None) -> None:
     """Remembers the step until the native module is loaded. `stream`: the cudaStream_t that replays
     are launched on."""
