@@ -32,17 +32,22 @@ bool HasExpected(const ProbeState& probe) {
   return compare && compare->with == CompareAction::With::kTensors;
 }
 
+void SetCapacity(layout::SlotRegistration* registration, std::uint32_t capacity) {
+  layout::SlotRegistration& r = *registration;
+  r.capacity = std::max(r.capacity, capacity);
+  const layout::SlotGeometry geometry = layout::GeometryOf(r);
+  r.payload_stride_bytes = geometry.payload_stride_bytes;
+  r.headers_offset = geometry.headers_offset;
+  r.payload_offset = geometry.payload_offset;
+}
+
 // The daemon must find the values of each replay, unless the GPU compares.
 void MakeReference(layout::SlotRegistration* registration) {
   layout::SlotRegistration& r = *registration;
   r.flags |= layout::kSlotIsReference;
   if (r.lane == static_cast<std::uint8_t>(layout::Lane::kDirect)) return;
   r.policy = static_cast<std::uint8_t>(layout::Policy::kWait);
-  r.capacity = std::max(r.capacity, kReferenceCapacity);
-  const layout::SlotGeometry geometry = layout::GeometryOf(r);
-  r.payload_stride_bytes = geometry.payload_stride_bytes;
-  r.headers_offset = geometry.headers_offset;
-  r.payload_offset = geometry.payload_offset;
+  SetCapacity(&r, kReferenceCapacity);
 }
 
 // How many more bytes of the device the rings of this process may take.
@@ -99,6 +104,10 @@ void SlotMaker::Describe(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   std::string note = WhyNoTrigger(probe.options, r);
   if (!note.empty()) probe.trigger_note = std::move(note);
   if (probe.is_reference) MakeReference(&r);
+  // The job waits when the ring is full.
+  if (store_->lossless() && (r.flags & layout::kSlotHoldsStats) != 0) {
+    SetCapacity(&r, kLosslessStatsCapacity);
+  }
   const auto geometry = layout::GeometryOf(r);
   if (need == Need::kEager) store_->EvictOldEager(probe, geometry.block_bytes);
   slot.block = store_->Allocate(probe.name, geometry.block_bytes, geometry.payload_offset, need);
