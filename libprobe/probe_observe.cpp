@@ -99,8 +99,9 @@ auto WithRoom(ProbeTable& table, ProbeState& probe, ProbeTable::Lock* lock, Make
   return make();
 }
 
-// nullptr if the probe was closed. Releases `lock` meanwhile to allocate memory.
-// Fails: throws ProbeError; kNoSpace if the job is to go on without this call being seen.
+// nullptr if the probe was closed, or if there was no room a moment ago: then the call is counted
+// as not seen. Releases `lock` meanwhile to allocate memory. Fails: throws ProbeError; kNoSpace if
+// the job is to go on without this call being seen.
 ProbeSlot* EagerSlot(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, void* stream,
                      ProbeTable::Lock* lock) {
   ProbeSlot* found = FindEagerSlot(probe, tensor, stream);
@@ -109,7 +110,9 @@ ProbeSlot* EagerSlot(ProbeTable& table, ProbeState& probe, const TensorRef& tens
   SpareBuffers spare;
   if (found == nullptr) {
     if (probe.refusals.Holds(key, Refusals::Clock::now(), table.slots.releases())) {
-      throw ProbeError(ErrorKind::kNoSpace, probe.last_error);
+      table.not_seen.Count(probe.name, WithoutName(probe.name, probe.last_error),
+                           /*is_new_place=*/false);
+      return nullptr;
     }
     call.site = CallSite(table, probe, lock);
     if (tensor.device_type == DeviceType::kCuda) {
