@@ -171,6 +171,29 @@ def test_a_watched_program_is_compiled_as_it_is_alone(name):
         assert not [one for one in not_seen if one[:4] == "fwd/" and "out_proj" not in one]
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_training_step_is_compiled_in_as_many_graphs_as_alone(dynamic):
+    def step(watch):
+        model = Net()
+        watch(model)
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+        for size in (2, 3, 5):
+            compiled(torch.ones(size, SIZE)).sum().backward()
+        return [p.grad for p in model.parameters()], stats["unique_graphs"]
+
+    stats = torch._dynamo.utils.counters["stats"]
+    alone, graphs = step(lambda model: None)
+    torch._dynamo.reset()
+    stats.clear()
+    watches = []
+    watched, graphs_watched = step(lambda model: watches.append(cgdebug.watch(model, grads=True)))
+    assert graphs_watched == graphs
+    assert all(torch.equal(a, b) for a, b in zip(alone, watched, strict=True))
+    report = watches[0].explain()
+    unseen = report.not_seen | report.problems
+    assert all("grad" in name and "gradients" in reason for name, reason in unseen.items())
+
+
 def test_an_exported_program_has_no_probe():
     model = Net()
     cgdebug.watch(model)

@@ -42,6 +42,38 @@ def _dynamo_config():
     return config if hasattr(config, "recompile_limit") else None
 
 
+def make_no_frame_of(function) -> None:
+    """Keeps Dynamo from compiling `function` by itself, as it would the hook of a model that it
+    compiles without its hooks. Where code that it compiles calls `function`, it still traces it."""
+    try:
+        from torch._C._dynamo import eval_frame
+
+        skip = eval_frame._FrameAction.SKIP
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    except (ImportError, AttributeError):
+        pass  # an older torch compiles it, which takes time and changes nothing
+
+
+def why_no_gradient() -> str:
+    """Why the code that Dynamo is tracing can have no hook on a gradient in it; empty if it can."""
+    from torch._dynamo import compiled_autograd, external_utils
+    from torch._guards import TracingContext
+
+    cure = "Look at the gradients of the parameters: params=True"
+    if compiled_autograd.compiled_autograd_enabled:
+        return f"compiled autograd fails to compile hooks on gradients. {cure}"
+    if not hasattr(external_utils, "_ApplyBackwardHook"):  # torch 2.11 and some later ones
+        if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11):
+            return ""
+        return f"before torch 2.11 compiled code has no hooks on gradients. {cure}"
+    context = TracingContext.try_get()
+    shapes = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+    if shapes is not None and shapes.var_to_range:
+        return f"torch compiles no hooks on gradients where sizes are dynamic. {cure}"
+    return ""
+
+
 def was_compiled(*modules: torch.nn.Module | None) -> bool:
     """Whether Dynamo has code for one of these modules, or for another of the same class."""
     if "torch._dynamo" not in sys.modules:

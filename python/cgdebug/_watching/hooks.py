@@ -9,8 +9,8 @@ import weakref
 import torch
 
 from .. import _accepted, _native
-from .._after_import import constant_in_traces
-from . import module_hooks, places
+from .._after_import import call_after_import, constant_in_traces
+from . import compiled, module_hooks, places
 from .places import Place
 
 _MAX_DEPTH = 8  # of nested tuples and dicts
@@ -54,6 +54,9 @@ class Hook:
     def __reduce__(self):
         # Takes any arguments, returns None, and loads where cgdebug is not installed.
         return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
+call_after_import("torch._dynamo", lambda _: compiled.make_no_frame_of(Hook.__call__))
 
 
 class OutputHook(Hook):
@@ -142,6 +145,8 @@ def _look(token: str, grad_token: str, path: str, value, depth: int) -> bool:
         if grad_token and value.requires_grad:
             if value.is_leaf:  # a hook on a leaf would stay with the parameter for ever
                 _note(grad_token, "the output is a leaf, such as a parameter: look at its .grad")
+            elif torch.compiler.is_compiling() and (why := _why_no_gradient()):
+                _note(grad_token, why)
             else:
                 for grad_key in (_key_of(grad_token, path), _part_key_of(grad_token, path)):
                     if grad_key:
@@ -190,6 +195,11 @@ def _observe(token: str, key: str, tensor: torch.Tensor, shard: str = "") -> Non
 @constant_in_traces
 def _is_exporting() -> bool:
     return torch.compiler.is_exporting()  # Dynamo would take it for True in all that it traces
+
+
+@constant_in_traces
+def _why_no_gradient() -> str:
+    return compiled.why_no_gradient()
 
 
 @constant_in_traces
