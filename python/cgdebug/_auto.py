@@ -3,9 +3,9 @@
 A model is a module with parameters that is not called from inside another watched one. There may be
 several, such as the two of a GAN. Each is watched when it is first called.
 
-With CGDEBUG_WATCH_EAGER=1 an op log has what runs eagerly, too, on the thread that calls the model:
-each call of the first model begins a replay, which ends with the step of an optimizer or with the
-next call. `cgdebug-cli run --watch --eager` also keeps
+With CGDEBUG_WATCH_EAGER=1 an op log has what runs eagerly, too, on the threads that call the model.
+A call begins where the framework says so, else with each call of the first model, and ends with the
+step of an optimizer or with the next call. `cgdebug-cli run --watch --eager` also keeps
 torch.compile from compiling.
 """
 
@@ -32,6 +32,8 @@ _started = False
 _known: weakref.WeakSet | None = None  # modules that need no further look
 _told: set[tuple[str, str]] = set()  # the failures that were printed
 _eager: typing.Any = None  # the scope that logs what runs eagerly
+_root_has_parameters = False  # whether its model has
+_framework_begins = False  # whether a framework says where calls begin
 
 
 def is_wanted() -> bool:
@@ -64,6 +66,13 @@ def _install(torch) -> None:
 
     torch.nn.Module.compile = compile_watched
     label_graphs()
+    call_after_import("transformers.trainer", _add_to_trainers)
+
+
+def _add_to_trainers(module) -> None:
+    from .integrations.transformers import add_to_trainers
+
+    add_to_trainers(module.Trainer)
 
 
 def _before_call(module, args) -> None:
@@ -82,8 +91,24 @@ def _look_at_call(module) -> None:
     had_scope = _eager is not None
     if module not in typing.cast(weakref.WeakSet, _known):
         look_at(module)
-    if _eager is not None and module is _eager.model():
+    if _eager is None or module is not _eager.model():
+        return
+    if not had_scope or not _framework_begins:
         _eager.model_is_called(hooks_are_late=not had_scope)
+
+
+def begin_call() -> None:
+    """For frameworks: a batch begins. From now on calls of the model begin nothing."""
+    global _framework_begins
+    _framework_begins = True
+    if _eager is not None:
+        _eager.begin_call()
+
+
+def end_calls() -> None:
+    """The framework's loop has ended."""
+    global _framework_begins
+    _framework_begins = False
 
 
 def look_at(module) -> None:
@@ -117,22 +142,30 @@ def _watch(module) -> None:
     if module in known:
         return
     known.add(module)
-    if next(module.parameters(), None) is None:  # a loss, a metric, a transformation
+    global _root_has_parameters
+    level, select = parse(os.environ.get(VARIABLE, ""))
+    is_log = level not in ("module", "fx")
+    wants_eager = is_log and os.environ.get(EAGER) == "1"
+    has_parameters = next(module.parameters(), None) is not None
+    # A loss, a metric, a transformation. Or a quantized model: an eager log begins with it.
+    if not has_parameters and (not wants_eager or _eager is not None):
         return
     watched = {one for other in list(watching._watches) for one in other._known}
     modules = modules_of(module)[0]
     known.update(modules.values())
     if all(one in watched for one in modules.values()):  # the program watches it itself
         return
-    level, select = parse(os.environ.get(VARIABLE, ""))
-    is_log = level not in ("module", "fx")
     # One log has the ops of all models.
-    eager = is_log and _eager is None and os.environ.get(EAGER) == "1"
+    eager = wants_eager and _eager is None
     made = watching.Watch(
         module, select, level, False, False, False, None, skip=watched, eager=eager
     )
     if eager:
         _follow_eager(made._scope)
+        _root_has_parameters = has_parameters
+    elif wants_eager and not _root_has_parameters:
+        _eager.model = weakref.ref(module)
+        _root_has_parameters = True
 
 
 def _follow_eager(scope) -> None:

@@ -108,6 +108,11 @@ def probe_module():
     return sys.modules.get("cgdebug._probe")
 
 
+def current_step() -> int | None:
+    """As set_step() was told."""
+    return _step
+
+
 def set_step(step: int | None, stream: int | None) -> None:
     """Remembers the step until the native module is loaded. `stream`: the cudaStream_t that replays
     are launched on."""

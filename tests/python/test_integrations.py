@@ -122,33 +122,40 @@ def test_lightning_without_the_variable_is_left_alone(run):
     assert run(LIGHTNING.format(package="lightning.pytorch")).stdout.endswith("False\n")
 
 
-def test_the_trainer_of_transformers_by_callback(run, cli, tmp_path):
-    run(
-        """
-        import torch, transformers
-        import cgdebug
-
-        config = transformers.LlamaConfig(
-            hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-            vocab_size=64, max_position_embeddings=16,
-        )
-        data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(8)]
-        trainer = transformers.Trainer(
-            transformers.LlamaForCausalLM(config),
-            transformers.TrainingArguments(
-                "out", max_steps=4, per_device_train_batch_size=2, use_cpu=True, report_to=[],
-                save_strategy="no", disable_tqdm=True,
-            ),
-            train_dataset=data,
-            callbacks=[cgdebug.integrations.transformers.CgdebugCallback()],
-        )
-        trainer.train()
-        """,
-        CGDEBUG_WATCH="*self_attn*,lm_head",
+TRAINER = """
+    import torch, transformers
+    {imports}
+    config = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=64, max_position_embeddings=16,
     )
+    data = [{{"input_ids": torch.arange(8), "labels": torch.arange(8)}} for _ in range(8)]
+    trainer = transformers.Trainer(
+        transformers.LlamaForCausalLM(config),
+        transformers.TrainingArguments(
+            "out", max_steps=4, per_device_train_batch_size=2, use_cpu=True, report_to=[],
+            save_strategy="no", disable_tqdm=True,
+        ),
+        train_dataset=data,
+        {callbacks}
+    )
+    trainer.train()
+"""
+
+
+def test_the_trainer_of_transformers_by_callback(run, cli, tmp_path):
+    callbacks = "callbacks=[cgdebug.integrations.transformers.CgdebugCallback()],"
+    code = TRAINER.format(imports="import cgdebug", callbacks=callbacks)
+    run(code, CGDEBUG_WATCH="*self_attn*,lm_head")
     names = probes_of(cli, tmp_path.name)
     assert "fwd/model.layers.1.self_attn.q_proj" in names and "fwd/lm_head" in names
     assert not any(".mlp" in name for name in names)
+    assert steps_of(tmp_path.name, "fwd/lm_head") == [0, 1, 2, 3]
+
+
+def test_a_trainer_has_the_callback_by_itself(run, tmp_path):
+    code = TRAINER.format(imports="import cgdebug._auto; cgdebug._auto.start()", callbacks="")
+    run(code, CGDEBUG_WATCH="lm_head")
     assert steps_of(tmp_path.name, "fwd/lm_head") == [0, 1, 2, 3]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import os
 import sys
@@ -24,7 +25,7 @@ _MAX_NODES = 1 << 18  # whose place is remembered
 class Place(typing.NamedTuple):
     """Where an op runs."""
 
-    phase: str  # "fwd", "bwd", "opt"
+    phase: str  # "fwd", "bwd", "opt", "clip", "scaler"
     module: str  # its path, the class of the model for the model itself; empty: in none
     site: str
     stem: str = ""  # the whole name, where it does not follow from the op
@@ -33,7 +34,7 @@ class Place(typing.NamedTuple):
 class _Thread(threading.local):
     def __init__(self):
         self.modules: list[tuple[int, str]] = []  # that are being called: id and path
-        self.optimizers = 0  # whose step() is running
+        self.optimizers = 0  # whose step() is running, and not a closure of it
         self.last_backward = Place("bwd", "", "")
         self.last_node = -1  # of autograd, that this thread made
 
@@ -125,11 +126,16 @@ class ModuleHooks:
     """Follows which module and which optimizer runs, in every thread, by hooks that no module sees.
     They are there while ops are logged."""
 
-    def __init__(self, names: ModuleNames):
+    def __init__(
+        self,
+        names: ModuleNames,
+        on_begin: typing.Callable[[torch.nn.Module], None] | None = None,
+    ):
+        """on_begin: before the call of a module that is in no other, on its thread."""
         from torch.nn.modules import module as hooks
         from torch.optim import optimizer
 
-        self._names = names
+        self._names, self._on_begin = names, on_begin
         self._handles = [
             hooks.register_module_forward_pre_hook(self._before_call),
             hooks.register_module_forward_hook(self._after_call, always_call=True),
@@ -157,6 +163,8 @@ class ModuleHooks:
     def _before_call(self, module, args) -> None:
         if torch.compiler.is_compiling():
             return
+        if not _thread.modules and self._on_begin is not None:
+            self._on_begin(module)
         try:
             path = self._names.path_of(module)
         except Exception:  # the job goes on; the row has no module then
@@ -171,13 +179,38 @@ class ModuleHooks:
             while stack.pop()[0] != id(module):
                 pass
 
-    def _before_step(self, optimizer, args, kwargs) -> None:
-        if not torch.compiler.is_compiling():
-            _thread.optimizers += 1
+    def _before_step(self, optimizer, args, kwargs):
+        if torch.compiler.is_compiling():
+            return None
+        _thread.optimizers += 1
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure) or hasattr(closure, "_cgdebug_closure"):
+            return None
+        closure = _outside_step(closure)
+        return (
+            ((args[0], closure, *args[2:]), kwargs)
+            if len(args) > 1
+            else (args, {**kwargs, "closure": closure})
+        )
 
     def _after_step(self, optimizer, args, kwargs) -> None:
         if not torch.compiler.is_compiling():
             _thread.optimizers = max(0, _thread.optimizers - 1)
+
+
+def _outside_step(closure):
+    """What an optimizer calls in the middle of its step is no part of it."""
+
+    @functools.wraps(closure, updated=())
+    def run(*args, **kwargs):
+        inside, _thread.optimizers = _thread.optimizers, 0
+        try:
+            return closure(*args, **kwargs)
+        finally:
+            _thread.optimizers = inside
+
+    run._cgdebug_closure = True
+    return run
 
 
 def is_running(module: torch.nn.Module) -> bool:
@@ -190,11 +223,11 @@ def current_place(names: ModuleNames) -> Place:
     module = _thread.modules[-1][1] if _thread.modules else ""
     if torch._C._current_graph_task_id() != -1:
         return _backward_place(names, module)
-    site = _site_of_op()
+    site, phase = _site_of_op()
     if _thread.optimizers:
         return Place("opt", module, site)
     _remember_node(torch.autograd._get_sequence_nr() - 1, module, site)
-    return Place("fwd", module, site)
+    return Place("fwd" if module else phase, module, site)
 
 
 def _remember_node(number: int, module: str, site: str) -> None:
@@ -257,8 +290,14 @@ def _joined(*parts: str) -> str:
     return "/".join(filter(None, parts))
 
 
-def _site_of_op() -> str:
-    """The innermost line that is neither cgdebug's, nor torch's, nor of code that was generated."""
+# By the end of the file in torch that an op is called from, unless it is called by a module.
+_PHASES = {"clip_grad.py": "clip", "grad_scaler.py": "scaler"}
+
+
+def _site_of_op() -> tuple[str, str]:
+    """The innermost line that is neither cgdebug's, nor torch's, nor of code that was generated,
+    and the phase of what was called there."""
+    phase = "fwd"
     frame: types.FrameType | None = sys._getframe(1)
     torch_folder = os.path.dirname(torch.__file__) + os.sep
     while frame is not None:
@@ -266,6 +305,7 @@ def _site_of_op() -> str:
         if not (
             file.startswith((_site.OWN, torch_folder, "<")) or f"{os.sep}torchinductor_" in file
         ):
-            return _site.text_of(frame)
+            return _site.text_of(frame), phase
+        phase = _PHASES.get(os.path.basename(file), phase)
         frame = frame.f_back
-    return ""
+    return "", phase

@@ -53,7 +53,12 @@ class Recorder:
         # Whether a run ends with the step of an optimizer: what is done outside of modules after
         # that, such as loading data, is for the next run and belongs to neither.
         self.ends_with_step = False
+        # Whether a call ends where a module goes on after the step of an optimizer.
+        self.begins_after_step = False
         self.is_done = False
+        # Told before a call that begins because another step was set.
+        self.on_step: Callable[[], None] | None = None
+        self._step: int | None = None  # that was set when the call began
         self._has_stepped = False
         self._selects = selects
         self._selected: dict[str, bool] = {}
@@ -220,10 +225,13 @@ class Recorder:
             self.is_done = True
 
     def next_run(self) -> None:
-        """What comes now is another replay of an eager log."""
+        """What comes now in an eager log belongs to another call."""
         with self._lock:
-            self._end_log()
-            self.begin_run()
+            self._next_run()
+
+    def _next_run(self) -> None:
+        self._end_log()
+        self.begin_run()
 
     def _end_log(self) -> None:
         self._settle()
@@ -315,11 +323,35 @@ class Recorder:
         call = _Call(plan, written.arguments_of(plan, args, kwargs))
         if plan.kind not in (Kind.EMPTY, Kind.UNKNOWN):
             call.place = names.current_place(self.names)
+            if not self._captured:
+                self._follow_steps(call.place)
             for argument in call.arguments:
                 for place, tensor in enumerate(argument.tensors):
                     self._read(call, argument, place, tensor)
         self._guard(call)
         return call
+
+    def _follow_steps(self, place: names.Place) -> None:
+        """What is done outside of modules after another step was set, such as making a batch, is of
+        the next call."""
+        is_first = not self.log.rows
+        if place.phase == "fwd" and not is_first:
+            if not place.module and self.is_of_other_step():
+                has_stepped = self._has_stepped and self.ends_with_step
+                self._next_run()
+                self._has_stepped = has_stepped
+                if self.on_step is not None:
+                    self.on_step()
+            elif place.module and self._has_stepped and self.begins_after_step:
+                self._next_run()
+        if place.phase == "opt" and self.begins_after_step:
+            self._has_stepped = True
+        if not self.log.rows:
+            self._step = _native.current_step()
+
+    def is_of_other_step(self) -> bool:
+        """Whether a call is under way that began before another step was set."""
+        return bool(self.log.rows) and self._step != _native.current_step()
 
     def _read(self, call: _Call, argument: written.Tensors, place: int, tensor) -> None:
         storage = written.storage_of(tensor)

@@ -35,14 +35,15 @@ _job_gaps = GapRows("job")
 
 class Scope:
     """While a scope is open, each capture gets an op log; with `eager`, so does what runs eagerly
-    on this thread. One log serves all scopes that want it.
+    on this thread, call after call. One log serves all scopes that want it.
 
     model:  names the modules; further models are named when they are first called
     select: globs of modules of `model`, whose rows alone are wanted; "*": the rows of all modules,
             and those that are in none
     level:  "graph", "op" or "kernel": see debug_mode()
     pre:    of level "kernel": also what a kernel is about to overwrite
-    by_call: each call of the model begins a replay of the eager log, see model_is_called()
+    by_call: what runs on other threads that call the model is logged too, and where calls begin is
+             told by model_is_called() and begin_call()
 
     Fails: RuntimeError if torch has no dispatch mode that leaves compiled code alone.
     """
@@ -71,6 +72,9 @@ class Scope:
         self._eager = eager
         self._eager_log: OpLog | None = None
         self._following: _Following | None = None
+        self._here = threading.local()  # by_call: `one`, what follows this thread
+        self._of_threads: set[_Following] = set()  # by_call: those of other threads
+        self._free_logs: list[OpLog] = []  # of threads that have ended
         self.captured_before: list[int] = []  # live graphs that nobody logs
 
     def open(self) -> None:
@@ -92,6 +96,8 @@ class Scope:
                 _scopes.remove(self)
         self.owner = None
         following, self._following = self._following, None
+        for one in list(self._of_threads):
+            one.finish()
         if following is not None:
             following.end()
 
@@ -99,18 +105,36 @@ class Scope:
         """Must be called before each call of the model: what runs eagerly from here on is another
         replay. Does nothing inside a call of it. hooks_are_late: the scope was opened by a hook of
         this call, which had chosen its hooks before."""
-        following, model = self._following, self.model and self.model()
+        following, model = self._followed_here(), self.model and self.model()
         if following is None or model is None:
             return
         if hooks_are_late:
             following.enter_module(model)
+            following.has_root = True
         elif not names.is_running(model):
+            following.root_is_called()
+
+    def begin_call(self) -> None:
+        """What runs eagerly on this thread from here on is another call."""
+        following = self._followed_here()
+        if following is not None:
             following.next_run()
+
+    def _followed_here(self) -> _Following | None:
+        """What follows this thread. It begins to if it does not yet."""
+        first = self._following
+        if first is None or threading.get_ident() == first.thread:
+            return first
+        known = getattr(self._here, "one", None)
+        if known is None:
+            known = self._here.one = _OfThread(self, first)
+        return known.following
 
     def forked(self) -> None:
         """In a child process: it logs nothing."""
-        if self._following is not None:
-            self._following.stop()
+        for one in (self._following, *self._of_threads):
+            if one is not None:
+                one.stop()
 
     def wants(self, path: str, modules: names.ModuleNames) -> bool:
         """Whether the rows of the module with this path are wanted; "": those in no module."""
@@ -142,6 +166,28 @@ class Scope:
         self._following = _Following([self], self._eager_log, captured=False, cost=cost)
 
 
+class _OfThread:
+    """Follows the thread that makes it, as long as that lives."""
+
+    def __init__(self, scope: Scope, first: _Following):
+        self._scope = weakref.ref(scope)
+        with _lock:
+            log = scope._free_logs.pop() if scope._free_logs else None
+        if log is None:
+            log = OpLog(graph=0)
+            scope.logs.append(log)
+        log.begin_run()
+        self.following = _Following([scope], log, False, CaptureCost(graph=0), beside=first)
+        scope._of_threads.add(self.following)
+
+    def __del__(self):
+        self.following.finish()
+        scope = self._scope()
+        if scope is not None:
+            scope._of_threads.discard(self.following)
+            scope._free_logs.append(self.following.log)
+
+
 def captured_before(capture: int) -> str:
     return (
         f"capture {capture} was made before the watch, so it has no op log: watch() before the "
@@ -150,15 +196,31 @@ def captured_before(capture: int) -> str:
 
 
 class _Following:
-    """A mode that is entered, with the hooks that tell it the modules."""
+    """A mode that is entered on this thread, with the hooks that tell it the modules.
 
-    def __init__(self, scopes: list[Scope], log: OpLog, captured: bool, cost: CaptureCost):
-        modules = names.ModuleNames()
-        for scope in scopes:
+    beside: follows another thread with the same names and hooks
+    """
+
+    def __init__(
+        self,
+        scopes: list[Scope],
+        log: OpLog,
+        captured: bool,
+        cost: CaptureCost,
+        beside: _Following | None = None,
+    ):
+        self.thread = threading.get_ident()
+        self.has_root = False  # whether the model was called in this call
+        self._root: weakref.ref | None = None  # of a scope that is not told, see _begins()
+        self._names = modules = beside._names if beside else names.ModuleNames()
+        for scope in () if beside else scopes:
             model = scope.model and scope.model()
             if model is not None:
                 modules.add_model(model)
         self.log = log
+        self._by_call = any(scope.by_call for scope in scopes)
+        if not captured and not self._by_call and scopes[0].model is not None:
+            self._root = scopes[0].model
         levels = {scope.level for scope in scopes}
         options = (
             log,
@@ -171,12 +233,19 @@ class _Following:
             self._recorder: Recorder = OutputRecorder(*options, has_ops=levels != {"graph"})
         else:
             self._recorder = Recorder(*options)
-        self._recorder.ends_with_step = not captured and any(scope.by_call for scope in scopes)
+        self._recorder.ends_with_step = not captured and self._by_call
+        self._recorder.begins_after_step = not captured and not self._by_call
+        self._recorder.on_step = self._forget_root
         self._recorder.has_pre = any(scope.pre for scope in scopes)
         for name in _TIMED:
             setattr(self._recorder, name, cost.timed(getattr(self._recorder, name)))
         self._mode = OpMode(self._recorder)
-        self._hooks = names.ModuleHooks(modules)
+        self._hooks: names.ModuleHooks | None = None
+        if beside:
+            compiled_code.follow(self._recorder)
+            self._mode.__enter__()
+            return
+        self._hooks = names.ModuleHooks(modules, None if captured else self._begins)
         try:
             triton_kernels.follow(self._recorder)
             compiled_code.follow(self._recorder)
@@ -188,13 +257,38 @@ class _Following:
     def next_run(self) -> None:
         self._recorder.next_run()
 
+    def _forget_root(self) -> None:
+        self.has_root = False
+
+    def _begins(self, module: torch.nn.Module) -> None:
+        """A module is about to be called that is in no other one."""
+        if threading.get_ident() != self.thread or self._by_call:
+            return
+        if self._root is None:
+            self._root = weakref.ref(module)
+        if self._root() is module:
+            self.root_is_called()
+
+    def root_is_called(self) -> None:
+        if self.has_root or self._recorder.is_of_other_step():
+            self.next_run()
+        self.has_root = True
+
     def stop(self) -> None:
         self._recorder.is_done = True
 
+    def finish(self) -> None:
+        """Ends the last call of a thread that may have ended, too."""
+        compiled_code.unfollow(self._recorder)
+        self._recorder.end()
+
     def enter_module(self, module: torch.nn.Module) -> None:
-        self._hooks.enter(module)
+        if self._hooks is not None:
+            self._hooks.enter(module)
 
     def end(self) -> None:
+        if self._hooks is None:
+            return self.finish()
         triton_kernels.unfollow(self._recorder)
         compiled_code.unfollow(self._recorder)
         try:

@@ -27,7 +27,8 @@ def _callbacks(package: str) -> list[typing.Any]:
     from ..probe import step
 
     class CgdebugCallback(base):
-        """Watches the LightningModule, and names the step of each snapshot by the global step."""
+        """Watches the LightningModule, and names the step of each snapshot by the global step. Each
+        batch is a call."""
 
         def setup(self, trainer, pl_module, stage):
             _auto.start()
@@ -35,8 +36,19 @@ def _callbacks(package: str) -> list[typing.Any]:
 
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
             step(trainer.global_step)
+            _auto.begin_call()
+
+        def on_validation_batch_start(self, *args, **kwargs):
+            _auto.begin_call()
+
+        def on_test_batch_start(self, *args, **kwargs):
+            _auto.begin_call()
+
+        def on_predict_batch_start(self, *args, **kwargs):
+            _auto.begin_call()
 
         def on_train_end(self, trainer, pl_module):
             step(None)
+            _auto.end_calls()
 
     return [CgdebugCallback()]

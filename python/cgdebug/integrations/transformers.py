@@ -1,13 +1,16 @@
-"""The Trainer of Hugging Face transformers: Trainer(..., callbacks=[CgdebugCallback()])."""
+"""The Trainer of Hugging Face transformers: under CGDEBUG_WATCH each has a CgdebugCallback, which
+Trainer(..., callbacks=[CgdebugCallback()]) gives it in a program that imports cgdebug itself."""
 
 from __future__ import annotations
+
+import functools
 
 import transformers
 
 from .. import _auto
 from ..probe import step
 
-__all__ = ["CgdebugCallback"]
+__all__ = ["CgdebugCallback", "add_to_trainers"]
 
 
 class CgdebugCallback(transformers.TrainerCallback):
@@ -27,3 +30,16 @@ class CgdebugCallback(transformers.TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs):
         if _auto.is_wanted():
             step(None)
+
+
+def add_to_trainers(trainer: type) -> None:
+    """Each Trainer that is made from now on has the callback."""
+    init = trainer.__init__
+
+    @functools.wraps(init)
+    def init_with_callback(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        if not any(isinstance(one, CgdebugCallback) for one in self.callback_handler.callbacks):
+            self.add_callback(CgdebugCallback())
+
+    trainer.__init__ = init_with_callback  # type: ignore[method-assign]

@@ -1,0 +1,158 @@
+"""Where the calls of an eager op log begin, and the phases of their rows."""
+
+import sys
+import textwrap
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import cgdebug
+from op_logs import needs_mode
+
+pytestmark = needs_mode
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """calls() has, for each call so far, (thread, names of its rows, the step when it began)."""
+    from cgdebug import _native
+    from cgdebug._op_log.rows import OpLog
+
+    seen = []
+    add_row = OpLog.add_row
+
+    def add_and_note(self, name, *args, **kwargs):
+        if not self.rows:
+            seen.append((threading.current_thread().name, [], _native.current_step()))
+            self.of_test = seen[-1][1]
+        self.of_test.append(name)
+        return add_row(self, name, *args, **kwargs)
+
+    monkeypatch.setattr(OpLog, "add_row", add_and_note)
+    yield lambda: seen
+    cgdebug.step(None)
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+
+
+def test_each_step_of_a_loop_inside_debug_mode_is_a_call(daemon, calls):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with cgdebug.debug_mode(eager=True):
+        for _ in range(3):
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(calls()) == 3
+    assert all(names.count("fwd/0/addmm_0") == 1 for _, names, _ in calls())
+
+
+def test_each_call_of_a_model_without_an_optimizer_is_a_call(daemon, calls):
+    net = model()
+    with cgdebug.debug_mode(eager=True):
+        for length in (2, 3, 4):
+            net(torch.ones(length, 4))
+    assert [names.count("fwd/0/addmm_0") for _, names, _ in calls()] == [1, 1, 1]
+
+
+def test_what_is_made_after_a_step_was_set_is_of_that_step(daemon, calls):
+    net = model()
+    with cgdebug.debug_mode(eager=True):
+        for n in range(3):
+            cgdebug.step(n)
+            x = torch.zeros(2, 4).exp()
+            for _ in range(2):
+                net(x)
+    assert [step for _, _, step in calls()] == [0, 0, 1, 1, 2, 2]
+    assert [("fwd/exp_0" in names) for _, names, _ in calls()] == [True, False] * 3
+
+
+def test_forward_in_the_closure_of_an_optimizer_is_fwd(daemon, calls):
+    net = model()
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = net(torch.ones(2, 4)).square().mean()
+        loss.backward()
+        return loss
+
+    with cgdebug.debug_mode(net, eager=True):
+        optimizer.step(closure)
+    names = [name for _, of_call, _ in calls() for name in of_call]
+    assert {"fwd/0/addmm_0", "fwd/mean_0", "bwd/0/mm_0", "opt/add__0"} <= set(names)
+    assert not [name for name in names if name.startswith("opt/0")]
+
+
+def test_clipping_of_gradients_is_a_phase_of_its_own(daemon, calls):
+    net = model()
+    with cgdebug.debug_mode(eager=True):
+        net(torch.ones(2, 4)).sum().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    names = calls()[0][1]
+    assert "clip/_foreach_norm_0.0" in names
+    assert not [name for name in names if name.startswith("fwd/_foreach")]
+
+
+JOB = """
+    import threading
+    import torch
+    from torch import nn
+"""
+
+
+@pytest.fixture
+def eager_rows(daemon, cli, tmp_path):
+    """eager_rows(job): how many rows of each name `run --watch 'op:*' --eager` recorded of it."""
+
+    def record(job):
+        script = tmp_path / "job.py"
+        script.write_text(textwrap.dedent(JOB) + textwrap.dedent(job), encoding="utf-8")
+        path = tmp_path / "job.cgrec"
+        options = ["--watch", "op:*", "--eager", "-o", path, "--", sys.executable, script]
+        done = cli("run", *options)
+        assert done.returncode == 0, done.stderr
+        sql = "select probe, count(*) from v_snapshots group by probe"
+        done = cli("--plain", "query", path, sql)
+        assert done.returncode == 0, done.stderr
+        rows = [line.split("\t") for line in done.stdout.splitlines()]
+        return {name: int(count) for name, count in rows}
+
+    return record
+
+
+def test_each_thread_that_calls_the_model_is_logged(eager_rows):
+    rows = eager_rows(
+        """
+        net = nn.Linear(4, 4)
+        net(torch.ones(2, 4))
+        def work():
+            for _ in range(3):
+                net(torch.ones(2, 4)).tan()
+        for _ in range(2):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        """
+    )
+    assert rows["fwd/tan_0"] == 6
+    assert rows["fwd/Linear/addmm_0"] == 7
+
+
+def test_a_model_without_parameters_is_logged(eager_rows):
+    rows = eager_rows(
+        """
+        class Frozen(nn.Module):
+            def forward(self, x):
+                return x.tan()
+        net = Frozen()
+        for _ in range(3):
+            net(torch.ones(2))
+        """
+    )
+    assert rows["fwd/Frozen/tan_0"] == 3
