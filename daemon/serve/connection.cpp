@@ -5,6 +5,7 @@
 #include <array>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
+#include <chrono>
 #include <utility>
 
 #include "daemon/core/wire/frame.h"
@@ -17,6 +18,7 @@ namespace asio = boost::asio;
 
 constexpr std::size_t kMaxQueuedBytes = 1u << 20;
 constexpr std::size_t kMaxTails = 16;
+constexpr std::chrono::seconds kHelloPatience{5};
 
 v1::Response ErrorResponse(v1::Error::Code code, std::string message) {
   v1::Response response;
@@ -34,12 +36,25 @@ Connection::Connection(Socket socket, Handlers* handlers, asio::thread_pool* slo
       slow_(slow),
       reader_(options.max_message_bytes),
       on_change_(std::move(on_change)),
+      hello_timer_(socket_.get_executor()),
       full_(full) {}
+
+// A client that says nothing must not keep others out.
+void Connection::Start() {
+  hello_timer_.expires_after(kHelloPatience);
+  hello_timer_.async_wait([self = shared_from_this()](boost::system::error_code cancelled) {
+    if (cancelled || self->greeted_ || !self->open_) return;
+    Log("rpc")->info("a client is disconnected: it has not said Hello in time");
+    self->Close();
+  });
+  ReadNext();
+}
 
 void Connection::Close() {
   if (!std::exchange(open_, false)) return;
   boost::system::error_code ignored;
   socket_.close(ignored);
+  hello_timer_.cancel();
   tails_.clear();
   outputs_.clear();
   on_change_();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <cstdint>
 #include <deque>
@@ -30,7 +31,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(Socket socket, Handlers* handlers, boost::asio::thread_pool* slow,
              const ServeOptions& options, bool full, std::function<void()> on_change);
 
-  void Start() { ReadNext(); }
+  void Start();
   // Sends what its tails have.
   void Pump();
   void Close();
@@ -68,6 +69,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::map<std::uint64_t, TailStream> tails_;  // by request id
   std::deque<Output> outputs_;
   std::size_t queued_bytes_ = 0;
+  boost::asio::steady_timer hello_timer_;
   bool full_;
   bool greeted_ = false;
   bool reading_ = false;
