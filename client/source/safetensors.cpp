@@ -167,6 +167,8 @@ void ApplyOwnMetadata(const Json& metadata, SafetensorsFile* file) {
   file->replay = Number<std::uint64_t>(own, "replay", 0);
   file->step = Number<std::int64_t>(own, "step", -1);
   file->rank = Number<int>(own, "rank", -1);
+  file->replay_before = Number<std::uint64_t>(own, "before", 0);
+  file->replay_after = Number<std::uint64_t>(own, "after", 0);
   if (const auto missing = own.find("missing"); missing != own.end() && missing->is_array()) {
     for (const Json& sentence : *missing) {
       if (sentence.is_string()) file->missing.push_back(sentence.get<std::string>());

@@ -44,6 +44,9 @@ struct SafetensorsFile {
   int rank = -1;
   // What the recording lacks that it was exported from, in sentences.
   std::vector<std::string> missing = {};
+  // The replays of its rank that the files before and behind it have; 0: none.
+  std::uint64_t replay_before = 0;
+  std::uint64_t replay_after = 0;
 };
 
 // Fails: a file that is cut off, contradicts itself, or has a header larger than the format allows.

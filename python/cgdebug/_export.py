@@ -161,6 +161,14 @@ class _Work:
             self.damaged.append(str(error))
             return None
 
+    def replays_with_values(self) -> dict[int, list[int]]:
+        """By rank: the replays that `by_replay` gives, in order."""
+        places = {(one.rank, key[0]) for one in self.series for key in self.keys(one)}
+        replays: dict[int, list[int]] = {}
+        for rank, replay in sorted(places):
+            replays.setdefault(rank, []).append(replay)
+        return replays
+
     def by_replay(self):
         """(rank, replay, {name: (series, snapshot)}) in order, for snapshots that have values. The
         names of iterations of a conditional body end in "@i:" and their number."""
@@ -215,10 +223,17 @@ def file_name(rank: int, replay: int) -> str:
 
 def _write_safetensors(work, target, is_stdout):
     target.mkdir(parents=True, exist_ok=True)
+    before: dict[int, int] = {}  # by rank
+    replays = work.replays_with_values()
     for rank, replay, tensors in work.by_replay():
         path = target / f"{file_name(rank, replay)}.safetensors"
+        missing = work.recording.missing + [f"damaged: {one}" for one in work.damaged]
+        replays[rank].remove(replay)
+        after = replays[rank][0] if replays[rank] else 0
+        about = {"missing": missing, "before": before.get(rank, 0), "after": after}
         with replacing(path) as file:
-            _export_values.write_safetensors(file, rank, replay, tensors, work.recording.missing)
+            _export_values.write_safetensors(file, rank, replay, tensors, about)
+        before[rank] = replay
 
 
 def _write_npz(work, target, is_stdout):

@@ -49,13 +49,14 @@ def write_npz(file: typing.BinaryIO, arrays: dict) -> None:
 
 
 def write_safetensors(
-    file: typing.BinaryIO, rank: int, replay: int, tensors: dict, missing: list[str]
+    file: typing.BinaryIO, rank: int, replay: int, tensors: dict, of_export: dict
 ) -> None:
-    """`tensors`: name -> (series, snapshot), in graph order. `missing`: what the recording
-    lacks, in sentences. What the format has no place for goes into the entry "cgdebug" of its
-    metadata, as JSON."""
+    """`tensors`: name -> (series, snapshot), in graph order. `of_export`: "missing", what the
+    recording lacks, in sentences; "before" and "after", the replays of its rank that the files
+    before and behind it have, 0 for none. What the format has no place for goes into the entry
+    "cgdebug" of its metadata, as JSON."""
     header: dict = {}
-    about: dict = {"version": 1, "rank": rank, "replay": replay, "tensors": {}, "missing": missing}
+    about: dict = {"version": 1, "rank": rank, "replay": replay, "tensors": {}, **of_export}
     end = 0
     for name, (series, snapshot) in tensors.items():
         begin, end = end, end + len(snapshot._bytes())
