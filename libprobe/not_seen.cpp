@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <new>
+#include <string>
 
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/shared_copy.h"
@@ -15,6 +17,10 @@ namespace {
 // looks for room in /dev/shm.
 constexpr std::chrono::seconds kBetweenAttempts{1};
 
+// The probe whose call on this thread was refused last, so that a caller that hears of it, too,
+// does not count the call again.
+thread_local std::string refused_here;
+
 }  // namespace
 
 void NotSeen::Count(std::string_view name, std::string_view reason, bool is_new_place) noexcept {
@@ -22,11 +28,17 @@ void NotSeen::Count(std::string_view name, std::string_view reason, bool is_new_
     const std::lock_guard lock(mutex_);
     ++counts_.calls;
     // A forked child inherits what its callers know, but not the counts.
-    if (is_new_place || places_.empty()) places_.insert(std::hash<std::string_view>()(name));
-    counts_.places = places_.size();
+    if (is_new_place || refused_.empty()) {
+      const std::size_t hash = std::hash<std::string_view>()(name);
+      wanted_.insert(hash);
+      refused_.insert(hash);
+    }
+    counts_.places = refused_.size();
+    counts_.wanted = wanted_.size();
     if (counts_.reason.empty()) {
-      counts_.name = name.substr(0, ring::CutLength(name, sizeof(layout::NotSeen::name)));
-      counts_.reason = reason.substr(0, ring::CutLength(reason, sizeof(layout::NotSeen::reason)));
+      counts_.name = name.substr(0, ring::CutLength(name, sizeof(layout::NotSeenBlock::name)));
+      counts_.reason =
+          reason.substr(0, ring::CutLength(reason, sizeof(layout::NotSeenBlock::reason)));
       if (counts_.reason.empty()) counts_.reason = "unknown";
     }
     Show();
@@ -35,7 +47,15 @@ void NotSeen::Count(std::string_view name, std::string_view reason, bool is_new_
   }
 }
 
-void NotSeen::ShowIn(layout::NotSeen* shared) {
+void NotSeen::NoteSeen(std::string_view name) noexcept try {
+  const std::lock_guard lock(mutex_);
+  wanted_.insert(std::hash<std::string_view>()(name));
+  counts_.wanted = wanted_.size();
+  Show();
+} catch (const std::bad_alloc&) {
+}
+
+void NotSeen::ShowIn(layout::NotSeenBlock* shared) {
   const std::lock_guard lock(mutex_);
   shared_ = shared;
   Show();
@@ -51,6 +71,7 @@ void NotSeen::Show() {
                                             static_cast<std::uint32_t>(counts_.reason.size())));
   }
   ring::StoreRelaxed(shared_->refused_places, counts_.places);
+  ring::StoreRelaxed(shared_->wanted_places, counts_.wanted);
   ring::StoreRelease(shared_->refused_calls, counts_.calls);
 }
 
@@ -67,7 +88,19 @@ NotSeenCounts NotSeen::counts() const {
   return counts_;
 }
 
+void CountRefused(std::string_view probe, std::string_view reason) noexcept {
+  CountNotSeen(probe, reason, /*is_new_place=*/true);
+  try {
+    refused_here = probe;
+  } catch (const std::bad_alloc&) {
+  }
+}
+
 void CountNotSeen(std::string_view name, std::string_view reason, bool is_new_place) noexcept {
+  // The probes of a place have its name, and then more.
+  const bool is_counted = !name.empty() && refused_here.starts_with(name);
+  refused_here.clear();
+  if (is_counted) return;
   try {
     ProbeTable& table = ProbeTable::Instance();
     table.not_seen.Count(name, reason, is_new_place);

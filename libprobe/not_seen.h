@@ -22,8 +22,10 @@ class NotSeen {
  public:
   // As CountNotSeen(), but makes no segment.
   void Count(std::string_view name, std::string_view reason, bool is_new_place) noexcept;
+  // The probe has a slot.
+  void NoteSeen(std::string_view name) noexcept;
   // From here on the segment shows it.
-  void ShowIn(layout::NotSeen* shared);
+  void ShowIn(layout::NotSeenBlock* shared);
   // Whether there is no segment, and it is time to try again to make one.
   bool WantsSegment();
   NotSeenCounts counts() const;
@@ -33,9 +35,13 @@ class NotSeen {
 
   mutable std::mutex mutex_;
   NotSeenCounts counts_;
-  std::unordered_set<std::size_t> places_;  // hashes of their names
-  layout::NotSeen* shared_ = nullptr;
+  std::unordered_set<std::size_t> refused_;  // hashes of names
+  std::unordered_set<std::size_t> wanted_;   // those, and of probes that have a slot
+  layout::NotSeenBlock* shared_ = nullptr;
   std::chrono::steady_clock::time_point next_attempt_ = {};
 };
+
+// Counts a call of a probe that throws. If its caller counts it as well, it counts once.
+void CountRefused(std::string_view probe, std::string_view reason) noexcept;
 
 }  // namespace cgdebug

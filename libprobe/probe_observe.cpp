@@ -291,8 +291,9 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
 }  // namespace
 
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
-  const auto count = [&](const std::exception& error) {  // the job may catch it and go on
-    CountNotSeen(probe.name, WithoutName(probe.name, error.what()), /*is_new_place=*/true);
+  const auto count_and_throw = [&](const std::exception& error) {  // the job may catch it and go on
+    CountRefused(probe.name, WithoutName(probe.name, error.what()));
+    throw;
   };
   bool is_capturing = false;
   try {
@@ -302,12 +303,11 @@ void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
       ObserveHost(probe, tensor);
     }
   } catch (const ProbeError& error) {
-    count(error);
+    if (error.kind() != ErrorKind::kNoSpace || is_capturing) count_and_throw(error);
     // A new shape may come at any step, and the job has to go on.
-    if (error.kind() != ErrorKind::kNoSpace || is_capturing) throw;
+    CountNotSeen(probe.name, WithoutName(probe.name, error.what()), /*is_new_place=*/true);
   } catch (const std::exception& error) {
-    count(error);
-    throw;
+    count_and_throw(error);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/shared_mark.h"
+#include "proto/layout/not_seen.h"
 
 namespace cgdebug {
 namespace {
@@ -80,6 +81,17 @@ void SendLastValues(ProbeTable& table) {
     }
     std::this_thread::sleep_for(kPoll);
   }
+}
+
+// Nobody else can say it: without a segment no daemon knows this process.
+std::string TextOfNotSeen(const NotSeenCounts& counts) {
+  if (counts.calls == 0) return {};
+  return "cgdebug: " + layout::ToText({.kind = layout::NotSeenKind::kRefused,
+                                       .count = counts.places,
+                                       .of = counts.wanted,
+                                       .calls = counts.calls,
+                                       .name = counts.name,
+                                       .reason = counts.reason});
 }
 
 }  // namespace
@@ -184,6 +196,7 @@ std::string Finish(std::chrono::nanoseconds timeout) {
   ProbeTable& table = ProbeTable::Instance();
   {
     const ProbeTable::Lock lock = table.Acquire();
+    if (table.slots.segment() == nullptr) return TextOfNotSeen(table.not_seen.counts());
     if (!table.slots.Finish()) return {};
   }
   try {

@@ -227,6 +227,7 @@ ProbeSlot* SlotStore::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& slo
   if (capture::IsOnDevice(*slot)) {
     on_device_bytes_[slot->buffers.device] += slot->registration.device_bytes;
   }
+  not_seen_->NoteSeen(probe.name);
   probe.slots.push_back(slot.get());
   node.front() = std::move(slot);
   node.front()->self = node.begin();

@@ -495,49 +495,83 @@ class Checker {
     return replay - before >= distance;
   }
 
-  // Counts for the replay of the first bad snapshot or, without one, for the last replay of the
-  // largest graph.
+  // How many of a graph's probes have a snapshot of one replay.
+  struct Presence {
+    std::uint64_t replay = 0;
+    std::size_t present = 0;
+    std::size_t expected = 0;
+    std::vector<std::string> absent;
+  };
+
+  // Looks at every graph of every process. What is shown of all of them is the one of the first bad
+  // snapshot, else the first that lacks something, else the largest.
   void CountCompleteness() {
     if (scanned_.empty()) return;
-    std::map<Graph, std::size_t> sizes;
-    for (const Scanned& scanned : scanned_) ++sizes[GraphOf(source_.slots()[scanned.slot])];
-    const auto largest =
-        std::max_element(sizes.begin(), sizes.end(),
-                         [](const auto& a, const auto& b) { return a.second < b.second; });
-    const Graph graph =
-        result_.first ? GraphOf(source_.slots()[result_.first->slot]) : largest->first;
+    std::map<Graph, std::vector<const Scanned*>> graphs;
     for (const Scanned& scanned : scanned_) {
-      if (result_.first || scanned.keys.empty()) continue;
-      if (GraphOf(source_.slots()[scanned.slot]) != graph) continue;
-      result_.replay = std::max(result_.replay, scanned.keys.back().replay);
+      graphs[GraphOf(source_.slots()[scanned.slot])].push_back(&scanned);
     }
-    if (result_.first) result_.replay = result_.first->snapshot.key.replay;
-    // If the job still runs, snapshots of its newest replay may be on their way.
-    if (source_.Describe().is_growing && !result_.first && result_.replay > 1) --result_.replay;
-    std::vector<std::string> absent;
-    for (const Scanned& scanned : scanned_) {
-      const Slot& slot = source_.slots()[scanned.slot];
-      if (GraphOf(slot) != graph || result_.replay == 0 || IsOfSeveralShapes(slot)) continue;
-      const bool is_there = KeyOf(scanned, result_.replay) != nullptr;
+    const auto largest = std::max_element(
+        graphs.begin(), graphs.end(),
+        [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+    std::optional<Graph> shown;
+    if (result_.first) shown = GraphOf(source_.slots()[result_.first->slot]);
+    std::map<Graph, Presence> all;
+    for (const auto& [graph, members] : graphs) {
+      // Modules that are called eagerly beside captured graphs, as in a warm-up, need not be called
+      // equally often.
+      if (std::get<2>(graph) == 0 && std::get<2>(largest->first) != 0 && shown != graph) continue;
+      Presence& one = all[graph] = PresenceIn(members, shown == graph);
+      if (!shown && !one.absent.empty()) shown = graph;
+      TellAbsent(graph, one);
+    }
+    const Presence& one = all[shown.value_or(largest->first)];
+    result_.replay = one.replay;
+    result_.present = one.present;
+    result_.expected = one.expected;
+  }
+
+  // In the replay of the first bad snapshot if the graph has it, else in the graph's last one.
+  Presence PresenceIn(const std::vector<const Scanned*>& graph, bool has_first_bad) {
+    Presence one;
+    for (const Scanned* scanned : graph) {
+      if (!scanned->keys.empty()) one.replay = std::max(one.replay, scanned->keys.back().replay);
+    }
+    if (has_first_bad && result_.first) {
+      one.replay = result_.first->snapshot.key.replay;
+    } else if (source_.Describe().is_growing && one.replay > 1) {
+      --one.replay;  // if the job still runs, snapshots of its newest replay may be on their way
+    }
+    for (const Scanned* scanned : graph) {
+      const Slot& slot = source_.slots()[scanned->slot];
+      if (one.replay == 0 || IsOfSeveralShapes(slot)) continue;
+      const bool is_there = KeyOf(*scanned, one.replay) != nullptr;
       // A conditional body need not run in that replay. What of it was lost lies in a gap.
-      if (!is_there && (slot.in_body || !IsWanted(scanned.slot, result_.replay))) continue;
-      ++result_.expected;
+      if (!is_there && (slot.in_body || !IsWanted(scanned->slot, one.replay))) continue;
+      ++one.expected;
       if (is_there) {
-        ++result_.present;
+        ++one.present;
       } else {
-        absent.push_back(SlotText(slot));
+        one.absent.push_back(SlotText(slot));
       }
     }
-    if (absent.empty()) return;
-    result_.missing_count += absent.size();
+    return one;
+  }
+
+  void TellAbsent(const Graph& graph, const Presence& one) {
+    if (one.absent.empty()) return;
+    result_.missing_count += one.absent.size();
     constexpr std::size_t kNamed = 3;
     std::string names;
-    for (std::size_t i = 0; i < std::min(absent.size(), kNamed); ++i) {
-      names += (i == 0 ? "" : ", ") + absent[i];
+    for (std::size_t i = 0; i < std::min(one.absent.size(), kNamed); ++i) {
+      names += (i == 0 ? "" : ", ") + one.absent[i];
     }
-    if (absent.size() > kNamed) names += fmt::format(" and {} more", absent.size() - kNamed);
-    result_.missing.push_back(
-        fmt::format("replay {} has no snapshot of {}", result_.replay, names));
+    if (one.absent.size() > kNamed)
+      names += fmt::format(" and {} more", one.absent.size() - kNamed);
+    const int rank = std::get<1>(graph);
+    result_.missing.push_back(fmt::format("{}replay {} has no snapshot of {}",
+                                          rank < 0 ? "" : fmt::format("rank {}: ", rank),
+                                          one.replay, names));
   }
 
   Source& source_;

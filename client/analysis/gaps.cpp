@@ -127,6 +127,20 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
     summary.sentences.push_back("not read: " + why);
     ++summary.count;
   }
+  const auto wants = [&](const source::Slot& process) { return scope.WantsRank(process); };
+  for (std::string& text : NotSeenTexts(about, wants)) {
+    summary.sentences.push_back(std::move(text));
+    ++summary.count;
+  }
+  // A recording of one rank is one by choice; a folder of them is meant to have all.
+  if (!scope.wants_rank && source.Recordings().size() > 1) {
+    for (const source::AbsentRanks& run : AbsentRanksOf(source)) {
+      summary.sentences.push_back(
+          fmt::format("{}ranks {} of {} are not in here", run.run.empty() ? "" : run.run + ": ",
+                      RangesText({run.absent.begin(), run.absent.end()}), run.world_size));
+      summary.count += run.absent.size();
+    }
+  }
   for (const std::string& damage : about.damage) {
     summary.sentences.push_back("damaged: " + damage);
     ++summary.count;

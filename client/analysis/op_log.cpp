@@ -209,6 +209,10 @@ Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay)
           fmt::format("rows #{} to #{} are not here", log.rows[i - 1].number + 1, row.number - 1));
     }
   }
+  const auto is_its_job = [&](const Slot& process) { return process.uuid == log.uuid; };
+  for (std::string& text : NotSeenTexts(source.Describe(), is_its_job)) {
+    log.gaps.push_back(std::move(text));
+  }
   if (log.rows.front().number > 1) {
     log.gaps.push_back(fmt::format("rows #1 to #{} are not here", log.rows.front().number - 1));
   }

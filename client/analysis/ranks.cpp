@@ -137,6 +137,10 @@ class RankFold::State {
     kept_.unreadable.insert(about.unread.begin(), about.unread.end());
     // One that is still written is added again.
     if (options_.follows && about.is_growing) return {};
+    const auto wants = [&](const Slot& process) { return options_.scope.WantsRank(process); };
+    for (const std::string& text : NotSeenTexts(about, wants)) {
+      kept_.unreadable.insert(fmt::format("{}: {}", path, text));
+    }
     for (const std::string& damage : about.damage) {
       kept_.unreadable.insert(fmt::format("{} is damaged: {}", path, damage));
     }

@@ -209,27 +209,13 @@ int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogCh
 
 std::string RanksHere(source::Source& source) {
   if (const std::string ranks = source.Describe().ranks; !ranks.empty()) return ranks + "\n";
-  struct Run {
-    std::set<std::uint64_t> ranks;
-    std::uint64_t world_size = 0;
-  };
-  std::map<std::string, Run> runs;
-  for (const recording::RecordingReader* reader : source.Recordings()) {
-    for (const recording::Session& session : reader->sessions()) {
-      if (session.rank < 0 || session.world_size <= 0) continue;
-      Run& run = runs[session.run_id];
-      run.ranks.insert(static_cast<std::uint64_t>(session.rank));
-      run.world_size = std::max(run.world_size, static_cast<std::uint64_t>(session.world_size));
-    }
-  }
   std::string text;
-  for (const auto& [id, run] : runs) {
-    if (run.ranks.size() >= run.world_size) continue;
+  for (const source::AbsentRanks& run : AbsentRanksOf(source)) {
     text += fmt::format(
         "{}rank{} {} of {}: the others are not in here; to join recordings, type: "
         "cgdebug-cli merge --help\n",
-        runs.size() > 1 ? id + ": " : "", run.ranks.size() == 1 ? "" : "s",
-        analysis::RangesText({run.ranks.begin(), run.ranks.end()}), run.world_size);
+        run.run.empty() ? "" : run.run + ": ", run.present.size() == 1 ? "" : "s",
+        analysis::RangesText({run.present.begin(), run.present.end()}), run.world_size);
   }
   return text;
 }
@@ -289,6 +275,15 @@ int FailNoProbe(const Context& context, const source::Source& source, const Scop
   const std::vector<std::string> names(distinct.begin(), distinct.end());
   const source::Description about = source.Describe();
   const std::string& path = about.path;
+  const auto is_shown = [&](const source::Slot& process) {
+    return context.ranks.Contains(process.rank);
+  };
+  const std::vector<std::string> not_seen = NotSeenTexts(about, is_shown);
+  if (names.empty() && !not_seen.empty()) {
+    return context.Fail(kExitInconclusive,
+                        fmt::format("{} has no probe that saw a tensor. {}", path,
+                                    PrintableLines(fmt::format("{}", fmt::join(not_seen, "; ")))));
+  }
   if (!options.which.graph.empty() || !options.which.shape.empty()) {
     std::set<std::string> graphs;
     for (const source::Slot& slot : source.slots()) {

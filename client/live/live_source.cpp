@@ -40,9 +40,10 @@ class LiveSource : public source::Source {
                          session.step >= 0 ? fmt::format(", step {}", session.step) : "");
     ending_ = NameOf(session.state);
     const layout::Counters& counters = session.counters;
-    if (counters.lost_released > 0) {
-      unread_.push_back(fmt::format("{} snapshots that job {} gave up unread, to make room",
-                                    counters.lost_released, session.label));
+    for (const layout::NotSeen& one : session.not_seen) {
+      Slot process;
+      SetProcess(session, &process);
+      not_seen_.push_back({std::move(process), one});
     }
     if (counters.produced > shown + counters.lost_released) {
       unread_.push_back(fmt::format(
@@ -54,12 +55,7 @@ class LiveSource : public source::Source {
   void AddProbe(Probe probe) {
     Slot& slot = slots_.emplace_back(probe.slot);
     for (const Session& session : jobs_) {
-      if (session.key != probe.session) continue;
-      slot.uuid = session.uuid;
-      slot.run = session.run_id;
-      slot.host = session.hostname;
-      slot.world_size = session.world_size;
-      slot.restart = session.restart_count;
+      if (session.key == probe.session) SetProcess(session, &slot);
     }
     const bool is_of_group = !live_.empty() && live_.back().probe.session == probe.session &&
                              live_.back().probe.slot.graph_id == probe.slot.graph_id;
@@ -76,6 +72,7 @@ class LiveSource : public source::Source {
     }
     description.head = head_;
     description.unread = unread_;
+    description.not_seen = not_seen_;
     description.is_growing = is_alive_;
     const std::vector<JobRanks> known = GroupByJob(known_);
     for (const JobRanks& job : GroupByJob(jobs_)) {
@@ -302,6 +299,16 @@ class LiveSource : public source::Source {
     return {};
   }
 
+  static void SetProcess(const Session& session, Slot* slot) {
+    slot->session = session.label;
+    slot->rank = session.rank;
+    slot->uuid = session.uuid;
+    slot->run = session.run_id;
+    slot->host = session.hostname;
+    slot->world_size = session.world_size;
+    slot->restart = session.restart_count;
+  }
+
   static std::string StateInWords(const Session& session) {
     if (session.state == SessionState::kAlive) return fmt::format("is alive (pid {})", session.pid);
     return fmt::format("{} (pid {}, {} ago)",
@@ -327,6 +334,7 @@ class LiveSource : public source::Source {
   std::string head_;
   std::string ending_;
   std::vector<std::string> unread_;
+  std::vector<source::NotSeen> not_seen_;
   std::vector<Session> known_;  // to the daemon
   std::vector<Session> jobs_;   // of those, the ones that are in here
   bool is_alive_ = false;
@@ -391,7 +399,9 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
     const bool is_meant = std::ranges::find(meant, probe.session, &Session::key) != meant.end();
     if (is_meant) live->AddProbe(std::move(probe));
   }
-  if (live->slots().empty()) return Error{"session " + sessions->first.label + " has no probe"};
+  if (live->slots().empty() && live->Describe().not_seen.empty()) {
+    return Error{"session " + sessions->first.label + " has no probe"};
+  }
   return std::unique_ptr<source::Source>(std::move(live));
 }
 

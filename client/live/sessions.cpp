@@ -52,6 +52,15 @@ std::string Text(const Ranks& ranks) {
 
 }  // namespace
 
+std::vector<std::string> NotSeenTexts(const std::vector<const Session*>& sessions) {
+  std::vector<std::string> texts;
+  for (const Session* session : sessions) {
+    const std::string who = session->rank < 0 ? "" : fmt::format("rank {}: ", session->rank);
+    for (const layout::NotSeen& one : session->not_seen) texts.push_back(who + ToText(one));
+  }
+  return texts;
+}
+
 std::vector<JobRanks> GroupByJob(const std::vector<Session>& sessions) {
   std::vector<JobRanks> jobs;
   for (const Session& session : sessions) {

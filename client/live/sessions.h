@@ -84,6 +84,7 @@ struct Session : recording::Session {
   // them, and the names of the first of these.
   std::uint64_t unseen_probes = 0;
   std::vector<std::string> unseen;
+  std::vector<layout::NotSeen> not_seen;  // one of each kind
 
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
@@ -113,10 +114,14 @@ struct Session : recording::Session {
     visit(Field{34, "found_replica"}, self.found_replica);
     visit(Field{35, "unseen_probes"}, self.unseen_probes);
     visit(Field{36, ""}, self.unseen);
+    visit(Field{37, "not_seen"}, self.not_seen);
     visit(Field{13, ""}, self.local_rank);
     visit(Field{14, ""}, self.local_world_size);
   }
 };
+
+// What the sessions wanted to be seen and nobody saw, in sentences; empty if nothing.
+std::vector<std::string> NotSeenTexts(const std::vector<const Session*>& sessions);
 
 // All that the daemon knows, dead ones too, in the order of their beginning.
 Result<std::vector<Session>> ListSessions(client::Client& client);

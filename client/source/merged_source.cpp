@@ -13,7 +13,10 @@ class MergedSource : public Source {
   // `wants`: the slots to show, empty for all.
   MergedSource(std::string path, std::vector<std::unique_ptr<Source>> parts,
                std::vector<std::string> unread, const std::function<bool(const Slot&)>& wants)
-      : path_(std::move(path)), parts_(std::move(parts)), unread_(std::move(unread)) {
+      : path_(std::move(path)),
+        parts_(std::move(parts)),
+        unread_(std::move(unread)),
+        wants_(wants) {
     for (std::size_t part = 0; part < parts_.size(); ++part) {
       for (std::size_t slot = 0; slot < parts_[part]->slots().size(); ++slot) {
         if (wants && !wants(parts_[part]->slots()[slot])) continue;
@@ -25,7 +28,11 @@ class MergedSource : public Source {
   }
 
   Description Describe() const override {
-    if (parts_.size() == 1 && unread_.empty()) return parts_.front()->Describe();
+    if (parts_.size() == 1 && unread_.empty()) {
+      Description only = parts_.front()->Describe();
+      std::erase_if(only.not_seen, [&](const NotSeen& one) { return !Wants(one.of); });
+      return only;
+    }
     Description merged{.path = path_, .kind = "recordings", .unread = unread_};
     for (const std::unique_ptr<Source>& part : parts_) {
       const Description one = part->Describe();
@@ -35,6 +42,9 @@ class MergedSource : public Source {
       merged.is_cut_off = merged.is_cut_off || one.is_cut_off;
       merged.damage.insert(merged.damage.end(), one.damage.begin(), one.damage.end());
       merged.unread.insert(merged.unread.end(), one.unread.begin(), one.unread.end());
+      for (const NotSeen& not_seen : one.not_seen) {
+        if (Wants(not_seen.of)) merged.not_seen.push_back(not_seen);
+      }
       merged.ending += fmt::format("{}{}: {}", merged.ending.empty() ? "" : "; ",
                                    one.path.substr(one.path.find_last_of('/') + 1), one.ending);
     }
@@ -103,9 +113,12 @@ class MergedSource : public Source {
     return items;
   }
 
+  bool Wants(const Slot& slot) const { return !wants_ || wants_(slot); }
+
   std::string path_;
   std::vector<std::unique_ptr<Source>> parts_;
   std::vector<std::string> unread_;
+  const std::function<bool(const Slot&)> wants_;
   std::vector<Slot> slots_;
   std::vector<Place> places_;
   std::map<std::pair<std::size_t, std::size_t>, std::size_t> slot_at_;  // by part, then its slot

@@ -108,6 +108,15 @@ class RecordingSource : public Source {
     if (const Result<void> all = reader_->FetchedAll(); !all.ok()) {
       description.unread.push_back(all.error().message);
     }
+    std::map<std::pair<std::uint32_t, layout::NotSeenKind>, layout::NotSeen> newest;
+    for (const recording::Mark& mark : reader_->marks()) {
+      if (mark.not_seen && mark.session < reader_->sessions().size()) {
+        newest[{mark.session, mark.not_seen->kind}] = *mark.not_seen;
+      }
+    }
+    for (auto& [key, what] : newest) {
+      description.not_seen.push_back({ProcessOf(key.first), std::move(what)});
+    }
     return description;
   }
 
@@ -237,7 +246,7 @@ class RecordingSource : public Source {
   }
 
   void AddSlot(const recording::Slot& from) {
-    Slot slot;
+    Slot slot = ProcessOf(from.session);
     slot.probe = from.probe.empty() ? fmt::format("(damaged slot {})", from.id) : from.probe;
     slot.device = from.device;
     slot.site = from.site;
@@ -254,17 +263,22 @@ class RecordingSource : public Source {
     slot.every = from.every;
     slot.in_body = from.in_body;
     slot.graph_is_given = !from.graph_label.empty();
-    if (from.session < reader_->sessions().size()) {
-      const recording::Session& session = reader_->sessions()[from.session];
-      slot.session = session.label;
-      slot.rank = session.rank;
-      slot.uuid = session.uuid;
-      slot.run = session.run_id;
-      slot.host = session.hostname;
-      slot.world_size = session.world_size;
-      slot.restart = session.restart_count;
-    }
     slots_.push_back(std::move(slot));
+  }
+
+  // A slot that knows its process alone.
+  Slot ProcessOf(std::uint32_t id) const {
+    Slot slot;
+    if (id >= reader_->sessions().size()) return slot;
+    const recording::Session& session = reader_->sessions()[id];
+    slot.session = session.label;
+    slot.rank = session.rank;
+    slot.uuid = session.uuid;
+    slot.run = session.run_id;
+    slot.host = session.hostname;
+    slot.world_size = session.world_size;
+    slot.restart = session.restart_count;
+    return slot;
   }
 
   // Names the graphs of each session separately.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "client/source/recording_source.h"
 #include "client/source/safetensors_source.h"
@@ -40,6 +41,45 @@ bool IsLabelOfRank(const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<std::string> NotSeenTexts(const Description& about,
+                                      const std::function<bool(const Slot&)>& wants) {
+  std::vector<std::string> texts;
+  for (const NotSeen& one : about.not_seen) {
+    if (!wants(one.of)) continue;
+    texts.push_back((about.sessions.size() > 1 ? one.of.session + ": " : "") + ToText(one.what));
+  }
+  return texts;
+}
+
+std::vector<AbsentRanks> AbsentRanksOf(const Source& source) {
+  constexpr std::uint64_t kMostRanks = 1 << 20;  // a job's own claims are not trusted
+  struct Run {
+    std::set<std::uint64_t> ranks;
+    std::uint64_t world_size = 0;
+  };
+  std::map<std::string, Run> runs;
+  for (const recording::RecordingReader* reader : source.Recordings()) {
+    for (const recording::Session& session : reader->sessions()) {
+      if (session.rank < 0 || session.world_size <= 0) continue;
+      Run& run = runs[session.run_id];
+      run.ranks.insert(static_cast<std::uint64_t>(session.rank));
+      run.world_size = std::max(run.world_size, static_cast<std::uint64_t>(session.world_size));
+    }
+  }
+  std::vector<AbsentRanks> all;
+  for (const auto& [id, run] : runs) {
+    AbsentRanks one{.run = runs.size() > 1 ? id : "",
+                    .present = run.ranks,
+                    .absent = {},
+                    .world_size = run.world_size};
+    for (std::uint64_t rank = 0; rank < std::min(run.world_size, kMostRanks); ++rank) {
+      if (!run.ranks.contains(rank)) one.absent.insert(rank);
+    }
+    if (!one.absent.empty()) all.push_back(std::move(one));
+  }
+  return all;
+}
 
 std::vector<std::string> RecordingsIn(const std::string& folder) {
   std::vector<std::string> recordings;

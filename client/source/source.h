@@ -12,8 +12,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +26,7 @@
 #include "daemon/core/recording/account.h"
 #include "daemon/core/recording/types.h"
 #include "proto/layout/dtype.h"
+#include "proto/layout/not_seen.h"
 
 namespace cgdebug::recording {
 class RecordingReader;
@@ -126,6 +129,12 @@ struct Finding {
   std::string text = {};          // of a mismatch
 };
 
+// What a process wanted to be seen and nobody saw: of one kind.
+struct NotSeen {
+  Slot of;  // tells its process; without a probe
+  layout::NotSeen what;
+};
+
 // What a source is, for `info`.
 struct Description {
   std::string path;
@@ -136,11 +145,17 @@ struct Description {
   std::string head = {};    // of live jobs: which they are and how they are, one a line
   std::vector<std::string> damage = {};  // what was found while reading, in sentences
   std::vector<std::string> unread = {};  // what cannot be read or fetched: why
+  std::vector<NotSeen> not_seen = {};    // what its processes wanted to be seen and nobody saw
   // Which ranks of a live run are in it, and which are not; empty: no ranks.
   std::string ranks = {};
   bool is_growing = false;  // a writer is at work
   bool is_cut_off = false;  // its end is missing: what came after is unknown
 };
+
+// What the wanted processes wanted to be seen and nobody saw, in sentences; empty if nothing. Every
+// answer about completeness is made of these and of the accounts of the slots.
+std::vector<std::string> NotSeenTexts(const Description& about,
+                                      const std::function<bool(const Slot&)>& wants);
 
 // Thread: one at a time; Values are independent. Lifetime: slots() until the end of the source.
 class Source {
@@ -178,6 +193,15 @@ class Source {
   // The recordings it is made of, none for another kind. Lifetime: of the source.
   virtual std::vector<const recording::RecordingReader*> Recordings() const { return {}; }
 };
+
+// A distributed run of which a source lacks ranks.
+struct AbsentRanks {
+  std::string run;  // empty if the source has one run alone
+  std::set<std::uint64_t> present;
+  std::set<std::uint64_t> absent;
+  std::uint64_t world_size = 0;
+};
+std::vector<AbsentRanks> AbsentRanksOf(const Source& source);
 
 // A recording, a safetensors file, or a folder of either; behind a URL, a recording or a folder of
 // them. Fails: anything else; the message says what was looked for.

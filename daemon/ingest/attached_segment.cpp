@@ -366,7 +366,7 @@ void AttachedSegment::EndDrained() {
   draining_ = false;
   const bool exited = view_->ProducerExitedCleanly();
   End(exited ? pipeline::SessionState::kExited : pipeline::SessionState::kDied);
-  if (exited) Release();
+  if (exited && refused_.empty()) Release();  // what was not read stays for another daemon
 }
 
 // Releases the mapping. The sinks have everything in it.
@@ -391,6 +391,31 @@ void AttachedSegment::Abandon() {
 void AttachedSegment::ShowSession() {
   destination_.registry->SetSession(session_, view_->shm_bytes(), view_->step(),
                                     view_->released_unread());
+  ShowNotSeen();
+}
+
+void AttachedSegment::ShowNotSeen() {
+  using layout::NotSeen, layout::NotSeenKind;
+  std::vector<NotSeen> all;
+  if (broken_) {
+    all.push_back({.kind = NotSeenKind::kCutOff, .count = 1});
+  } else {
+    all.push_back(view_->refused_places());
+    all.push_back({.kind = NotSeenKind::kGivenUp, .count = view_->released_unread()});
+  }
+  NotSeen unreadable{.kind = NotSeenKind::kUnreadable, .count = refused_.size()};
+  if (!refused_.empty()) unreadable.reason = refused_.begin()->second.reason;
+  all.push_back(std::move(unreadable));
+  if (SigbusGuard::Hit()) return;
+  for (NotSeen& one : all) {
+    if (one.count == 0) continue;
+    one.name = pipeline::CleanText(one.name);
+    one.reason = pipeline::CleanText(one.reason);
+    NotSeen& told = told_[one.kind];
+    if (told == one) continue;
+    told = one;
+    destination_.sink->NotSeen(session_, one);
+  }
 }
 
 void AttachedSegment::ShowGraphs() {
@@ -400,7 +425,9 @@ void AttachedSegment::ShowGraphs() {
 
 void AttachedSegment::End(pipeline::SessionState state) {
   alive_ = false;
-  if (!broken_) {
+  if (broken_) {
+    ShowNotSeen();
+  } else {
     ShowSession();
     ShowGraphs();
   }
@@ -441,6 +468,7 @@ void AttachedSegment::AddHeads(pipeline::RingHeads* heads) {
   if (!alive_ || broken_) return;
   const SigbusGuard guard;
   ScanDirectory();
+  ShowSession();
   ShowGraphs();
   pipeline::RingHeads mine;
   for (SlotConsumer* slot : graph_order_) {

@@ -100,6 +100,7 @@ class AttachedSegment {
   // Ends the session: the producer is gone and everything it left is read.
   void EndDrained();
   void ShowSession();
+  void ShowNotSeen();
   void ShowGraphs();
   void End(pipeline::SessionState state);
   // Tells the sinks of freezes that nobody has dealt with.
@@ -143,6 +144,7 @@ class AttachedSegment {
   std::uint64_t drain_left_ = 0;  // at most so many snapshots can a dead job have left
   std::size_t empty_passes_ = 0;  // in a row, of a dead job
   std::array<std::uint64_t, layout::kMaxFreezeDevices> seen_freezes_ = {};  // serials
+  std::map<layout::NotSeenKind, layout::NotSeen> told_;                     // to the sinks
   bool alive_ = true;
   bool broken_ = false;
 };

@@ -180,7 +180,7 @@ void SlotConsumer::PrepareAgain() {
 
 pipeline::RingHead SlotConsumer::head() const {
   const layout::SlotHead head = ring_.head();
-  return {slot_, head.accepted, head.replay};
+  return {slot_, head.accepted, head.replay, head.suppressed};
 }
 
 void SlotConsumer::Prepare() {

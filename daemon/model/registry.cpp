@@ -104,6 +104,19 @@ void Registry::SetFinding(const SessionPtr& session, layout::FindingKind kind,
   }
 }
 
+void Registry::SetNotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) {
+  const std::lock_guard lock(mutex_);
+  Session* entry = Find(session);
+  if (entry == nullptr) return;
+  std::vector<layout::NotSeen>& known = entry->record.not_seen;
+  const auto same = std::ranges::find(known, not_seen.kind, &layout::NotSeen::kind);
+  if (same == known.end()) {
+    known.push_back(not_seen);
+  } else {
+    *same = not_seen;
+  }
+}
+
 void Registry::SetReplicas(const SessionPtr& session, const ReplicaCounts& counts) {
   const std::lock_guard lock(mutex_);
   if (Session* entry = Find(session)) entry->record.replicas = counts;

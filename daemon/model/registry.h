@@ -17,6 +17,7 @@
 #include "libprobe/ring/graph_census.h"
 #include "libprobe/ring/slot_ring_reader.h"
 #include "proto/layout/counters.h"
+#include "proto/layout/not_seen.h"
 
 namespace cgdebug::pipeline {
 
@@ -86,6 +87,7 @@ struct SessionRecord {
   FirstNonfinite first_nan;
   FirstNonfinite first_inf;
   ReplicaCounts replicas;
+  std::vector<layout::NotSeen> not_seen;                    // one of each kind; texts are clean
   std::array<std::string, layout::kFindingKinds> findings;  // by FindingKind: SentenceOf()
   // Slots by lane and by why it is not the direct one (layout::Lane, layout::LaneReason).
   std::map<std::pair<std::uint8_t, std::uint8_t>, std::uint64_t> lanes;
@@ -141,6 +143,8 @@ class Registry {
   void SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts);
   // The first of its kind in the session, in words.
   void SetFinding(const SessionPtr& session, layout::FindingKind kind, const std::string& text);
+  // Replaces what is known of its kind.
+  void SetNotSeen(const SessionPtr& session, const layout::NotSeen& not_seen);
   void SetReplicas(const SessionPtr& session, const ReplicaCounts& counts);
   // The slot is no longer shown, but its counters stay in the session's sums.
   void ForgetSlot(const SlotPtr& slot);

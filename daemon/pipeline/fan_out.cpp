@@ -30,6 +30,10 @@ void FanOut::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedb
   for (Sink* sink : sinks_) sink->CloseSlot(slot, last_replay, feedback);
 }
 
+void FanOut::NotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) {
+  for (Sink* sink : sinks_) sink->NotSeen(session, not_seen);
+}
+
 void FanOut::EndSession(const SessionPtr& session, bool died) {
   for (Sink* sink : sinks_) sink->EndSession(session, died);
 }

@@ -21,6 +21,7 @@ class FanOut final : public Sink {
   void Found(const Finding& finding) override;
   void Froze(const RingFreeze& freeze) override;
   void CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) override;
+  void NotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) override;
   void EndSession(const SessionPtr& session, bool died) override;
   void ForgetSession(const SessionPtr& session) override;
   void ForgetSlot(const SlotPtr& slot) override;

@@ -9,6 +9,7 @@
 #include "daemon/pipeline/comparison.h"
 #include "libprobe/ring/slot_ring_reader.h"
 #include "proto/layout/loss_cause.h"
+#include "proto/layout/not_seen.h"
 #include "proto/layout/slot_control.h"
 
 namespace cgdebug::pipeline {
@@ -88,6 +89,9 @@ class Sink {
   // Nothing more comes: the producer ended after replay `last_replay`, or gave the slot up.
   virtual void CloseSlot(const SlotPtr& /*slot*/, std::uint64_t /*last_replay*/,
                          SlotFeedback& /*feedback*/) {}
+  // What the job wanted to be seen and nobody sees; replaces what was said of its kind. Texts are
+  // clean.
+  virtual void NotSeen(const SessionPtr& /*session*/, const layout::NotSeen& /*not_seen*/) {}
   // The producer is gone; `died` means without a clean exit. Its values stay readable until
   // ForgetSession().
   virtual void EndSession(const SessionPtr& /*session*/, bool /*died*/) {}

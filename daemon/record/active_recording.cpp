@@ -1,15 +1,13 @@
 #include "daemon/record/active_recording.h"
 
-#include <signal.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <numeric>
 #include <utility>
 
 #include "daemon/core/base/realtime.h"
 #include "daemon/log.h"
 #include "daemon/record/to_recording.h"
+#include "libprobe/ring/process_origin.h"
 #include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::pipeline {
@@ -49,6 +47,7 @@ ActiveRecording::ActiveRecording(std::uint64_t id, RecordRequest request, Select
       request_(std::move(request)),
       selector_(std::move(selector)),
       started_ns_(RealtimeNs()),
+      owner_ticks_(request_.owner == 0 ? 0 : ring::StartTicks(request_.owner)),
       writer_(std::move(writer)) {}
 
 Result<std::unique_ptr<ActiveRecording>> ActiveRecording::Start(std::uint64_t id,
@@ -87,17 +86,20 @@ RecordingInfo ActiveRecording::info() const {
   return info;
 }
 
-bool ActiveRecording::Wants(const SlotIdentity& slot) const {
-  const SessionIdentity& session = *slot.session;
-  if (request_.to_disk_only && !slot.Has(layout::kActionRecordToDisk)) return false;
+bool ActiveRecording::Wants(const SessionIdentity& session) const {
   if (!request_.sessions.empty() && !request_.sessions.contains(session.uuid)) return false;
   if (!request_.run_id.empty() && session.run_id != request_.run_id) return false;
-  if (request_.rank && session.rank != *request_.rank) return false;
+  return !request_.rank || session.rank == *request_.rank;
+}
+
+bool ActiveRecording::Wants(const SlotIdentity& slot) const {
+  if (request_.to_disk_only && !slot.Has(layout::kActionRecordToDisk)) return false;
+  if (!Wants(*slot.session)) return false;
   // A recording of some rows must not hide what the log does not show.
   if (layout::IsOpGap(slot.op)) return true;
   if (!selector_.Matches(slot.probe)) return false;
   const std::uint64_t graph_id = slot.registration.graph_id;
-  const bool is_named = request_.graphs.contains({session.uuid, graph_id});
+  const bool is_named = request_.graphs.contains({slot.session->uuid, graph_id});
   return request_.which.Matches(graph_id, is_named ? request_.which.graph : slot.graph_label,
                                 slot.shape);
 }
@@ -132,7 +134,8 @@ std::uint32_t ActiveRecording::EveryOf(const SlotIdentity& slot) const {
   return std::max(CommonPeriod(r), 1u);
 }
 
-void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_replay) {
+void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_replay,
+                           std::uint64_t suppressed) {
   if (ending_ || slots_.contains(slot)) return;
   const auto session = SessionId(slot->session);
   if (!session) return;
@@ -147,6 +150,7 @@ void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_
   to.from_ordinal = seen;
   to.from_replay = seen_replay;
   state.from_replay = seen_replay;
+  state.suppressed = state.kept_back = suppressed;
   const auto added = writer_->AddSlot(std::move(to));
   if (!added.ok()) return;
   state.id = *added;
@@ -207,6 +211,14 @@ void ActiveRecording::LoseKeptBack(const SlotPtr& slot, const State& before,
                                layout::WantedUpTo(before.period, before.last_replay);
   if (wanted <= lost) return;
   LoseReplays(slot, LossCause::kStoodStill, wanted - lost, before.last_replay + 1, last_replay);
+  slots_.at(slot).kept_back += wanted - lost;
+}
+
+// Which replays these were nobody knows any more.
+void ActiveRecording::LoseRestKeptBack(const SlotPtr& slot, const State& state) {
+  if (request_.align >= 2 || request_.replays != 0 || state.suppressed <= state.kept_back) return;
+  LoseReplays(slot, LossCause::kStoodStill, state.suppressed - state.kept_back,
+              state.from_replay + 1, std::max(state.last_replay, state.from_replay + 1));
 }
 
 void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison,
@@ -215,6 +227,7 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
   const auto found = slots_.find(snapshot->slot);
   if (found == slots_.end()) return;
   State& state = found->second;
+  state.suppressed = std::max(state.suppressed, suppressed);
   if (state.done || snapshot->ordinal < state.next_ordinal) {
     beyond_ = beyond_ || state.done;
     return;
@@ -302,8 +315,10 @@ void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_replay,
                             std::uint64_t suppressed) {
   const auto found = slots_.find(slot);
   if (found == slots_.end()) return;
-  const State& state = found->second;
-  if (suppressed != 0 && !state.done && !ending_) LoseKeptBack(slot, state, last_replay, 0);
+  State& state = found->second;
+  if (!ending_) state.suppressed = std::max(state.suppressed, suppressed);
+  if (suppressed != 0 && !state.done && !ending_) LoseKeptBack(slot, State(state), last_replay, 0);
+  LoseRestKeptBack(slot, state);
   MarkClosed(slot, found->second, last_replay);
   slots_.erase(found);
 }
@@ -341,12 +356,15 @@ void ActiveRecording::EndAt(const std::vector<RingHead>& heads) {
   if (ending_) return;
   is_late_ = IsLate();
   ending_ = true;
-  std::map<SlotPtr, std::uint64_t> last;
-  for (const RingHead& head : heads) last[head.slot] = head.ordinal;
+  std::map<SlotPtr, const RingHead*> last;
+  for (const RingHead& head : heads) last[head.slot] = &head;
   for (auto& [slot, state] : slots_) {
     const auto head = last.find(slot);
     const std::uint64_t seen = state.next_ordinal - 1;
-    state.until = head == last.end() ? seen : std::max(head->second, seen);
+    state.until = head == last.end() ? seen : std::max(head->second->ordinal, seen);
+    if (head != last.end()) {
+      state.suppressed = std::max(state.suppressed, head->second->suppressed);
+    }
   }
 }
 
@@ -357,9 +375,23 @@ void ActiveRecording::CloseSlots() {
       Account(&state,
               {.last_ordinal = state.until, .cause = LossCause::kUnread, .before_forced = true});
     }
+    LoseRestKeptBack(slot, state);
     MarkClosed(slot, state, state.last_replay);
   }
   slots_.clear();
+}
+
+// Whatever the selection is: which probes it is about is known of the first one alone.
+void ActiveRecording::NotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) {
+  if (!Wants(*session)) return;
+  const auto id = SessionId(session);
+  if (!id) return;
+  recording::Mark mark;
+  mark.kind = recording::MarkKind::kNotSeen;
+  mark.session = *id;
+  mark.not_seen = not_seen;
+  mark.timestamp_ns = RealtimeNs();
+  Note(writer_->AddMark(mark));
 }
 
 void ActiveRecording::EndSession(const SessionPtr& session, bool died) {
@@ -385,7 +417,7 @@ bool ActiveRecording::IsLate() const {
 StopReason ActiveRecording::Over() const {
   const StopReason stopped = writer_->status().stopped;
   if (stopped != StopReason::kNone) return stopped;
-  const bool is_owned = request_.owner != 0 && (kill(request_.owner, 0) == 0 || errno != ESRCH);
+  const bool is_owned = owner_ticks_ != 0 && ring::StartTicks(request_.owner) == owner_ticks_;
   if (!sessions_.empty() && alive_.empty() && !is_owned) return StopReason::kJobEnded;
   // If a client stops the recording, the client gives the reason.
   if (ending_) return is_late_ ? StopReason::kReached : StopReason::kNone;

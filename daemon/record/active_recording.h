@@ -67,13 +67,16 @@ class ActiveRecording {
   recording::RecordingWriter& writer() { return *writer_; }
 
   bool Wants(const SlotIdentity& slot) const;
+  bool Wants(const SessionIdentity& session) const;
   // Whether this recording needs every snapshot of the slot.
   bool NeedsAll(const SlotIdentity& slot) const;
   // Whether it takes any future job, and needs all of its snapshots.
   bool AwaitsJobs() const;
   // `seen`: the last ordinal that came before the recording, of replay `seen_replay` or an
   // earlier one. Requires: Wants().
-  void Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_replay = 0);
+  // `suppressed`: how many replays the live control had kept back by then.
+  void Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_replay = 0,
+            std::uint64_t suppressed = 0);
   // `suppressed`: how many replays the live control has kept back so far. Those that the slot's
   // actions wanted are missing.
   void Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison = nullptr,
@@ -94,6 +97,7 @@ class ActiveRecording {
   // Writes down where the recording ends in each slot. What was not read up to there is lost.
   void CloseSlots();
   void Flush() { Note(writer_->Flush()); }
+  void NotSeen(const SessionPtr& session, const layout::NotSeen& not_seen);
   void EndSession(const SessionPtr& session, bool died);
 
   // Whether its time is over, but EndAt() was not called yet.
@@ -114,6 +118,8 @@ class ActiveRecording {
     std::uint64_t last_replay = 0;   // every replay up to it is accounted for
     std::uint64_t from_replay = 0;   // replays up to it came before
     std::uint64_t until = kNoEnd;    // the last ordinal that it takes
+    std::uint64_t suppressed = 0;    // as the slot's head said last
+    std::uint64_t kept_back = 0;     // of these, the ones that are accounted for or came before
     bool last_forced = false;        // the snapshot before was wanted by the live control
     bool in_body = false;            // of a conditional node: any number of snapshots a replay
     bool has_last = false;           // it has a snapshot of the last replay that was asked for
@@ -136,6 +142,8 @@ class ActiveRecording {
   // `before`: as the slot's state was at the snapshot before.
   void LoseKeptBack(const SlotPtr& slot, const State& before, std::uint64_t last_replay,
                     std::uint64_t lost);
+  // Counts what the head says was kept back and no period told of.
+  void LoseRestKeptBack(const SlotPtr& slot, const State& state);
   std::uint32_t EveryOf(const SlotIdentity& slot) const;
   void MarkClosed(const SlotPtr& slot, const State& state, std::uint64_t last_replay);
   std::optional<std::uint32_t> SessionId(const SessionPtr& session);
@@ -145,6 +153,8 @@ class ActiveRecording {
   const RecordRequest request_;
   const Selector selector_;
   const std::int64_t started_ns_;
+  // When request().owner began, which tells it from a later process of that number; 0: no owner.
+  const std::uint64_t owner_ticks_;
   const Clock::time_point started_ = Clock::now();
   std::unique_ptr<recording::RecordingWriter> writer_;
   std::map<SlotPtr, State> slots_;

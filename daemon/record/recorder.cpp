@@ -141,7 +141,11 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
       const auto head = head_of.find(slot);
       const bool is_known = head != head_of.end() && head->second.ordinal >= state.seen;
       recording->Open(slot, is_known ? head->second.ordinal : state.seen,
-                      is_known ? head->second.replay : 0);
+                      is_known ? head->second.replay : 0,
+                      head != head_of.end() ? head->second.suppressed : 0);
+    }
+    for (const auto& [session, kinds] : not_seen_) {
+      for (const auto& [kind, one] : kinds) recording->NotSeen(session, one);
     }
     active_.push_back(recording);
     RecordingsChanged();
@@ -286,6 +290,7 @@ void Recorder::StartToDisk(const SlotPtr& slot) {
   }
   Log("sinks")->info("session {} ({}) is recorded into {}", session.key, session.label,
                      (*started)->request().directory);
+  for (const auto& [kind, one] : not_seen_[slot->session]) (*started)->NotSeen(slot->session, one);
   active_.push_back(*std::move(started));
 }
 
@@ -339,8 +344,16 @@ void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFee
   FlushActive();
 }
 
+void Recorder::NotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) {
+  const std::scoped_lock lock(mutex_);
+  not_seen_[session][not_seen.kind] = not_seen;
+  for (const Active& recording : active_) recording->NotSeen(session, not_seen);
+  FlushActive();
+}
+
 void Recorder::EndSession(const SessionPtr& session, bool died) {
   const std::scoped_lock lock(mutex_);
+  not_seen_.erase(session);
   // If its memory was cut off, slots were not closed.
   std::erase_if(open_slots_, [&](const auto& open) { return open.first->session == session; });
   to_disk_.erase(session->uuid);

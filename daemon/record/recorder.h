@@ -63,6 +63,7 @@ class Recorder final : public Sink {
   void Lose(const Gap& gap) override;
   void Found(const Finding& finding) override;
   void CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) override;
+  void NotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) override;
   void EndSession(const SessionPtr& session, bool died) override;
   // After this, everything consumed so far is in the page cache.
   void Flush() override;
@@ -97,6 +98,8 @@ class Recorder final : public Sink {
   std::vector<Active> active_;
   std::vector<Active> finishing_;  // no longer active_, not yet ended_
   std::map<SlotPtr, OpenSlotState> open_slots_;
+  // Of sessions that have not ended.
+  std::map<SessionPtr, std::map<layout::NotSeenKind, layout::NotSeen>> not_seen_;
   ring::SharedMark mark_{ring::MarkKind::kRecorder};
   std::map<std::string, SessionPtr> to_disk_;  // jobs that a recording was started for, by uuid
   std::deque<RecordingInfo> ended_;

@@ -50,8 +50,9 @@ struct RingContent {
 // How far a job has written one ring.
 struct RingHead {
   SlotPtr slot;
-  std::uint64_t ordinal = 0;  // of the newest committed entry
-  std::uint64_t replay = 0;   // replays seen
+  std::uint64_t ordinal = 0;     // of the newest committed entry
+  std::uint64_t replay = 0;      // replays seen
+  std::uint64_t suppressed = 0;  // as SlotHead
 };
 using RingHeads = std::vector<RingHead>;
 

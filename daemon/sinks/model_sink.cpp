@@ -87,6 +87,11 @@ void ModelSink::CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_repl
   next_->CloseSlot(slot, last_replay, feedback);
 }
 
+void ModelSink::NotSeen(const pipeline::SessionPtr& session, const layout::NotSeen& not_seen) {
+  registry_->SetNotSeen(session, not_seen);
+  next_->NotSeen(session, not_seen);
+}
+
 void ModelSink::EndSession(const pipeline::SessionPtr& session, bool died) {
   next_->EndSession(session, died);
   registry_->EndSession(session,

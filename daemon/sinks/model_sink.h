@@ -35,6 +35,7 @@ class ModelSink final : public pipeline::Sink {
   void Froze(const pipeline::RingFreeze& freeze) override;
   void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_replay,
                  pipeline::SlotFeedback& feedback) override;
+  void NotSeen(const pipeline::SessionPtr& session, const layout::NotSeen& not_seen) override;
   void EndSession(const pipeline::SessionPtr& session, bool died) override;
   void ForgetSession(const pipeline::SessionPtr& session) override;
   void ForgetSlot(const pipeline::SlotPtr& slot) override;

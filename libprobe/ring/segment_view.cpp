@@ -361,26 +361,24 @@ SegmentView::Freeze SegmentView::freeze(std::uint32_t device) const {
   return freeze;
 }
 
-const layout::NotSeen& SegmentView::shared_not_seen() const {
-  return *reinterpret_cast<const layout::NotSeen*>(control_.data() + layout::kNotSeenOffset);
+const layout::NotSeenBlock& SegmentView::shared_not_seen() const {
+  return *reinterpret_cast<const layout::NotSeenBlock*>(control_.data() + layout::kNotSeenOffset);
 }
 
-std::uint64_t SegmentView::not_seen_calls() const {
-  return LoadAcquire(shared_not_seen().refused_calls);
-}
-
-SegmentView::NotSeen SegmentView::not_seen() const {
-  const layout::NotSeen& shared = shared_not_seen();
-  NotSeen not_seen;
-  not_seen.calls = LoadAcquire(shared.refused_calls);
-  not_seen.places = LoadRelaxed(shared.refused_places);
+layout::NotSeen SegmentView::refused_places() const {
+  const layout::NotSeenBlock& shared = shared_not_seen();
+  layout::NotSeen refused{.kind = layout::NotSeenKind::kRefused};
+  refused.calls = LoadAcquire(shared.refused_calls);
+  if (refused.calls == 0) return refused;
+  refused.count = std::max<std::uint64_t>(LoadRelaxed(shared.refused_places), 1);
+  refused.of = LoadRelaxed(shared.wanted_places);
   const std::uint64_t first_untrusted = LoadAcquire(shared.first);
-  if (first_untrusted == 0) return not_seen;
-  not_seen.name.resize(std::min(layout::NameBytesOf(first_untrusted), sizeof(shared.name)));
-  not_seen.reason.resize(std::min(layout::ReasonBytesOf(first_untrusted), sizeof(shared.reason)));
-  CopyShared(not_seen.name.data(), shared.name, not_seen.name.size());
-  CopyShared(not_seen.reason.data(), shared.reason, not_seen.reason.size());
-  return not_seen;
+  if (first_untrusted == 0) return refused;
+  refused.name.resize(std::min(layout::NameBytesOf(first_untrusted), sizeof(shared.name)));
+  refused.reason.resize(std::min(layout::ReasonBytesOf(first_untrusted), sizeof(shared.reason)));
+  CopyShared(refused.name.data(), shared.name, refused.name.size());
+  CopyShared(refused.reason.data(), shared.reason, refused.reason.size());
+  return refused;
 }
 
 layout::ThawLine* SegmentView::thaw_line(std::uint32_t device) const {

@@ -15,6 +15,7 @@
 #include "libprobe/ring/segment_names.h"
 #include "libprobe/ring/shared_file.h"
 #include "libprobe/ring/slot_ring_reader.h"
+#include "proto/layout/not_seen.h"
 #include "proto/layout/segment_layout.h"
 
 namespace cgdebug::ring {
@@ -53,15 +54,8 @@ class SegmentView {
   std::uint64_t activity() const;  // changes when anything was committed or registered
   std::int64_t step() const;
   std::uint64_t released_unread() const;  // entries the producer gave up before they were read
-  // What the producer wanted to be seen and is not.
-  struct NotSeen {
-    std::uint64_t places = 0;
-    std::uint64_t calls = 0;
-    std::string name;    // of the first
-    std::string reason;  // of the first
-  };
-  std::uint64_t not_seen_calls() const;
-  NotSeen not_seen() const;
+  // What the producer could not watch.
+  layout::NotSeen refused_places() const;
   std::uint32_t slot_count() const;
   std::uint64_t shm_bytes() const;  // control file and the extents opened so far
 
@@ -154,7 +148,7 @@ class SegmentView {
                     const std::string& what, std::string* reason);
   layout::OpLogRow* SharedRow(const layout::SlotFacts& registration, std::size_t row);
   layout::ProducerLine* producer() const;
-  const layout::NotSeen& shared_not_seen() const;
+  const layout::NotSeenBlock& shared_not_seen() const;
   layout::ConsumerLine* consumer() const;
 
   SharedFile control_;

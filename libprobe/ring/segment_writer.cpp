@@ -138,8 +138,8 @@ SegmentWriter::SegmentWriter(const Identity& identity)
 layout::ProducerLine* SegmentWriter::producer() const {
   return reinterpret_cast<layout::ProducerLine*>(control_.data() + layout::kProducerLineOffset);
 }
-layout::NotSeen* SegmentWriter::not_seen() const {
-  return reinterpret_cast<layout::NotSeen*>(control_.data() + layout::kNotSeenOffset);
+layout::NotSeenBlock* SegmentWriter::not_seen() const {
+  return reinterpret_cast<layout::NotSeenBlock*>(control_.data() + layout::kNotSeenOffset);
 }
 const layout::ConsumerLine* SegmentWriter::consumer() const {
   return reinterpret_cast<const layout::ConsumerLine*>(control_.data() +

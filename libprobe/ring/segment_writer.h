@@ -95,7 +95,7 @@ class SegmentWriter {
   }
 
   layout::ProducerLine* producer() const;
-  layout::NotSeen* not_seen() const;
+  layout::NotSeenBlock* not_seen() const;
   const layout::ConsumerLine* consumer() const;
   const layout::Refusal* refusals() const;
   ReaderGate* gate() { return &gate_; }

@@ -2,7 +2,7 @@
 //
 //   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, RoomRequest, FreezeLine[]
 //                                      | ConsumerLine, ReaderName, ThawLine[] | FindingText[]
-//                                      | NotSeen | refusals | directory
+//                                      | NotSeenBlock | refusals | directory
 //   /dev/shm/cgdebug-<uid>-<uuid>.1    ExtentHeader | slot blocks, expected tensors,
 //                                      tables of op logs, the table of graphs
 //   /dev/shm/cgdebug-<uid>-<uuid>.2    ...
@@ -142,15 +142,16 @@ static_assert(sizeof(FindingText) == 1024);
 // What the job asked to see and nobody can: it needs no room for a slot, which is what is missing
 // when a place is refused. Written by the producer's host code only, with store-release of `first`
 // after the texts, which never change.
-struct alignas(kCacheLineBytes) NotSeen {
+struct alignas(kCacheLineBytes) NotSeenBlock {
   std::uint64_t refused_places;  // probes, modules and the like that were refused at least once
   std::uint64_t refused_calls;   // of them, that left no snapshot
   std::uint64_t first;           // NotSeenFirst() of the first one; 0 = none
-  std::uint64_t reserved[29];    // for other words of this account; 0 = nothing to tell
+  std::uint64_t wanted_places;   // those, and the probes that have had a slot
+  std::uint64_t reserved[28];    // for other words of this account; 0 = nothing to tell
   char name[512];                // UTF-8, not terminated
   char reason[1280];             // UTF-8, not terminated
 };
-static_assert(sizeof(NotSeen) == 2048);
+static_assert(sizeof(NotSeenBlock) == 2048);
 constexpr std::uint64_t NotSeenFirst(std::uint32_t name_bytes, std::uint32_t reason_bytes) {
   return std::uint64_t{1} << 63 | std::uint64_t{name_bytes} << 32 | reason_bytes;
 }
@@ -239,7 +240,7 @@ inline constexpr std::size_t kDirectoryOffset = kRefusalsOffset + kRefusals * si
 static_assert(kFreezeLineOffset + kMaxFreezeDevices * sizeof(FreezeLine) <= kConsumerLineOffset);
 static_assert(kThawLineOffset + kMaxFreezeDevices * sizeof(ThawLine) <= kFindingTextOffset);
 static_assert(kFindingTextOffset + kFindingKinds * sizeof(FindingText) <= kNotSeenOffset);
-static_assert(kNotSeenOffset + sizeof(NotSeen) <= kRefusalsOffset);
+static_assert(kNotSeenOffset + sizeof(NotSeenBlock) <= kRefusalsOffset);
 inline constexpr std::size_t kControlBytes = kDirectoryOffset + kMaxSlots * sizeof(DirectoryEntry);
 // How much of a control file is backed by memory when its directory had room for so many entries.
 constexpr std::size_t ControlBytesFor(std::uint32_t slots) {

@@ -57,7 +57,8 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
     Ranks of other machines are compared by `cgdebug-cli ranks`, which reads their recordings.
 
     Waits for the GPU, and for cgdebug-daemon to read everything. A `NotCheckedError` if it does not
-    within `timeout` seconds, if snapshots were lost, if `cgdebug-cli set` turned a probe off or a
+    within `timeout` seconds, if something was to be watched and could not be, such as modules for
+    which /dev/shm has no room, if snapshots were lost, if `cgdebug-cli set` turned a probe off or a
     trigger had stopped its ring for some replays, if nobody has looked at the values of a ring in
     device memory, which has neither `TensorStats` nor a trigger other than "mismatch" (unless `on`
     is "compare"), or, with "compare" and "replica", if something could not be compared.
@@ -66,7 +67,8 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
         raise ValueError(f'cgdebug.check: on is a text such as "nan,inf", not {on!r}')
     kinds = (wanted() if on is None else kinds_of(on, "cgdebug.check: on")) or ["nan"]
     probe = _native.probe_module()
-    if probe is None or probe.session() is None:
+    not_seen = None if probe is None else probe.not_seen()
+    if not_seen is None and (probe is None or probe.session() is None):
         raise NotCheckedError(
             "cgdebug.check: no probe of this process has seen a tensor. `explain()` of a watch and "
             "`status()` of a probe say why"
@@ -75,6 +77,8 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
     deadline = time.monotonic() + timeout
     everything, lost, left_out, not_compared, unseen = probe.await_read(timeout)
     raise_if_found(kinds, 0.0)
+    if not_seen := probe.not_seen():
+        raise NotCheckedError(f"cgdebug.check: {not_seen}. `explain()` of a watch names them all")
     if not everything:
         problem = _native.daemon_problem() or "type: cgdebug-cli status"
         raise NotCheckedError(

@@ -11,6 +11,7 @@
 #include "cgdebug/probe.h"
 #include "libprobe/op_log.h"
 #include "libprobe/tensor_part.h"
+#include "proto/layout/not_seen.h"
 #include "python/src/gil.h"
 
 namespace py = pybind11;
@@ -503,7 +504,13 @@ PYBIND11_MODULE(_probe, module) {
              py::arg("is_new_place"), py::call_guard<WithoutGil>());
   module.def("not_seen", [] {
     const NotSeenCounts counts = NotSeenSoFar();
-    return std::tuple(counts.places, counts.calls, Text(counts.name), Text(counts.reason));
+    const layout::NotSeen refused{.kind = layout::NotSeenKind::kRefused,
+                                  .count = counts.places,
+                                  .of = counts.wanted,
+                                  .calls = counts.calls,
+                                  .name = counts.name,
+                                  .reason = counts.reason};
+    return counts.calls == 0 ? py::object(py::none()) : Text(layout::ToText(refused));
   });
   module.def(
       "await_read",

@@ -76,15 +76,15 @@ TEST(SmallShm, WhatIsNotSeenIsCountedInTheControlFileAndWithoutOneInTheProcess) 
     line.Send("2:" + counts() + (CurrentSession() ? " shown" : ""));
     std::string reason;
     const auto view = ring::SegmentView::Attach(CurrentSession()->name, &reason);
-    const auto shown = view->not_seen();
-    line.Send("3:" + std::to_string(shown.places) + " " + std::to_string(shown.calls) + " " +
-              shown.name + " " + shown.reason);
+    Probe small("small", Always(4));
+    (void)Observe(small, {1});
+    line.Send("3:" + layout::ToText(view->refused_places()));
   });
   SKIP_WITHOUT_SHM(lines);
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[0], "1:1 1 first");
   EXPECT_EQ(lines[1], "2:2 5 first shown");
-  EXPECT_EQ(lines[2], "3:2 5 first too small");
+  EXPECT_EQ(lines[2], "3:2 of 3 probes are not watched, the first first (5 calls): too small");
 }
 
 TEST(SmallShm, ARingThatDoesNotFitIsRefusedWithItsSizeAndARemedyAndSmallOnesGoOn) {

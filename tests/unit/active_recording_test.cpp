@@ -404,14 +404,55 @@ TEST_F(Recorded, WantedReplaysThatTheLiveControlKeptBackAreMissing) {
   }
 }
 
-TEST_F(Recorded, ReplaysBesideThoseThatTheLiveControlAskedForAreNotMissing) {
+TEST_F(Recorded, WhatTheLiveControlKeptBackIsMissingWhateverItAskedForInstead) {
   Start();
-  suppressed_ = 100;
   Replay(1);
-  Replay(11, /*forced=*/true, /*ordinal=*/2);
-  Replay(21, /*forced=*/true, /*ordinal=*/3);
-  recording_->Close(slot_, 30, suppressed_);
+  suppressed_ = 19;  // off, then full
+  Replay(21, /*forced=*/true, /*ordinal=*/2);
+  Replay(22, /*forced=*/true, /*ordinal=*/3);
+  recording_->Close(slot_, 22, suppressed_);
+  const auto reader = Read();
+  EXPECT_EQ(Lost(*reader), 19u);
+  EXPECT_FALSE(reader->complete());
+}
+
+TEST_F(Recorded, WhatWasKeptBackBeforeItBeganIsNotMissing) {
+  Start();
+  SlotIdentity other = *slot_;
+  other.index = 7;
+  slot_ = std::make_shared<const SlotIdentity>(other);
+  recording_->Open(slot_, 0, 0, /*suppressed=*/19);
+  suppressed_ = 19;
+  Replay(1);
+  recording_->Close(slot_, 1, suppressed_);
   EXPECT_EQ(Lost(*Read()), 0u);
+}
+
+TEST_F(Recorded, WhatWasToBeSeenAndNobodySawIsInItAndTheLastWordOfAKindCounts) {
+  Start();
+  Replay(1);
+  layout::NotSeen refused{.count = 1, .of = 2, .calls = 1, .name = "y", .reason = "no room"};
+  recording_->NotSeen(session_, refused);
+  refused.calls = 7;
+  recording_->NotSeen(session_, refused);
+  recording_->Close(slot_, 1);
+  const auto reader = Read();
+  EXPECT_FALSE(reader->complete());
+  EXPECT_EQ(reader->marks().back().kind, recording::MarkKind::kSlotClosed);
+  std::vector<layout::NotSeen> told;
+  for (const recording::Mark& mark : reader->marks()) {
+    if (mark.not_seen) told.push_back(*mark.not_seen);
+  }
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told.back(), refused);
+  EXPECT_EQ(ToText(told.back()), "1 of 2 probes is not watched, y (7 calls): no room");
+}
+
+TEST_F(Recorded, TheEndOfASlotIsUnknownIfTheMemoryOfItsJobWasCutOff) {
+  Start();
+  Replay(1);
+  recording_->EndSession(session_, /*died=*/true);
+  EXPECT_FALSE(Read()->AccountOf(0).is_end_known);
 }
 
 TEST_F(Recorded, OnlyThePeriodsReplaysAreMissingIfTheyWereKeptBack) {

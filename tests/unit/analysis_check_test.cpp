@@ -211,6 +211,35 @@ TEST(Check, SaysWhatIsMissingInsteadOfNothingFound) {
   EXPECT_FALSE(CheckOf(damaged).complete());
 }
 
+TEST(Check, LooksAtEveryGraphOfEveryRank) {
+  MemorySource source;
+  for (const int rank : {0, 1}) {
+    for (const std::string probe : {"a", "b", "c"}) {
+      const std::size_t slot = source.AddSlot(probe, {1});
+      source.Slots()[slot].rank = rank;
+      const bool is_killed = rank == 1 && probe != "a";
+      for (std::uint64_t replay = 1; replay <= (is_killed ? 3 : 4); ++replay) {
+        source.Add(slot, replay, {static_cast<float>(replay)});
+      }
+    }
+  }
+  const Check check = CheckOf(source);
+  EXPECT_FALSE(check.complete());
+  EXPECT_THAT(CheckText(source, check),
+              AllOf(HasSubstr("incomplete: 1 of 3 probes in replay 4"),
+                    HasSubstr("missing: rank 1: replay 4 has no snapshot of b, c")));
+}
+
+TEST(Check, WhatNobodySawIsMissing) {
+  MemorySource source = Healthy();
+  source.description.not_seen = {{{}, {.count = 2, .of = 5, .calls = 9, .reason = "no room"}}};
+  const Check check = CheckOf(source);
+  EXPECT_FALSE(check.complete());
+  EXPECT_THAT(CheckText(source, check),
+              AllOf(HasSubstr("inconclusive"),
+                    HasSubstr("missing: 2 of 5 probes are not watched (9 calls): no room")));
+}
+
 TEST(Check, ValuesThatDoNotMatchTheirHashAreMissingAndNotFoundToBeGood) {
   MemorySource source = Healthy();
   source.damaged.insert(1);

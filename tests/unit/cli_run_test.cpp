@@ -70,6 +70,29 @@ TEST(RunExitCode, NothingFoundOverAGapIsInconclusive) {
               HasSubstr("but snapshots were left out: a probe was turned off"));
 }
 
+TEST(RunExitCode, WhatNobodySawIsNoSuccessWhateverWasAskedFor) {
+  RunSummary summary = HealthyRun();
+  summary.sessions[1].not_seen = {
+      {.count = 2, .of = 3, .calls = 8, .name = "fwd/bad", .reason = "/dev/shm is too small"}};
+  EXPECT_EQ(ExitCodeOf(summary, {}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
+  const std::string text = SummaryText(summary, {.nan = true}, Style());
+  EXPECT_THAT(text, HasSubstr("rank 1: 2 of 3 probes are not watched, the first fwd/bad (8 calls): "
+                              "/dev/shm is too small."));
+  EXPECT_THAT(text, HasSubstr("snapshots of probes were not looked at: exit 3"));
+  EXPECT_THAT(SummaryText(summary, {}, Style()),
+              HasSubstr("Not all that was to be seen was seen: exit 3"));
+  summary.sessions[0].first_nan = First("x", 3);
+  EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitFound);
+}
+
+TEST(RunExitCode, ADaemonThatDoesNotAnswerIsNoSuccess) {
+  RunSummary summary;
+  summary.is_unreachable = true;
+  EXPECT_EQ(ExitCodeOf(summary, {}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
+}
+
 TEST(RunExitCode, ARingInDeviceMemoryThatNobodyHasLookedAtIsNotAPass) {
   RunSummary summary = HealthyRun();
   summary.sessions[0].unseen_probes = 5;

@@ -136,10 +136,11 @@ TEST(Layout, LinesOfTheControlFileAreFrozen) {
   EXPECT_EQ(kFindingTextOffset, 12288u);
   EXPECT_EQ(offsetof(FindingText, text), 32u);
   EXPECT_EQ(kNotSeenOffset, 16384u);
-  EXPECT_EQ(offsetof(NotSeen, refused_calls), 8u);
-  EXPECT_EQ(offsetof(NotSeen, first), 16u);
-  EXPECT_EQ(offsetof(NotSeen, name), 256u);
-  EXPECT_EQ(offsetof(NotSeen, reason), 768u);
+  EXPECT_EQ(offsetof(NotSeenBlock, refused_calls), 8u);
+  EXPECT_EQ(offsetof(NotSeenBlock, first), 16u);
+  EXPECT_EQ(offsetof(NotSeenBlock, wanted_places), 24u);
+  EXPECT_EQ(offsetof(NotSeenBlock, name), 256u);
+  EXPECT_EQ(offsetof(NotSeenBlock, reason), 768u);
   EXPECT_EQ(offsetof(DeviceWindow, checksum), 8u);
   EXPECT_EQ(offsetof(WindowRequest, order), 8u);
   EXPECT_EQ(offsetof(DirectoryEntry, word), 0u);

@@ -138,8 +138,9 @@ void Drain(client::Client* client, const std::string& run_id, std::int64_t since
   while (true) {
     // A short job may have ended before the daemon found its segment.
     const Result<bool> synced = live::Sync(*client);
-    summary->sessions = SessionsOf(client, run_id, since_ns);
+    if (synced.ok()) summary->sessions = SessionsOf(client, run_id, since_ns);
     summary->complete = synced.ok() && *synced;
+    summary->is_unreachable = !synced.ok();
     if (!synced.ok()) return;
     for (const live::Session& session : summary->sessions) {
       if (session.state == live::SessionState::kAlive) summary->complete = false;
@@ -150,6 +151,17 @@ void Drain(client::Client* client, const std::string& run_id, std::int64_t since
     if (summary->complete || steady_clock::now() - start > kDrainTimeout) return;
     std::this_thread::sleep_for(kPoll);
   }
+}
+
+// If the daemon is gone, the next one reads what the job left. Starts none.
+bool FindNextDaemon(client::Client* client, const client::ConnectOptions& connect) {
+  if (client->last_failure() == client::Failure::kTimeout) return false;  // it hangs
+  const auto deadline = steady_clock::now() + kDrainTimeout;
+  while (!client->Connect(connect).ok()) {
+    if (steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return true;
 }
 
 std::set<std::string> KeysOf(const RunSummary& summary) {
@@ -345,15 +357,26 @@ std::uint64_t StartRecording(Context& context, const RunOptions& options, const 
 
 // A recording that has ended already, with its last job, is reported as well.
 int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
-                  const std::set<std::string>& sessions) {
+                  const std::set<std::string>& sessions, bool is_all_unseen) {
   const auto stopped =
       live::StopRecording(context.client(), std::to_string(id), /*job_ended=*/true);
   if (!stopped.ok()) return context.Fail(stopped.error());
   const live::Recording& recording = stopped->front();
+  if (recording.slot_count == 0 && is_all_unseen) return kExitInconclusive;  // as was said
   if (recording.slot_count == 0 && recording.error.empty() && recording.lost == 0) {
     return FailNothingRecorded(context, options, sessions);
   }
   return ReportRecording(context, recording, WhyMissing(options));
+}
+
+// The recording is the daemon's: what it had written is there, and nobody writes the rest.
+int FailDaemonGone(const Context& context, const RunOptions& options) {
+  return context.Fail(
+      kExitInconclusive,
+      fmt::format(
+          "the daemon that recorded the job has ended or hangs, so the end of the recording "
+          "is missing. Type: cgdebug-cli info {}",
+          options.output.empty() ? "runs" : ShellWord(options.output)));
 }
 
 int RunJob(Context& context, const RunOptions& options) {
@@ -415,7 +438,7 @@ int RunJob(Context& context, const RunOptions& options) {
   if (!started.ok()) {
     context.Say(started.error().message);
     // Without this it would wait for a job that never comes, and keep the daemon running.
-    if (recording != 0) StopRecording(context, options, recording, {});
+    if (recording != 0) StopRecording(context, options, recording, {}, false);
     upload.Wait();
     return job.exit_code();
   }
@@ -426,9 +449,14 @@ int RunJob(Context& context, const RunOptions& options) {
   RunSummary summary;
   summary.job_exit_code = job.exit_code();
   summary.job_signal = job.signal();
+  summary.is_watched = !options.watch.empty();
   Drain(&context.client(), run_id, since_ns, &summary);
+  const bool is_first_daemon = !summary.is_unreachable;
+  if (!is_first_daemon && FindNextDaemon(&context.client(), connect)) {
+    Drain(&context.client(), run_id, since_ns, &summary);
+  }
   const std::set<std::string> keys = KeysOf(summary);
-  LookAtProbes(&context.client(), keys, &summary);
+  if (!summary.is_unreachable) LookAtProbes(&context.client(), keys, &summary);
   if (watch) {
     watch->WaitUntilSeen(keys, summary.complete ? kDrainTimeout : milliseconds(0));
     watch->Stop();
@@ -440,7 +468,9 @@ int RunJob(Context& context, const RunOptions& options) {
   Report(context, summary, options, *fail_on);
   const int code = ExitCodeOf(summary, *fail_on);
   if (recording == 0) return code;
-  const int recorded = StopRecording(context, options, recording, keys);
+  const int recorded =
+      is_first_daemon ? StopRecording(context, options, recording, keys, !summary.NotSeen().empty())
+                      : FailDaemonGone(context, options);
   const bool is_uploaded = upload.Wait();
   if (code != kExitOk || recorded != kExitOk) return code != kExitOk ? code : recorded;
   return is_uploaded ? kExitOk : kExitInconclusive;

@@ -193,6 +193,7 @@ std::string ReplicasText(const live::JobRanks& job, const Style& style) {
 std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const Style& style) {
   const layout::Counters sum = job.Counted();
   std::uint64_t probes = 0, nonfinite = 0, failed = 0;
+  const std::vector<std::string> not_seen = NotSeenTexts(job.sessions);
   for (const live::Session* session : job.sessions) {
     probes += session->probes;
     nonfinite += session->nonfinite_probes;
@@ -203,11 +204,14 @@ std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const 
   out += fmt::format("{}    {}\n", style.Bold("rings"), RingsText(job, style));
   out += fmt::format("{}   {}", style.Bold("probes"), probes);
   out += nonfinite > 0 ? style.Red(fmt::format("  {} saw NaN or Inf", nonfinite))
-         : sum.lost() == 0 && sum.consumed >= sum.produced
+         : sum.lost() == 0 && sum.consumed >= sum.produced && not_seen.empty()
              ? "  all finite"
              : "  none saw NaN or Inf, in what was read";
   if (failed > 0) out += style.Red(fmt::format("  {} failed a comparison", failed));
   out += "\n";
+  for (const std::string& text : not_seen) {
+    out += fmt::format("{} {}\n", style.Bold("not seen"), style.Yellow(Printable(text)));
+  }
   if (const std::string lanes = LanesText(job); !lanes.empty()) {
     out += fmt::format("{}    {}\n", style.Bold("lanes"), lanes);
   }

@@ -378,6 +378,11 @@ int RunFile(Context& context, const std::string& path) {
   const source::Description description = source->Describe();
   std::map<std::pair<int, std::string>, Trail> trails;  // by rank and session
   std::vector<std::string> missing = description.unread;
+  for (std::string& text : NotSeenTexts(description, [&](const source::Slot& process) {
+         return context.ranks.Contains(process.rank);
+       })) {
+    missing.push_back(std::move(text));
+  }
   for (std::size_t i = 0; i < source->slots().size(); ++i) {
     const source::Slot& slot = source->slots()[i];
     if (slot.in_body || layout::IsOpGap(slot.op) || !context.ranks.Contains(slot.rank)) continue;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char* kIndent = "\n         ";
 constexpr std::size_t kUnseenNames = 4;
+constexpr std::size_t kNotSeenLines = 4;
 
 std::string Plural(std::uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", FormatGrouped(count), noun, count == 1 ? "" : "s");
@@ -161,6 +162,12 @@ std::uint64_t RunSummary::UnseenProbes() const {
   return Sum(*this, [](const live::Session& session) { return session.unseen_probes; });
 }
 
+std::vector<std::string> RunSummary::NotSeen() const {
+  std::vector<const live::Session*> all;
+  for (const live::Session& session : sessions) all.push_back(&session);
+  return live::NotSeenTexts(all);
+}
+
 live::ReplicaCounts RunSummary::Replicas() const {
   live::ReplicaCounts sum;
   for (const live::Session& session : sessions) {
@@ -175,12 +182,15 @@ live::ReplicaCounts RunSummary::Replicas() const {
 
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (summary.job_exit_code != 0) return summary.job_exit_code;
-  if (!fail_on.any()) return kExitOk;
   if (HasFound(summary, fail_on)) return kExitFound;
-  if (summary.sessions.empty() && summary.complete) return kExitNoMatch;
-  if (summary.LostSnapshots() > 0 || summary.LeftOut() > 0 || !summary.complete) {
-    return kExitInconclusive;
+  if (!summary.NotSeen().empty() || summary.is_unreachable) return kExitInconclusive;
+  if (!fail_on.any() && summary.is_watched && summary.sessions.empty() && summary.complete) {
+    return kExitNoMatch;
   }
+  if (!fail_on.any()) return kExitOk;
+  if (!summary.complete) return kExitInconclusive;
+  if (summary.sessions.empty()) return kExitNoMatch;
+  if (summary.LostSnapshots() > 0 || summary.LeftOut() > 0) return kExitInconclusive;
   if (fail_on.compare && summary.not_compared_probes > 0) return kExitInconclusive;
   if (LacksLooks(summary, fail_on) || LacksReplicas(summary, fail_on)) return kExitInconclusive;
   return kExitOk;
@@ -229,6 +239,13 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
         "...",
         kIndent);
   }
+  const std::vector<std::string> not_seen = summary.NotSeen();
+  for (std::size_t i = 0; i < std::min(not_seen.size(), kNotSeenLines); ++i) {
+    text += kIndent + style.Yellow(Printable(not_seen[i]) + ".");
+  }
+  if (not_seen.size() > kNotSeenLines) {
+    text += fmt::format("{}and {} more like these", kIndent, not_seen.size() - kNotSeenLines);
+  }
   if (!summary.complete && !summary.sessions.empty()) {
     text +=
         kIndent + style.Yellow("The daemon has not read everything yet: these numbers may grow.");
@@ -237,9 +254,12 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   for (const std::string& sentence : Sentences(summary, fail_on)) {
     text += fmt::format("{}--fail-on: {}", kIndent, style.Red(Printable(sentence)));
   }
-  if (summary.job_exit_code == 0 && code == kExitInconclusive) {
+  if (code == kExitInconclusive && !fail_on.any()) {
+    text += fmt::format("{}Not all that was to be seen was seen: exit {}.", kIndent, code);
+  } else if (summary.job_exit_code == 0 && code == kExitInconclusive) {
     const std::string_view why =
-        summary.LostSnapshots() > 0 || !summary.complete ? "are missing"
+        !not_seen.empty()                                  ? "of probes were not looked at"
+        : summary.LostSnapshots() > 0 || !summary.complete ? "are missing"
         : summary.LeftOut() > 0 ? "were left out: a probe was turned off (cgdebug-cli set), or "
                                   "a trigger had stopped its ring"
         : LacksLooks(summary, fail_on) ? "were not looked at"
@@ -292,6 +312,8 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
   if (summary.sessions.empty()) {
     const bool had_none = summary.complete && !watch_all.empty();
     commands.push_back(had_none ? watch_all : "cgdebug-cli doctor");
+  } else if (commands.empty() && !summary.NotSeen().empty()) {
+    commands.push_back("cgdebug-cli check " + ShellWord(summary.sessions.front().key));
   } else if (commands.empty()) {
     commands.push_back("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key));
   }

@@ -26,6 +26,8 @@ struct RunSummary {
   int job_signal = 0;
   // The daemon has found every session, read all of it and seen its end: nothing is missing.
   bool complete = false;
+  bool is_watched = false;                // the run itself asked for probes
+  bool is_unreachable = false;            // the daemon is gone, or does not answer
   std::uint64_t not_compared_probes = 0;  // with a comparison that did not reach every snapshot
   // Which first NaN or Inf of a session is in a row of an op log: its key and Slot::order.
   std::set<std::pair<std::string, std::uint64_t>> rows;
@@ -37,10 +39,13 @@ struct RunSummary {
   std::uint64_t NonfiniteProbes() const;
   std::uint64_t FailedProbes() const;
   std::uint64_t UnseenProbes() const;  // whose values nobody has looked at
+  // What the run's processes wanted to be seen and nobody saw, in sentences.
+  std::vector<std::string> NotSeen() const;
   live::ReplicaCounts Replicas() const;
 };
 
-// The job's exit code when it is not 0. Else 1 when something of `fail_on` was found, 4 when the
+// The job's exit code when it is not 0. Else, whatever was asked for, 3 when something was to be
+// seen and nobody saw it; 1 when something of `fail_on` was found, 4 when the
 // run had no probe to look at, 3 when nothing was found but snapshots are missing, may be missing,
 // were left out, were not looked at (`compare` alone needs no look) or, where comparisons are asked
 // for, were not compared, 0. Replicas must have been compared on all ranks of this machine.

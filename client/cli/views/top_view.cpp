@@ -58,7 +58,8 @@ std::string RateText(double rate) {
 bool IsInTrouble(const TopSession& one) {
   const live::Session& session = one.session;
   return session.state != live::SessionState::kAlive || session.first_nan || session.first_inf ||
-         session.counters.lost() > 0 || session.failed_probes > 0 || session.replicas.different > 0;
+         session.counters.lost() > 0 || !session.not_seen.empty() || session.failed_probes > 0 ||
+         session.replicas.different > 0;
 }
 
 // The line that stands for all sessions without a line of their own.

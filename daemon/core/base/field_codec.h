@@ -34,7 +34,12 @@ class FieldEncoder {
     if constexpr (std::is_same_v<T, std::string>) {
       out_.Bytes(number, value);
     } else if constexpr (IsOptional<T>) {
-      if (value) (*this)(field, true, static_cast<std::uint64_t>(*value));
+      if (!value) return;
+      if constexpr (IsMessage<typename T::value_type>) {
+        PutMessage(number, *value);
+      } else {
+        (*this)(field, true, static_cast<std::uint64_t>(*value));
+      }
     } else if constexpr (std::is_same_v<T, double>) {
       out_.Double(number, value);
     } else if constexpr (IsRange<T>) {

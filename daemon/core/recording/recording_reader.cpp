@@ -116,6 +116,9 @@ bool RecordingReader::had_all() const { return closed_ && HadAll(stop_reason_); 
 
 bool RecordingReader::complete() const {
   if (!had_all() || !losses_.empty() || !damage().empty()) return false;
+  if (std::ranges::any_of(marks_, [](const Mark& mark) { return mark.not_seen.has_value(); })) {
+    return false;
+  }
   return std::ranges::all_of(slots_,
                              [this](const Slot& slot) { return AccountOf(slot.id).is_end_known; });
 }
@@ -133,9 +136,11 @@ Account RecordingReader::AccountOf(std::uint32_t slot) const {
                                           : account.lost[std::string(ToText(loss.cause))]) +=
         loss.count;
   }
-  // A recording without any such mark was not written by a daemon.
+  // A recording without any such mark was not written by a daemon. The slots of a job whose memory
+  // was cut off have none.
   bool any_closed = false, closed = false;
   for (const Mark& mark : marks_) {
+    any_closed = any_closed || mark.kind == MarkKind::kSessionDied;
     if (mark.kind != MarkKind::kSlotClosed) continue;
     any_closed = true;
     if (mark.slot != static_cast<std::int64_t>(slot)) continue;

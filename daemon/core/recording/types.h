@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "proto/layout/dtype.h"
 #include "proto/layout/field.h"
 #include "proto/layout/loss_cause.h"
+#include "proto/layout/not_seen.h"
 
 namespace cgdebug::recording {
 
@@ -195,6 +197,9 @@ enum class MarkKind : std::uint32_t {
   kFirstInf = 8,
   kFirstMismatch = 9,  // a comparison that failed; the text says how
   kFirstUnequal = 10,  // not the same as on the other ranks of its node; likewise
+  // What the session's process wanted to be seen and nobody saw; the last one of each of its kinds
+  // counts. Not about a slot.
+  kNotSeen = 11,
 };
 
 struct Mark {
@@ -210,6 +215,7 @@ struct Mark {
   std::uint64_t skipped = 0;  // likewise: how many it did not want after the last snapshot
   std::uint64_t count = 0;    // of a finding: elements
   std::uint64_t serial = 0;   // likewise: of its replay, as Snapshot::serial
+  std::optional<layout::NotSeen> not_seen = {};  // of kNotSeen
 
   // Numbers and names are those of `Mark` in proto/recording.proto.
   template <typename Self, typename Visitor>
@@ -226,6 +232,7 @@ struct Mark {
     visit(Field{9, "skipped"}, self.skipped);
     visit(Field{10, "count"}, self.count);
     visit(Field{11, "serial", Encoding::kFixed}, self.serial);
+    visit(Field{12, "not_seen"}, self.not_seen);
   }
 };
 

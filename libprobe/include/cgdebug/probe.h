@@ -331,6 +331,7 @@ std::optional<std::string> FindingText(layout::FindingKind kind);
 struct NotSeenCounts {
   std::uint64_t places = 0;  // probes, modules and the like that were refused at least once
   std::uint64_t calls = 0;   // of them, that left no snapshot
+  std::uint64_t wanted = 0;  // those places, and the probes that have had a slot
   std::string name;          // of the first
   std::string reason;        // of the first
 };

@@ -1,0 +1,214 @@
+"""What was to be seen and nobody saw is in every answer: none exits 0, or says complete or the same.
+Each case runs in a /dev/shm of its own, with a daemon of its own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import cgdebug
+from conftest import find_program
+
+SETUP = """
+import torch, cgdebug
+from cgdebug import *
+torch.manual_seed(0)
+fault = len(__import__("sys").argv) > 1
+
+class Last(torch.nn.Module):
+    def forward(self, x):
+        return x * float("nan") if fault else x + 1
+
+model = torch.nn.Sequential(*[torch.nn.ReLU() for _ in range(39)], Last())
+x = torch.ones(512, 512)  # 1 MiB
+"""
+CHECK = """
+try:
+    cgdebug.check("nan")
+    print("pass")
+except FoundError:
+    print("found")
+except NotCheckedError as error:
+    print("not checked", error)
+"""
+JOBS = {
+    # 40 modules, of whose outputs four are kept: 160 MiB.
+    "values": "w = cgdebug.watch(model, values=4)\nfor _ in range(3): model(x)",
+    # A probe raises, and the job goes on.
+    "caught": """
+probes = [CudaGraphTensorProbe(f"p{i}", [TensorRecord(capacity=4)], mode="always") for i in range(40)]
+for _ in range(3):
+    for probe in probes:
+        x = x + 1
+        try:
+            probe(x * float("nan") if fault and probe is probes[-1] else x)
+        except Exception:
+            pass
+""",
+}
+# Runs the commands that it reads as JSON one after the other, and prints what came of them.
+DRIVER = """
+import json, subprocess, sys
+results = {}
+for name, command in json.load(sys.stdin):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    results[name] = [done.returncode, done.stdout, done.stderr]
+print(json.dumps(results))
+"""
+MOUNT = 'mount -t tmpfs -o mode=1777,size="$0" t /dev/shm && exec "$@"'
+NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private"]
+
+
+@pytest.fixture
+def in_shm(tmp_path):
+    """in_shm(size, commands) runs them where /dev/shm has that size: {name: (code, out, err)}."""
+
+    def run(size, commands):
+        environment = {
+            **os.environ,
+            "CGDEBUG_SOCKET": str(tmp_path / "d.sock"),
+            "CGDEBUG_DAEMON": find_program("cgdebug-daemon"),
+            "NO_COLOR": "1",
+        }
+        for name in ("CGDEBUG", "CGDEBUG_RUN_ID"):
+            environment.pop(name, None)
+        done = subprocess.run(
+            [*NAMESPACES, "sh", "-c", MOUNT, size, sys.executable, "-c", DRIVER],
+            input=json.dumps(commands), capture_output=True, text=True, env=environment,
+        )  # fmt: skip
+        if "unshare" in done.stderr or "mount:" in done.stderr:
+            pytest.skip("the system lets nobody mount")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def commands_for(job, folder, *arguments):
+    (folder / "job.py").write_text(SETUP + job + CHECK)
+    cli, program = find_program("cgdebug-cli"), [sys.executable, str(folder / "job.py"), *arguments]
+    recording, export = str(folder / "a.cgrec"), str(folder / "out")
+    return [
+        ("run", [cli, "run", "--fail-on", "nan", "-o", recording, "--", *program]),
+        ("live check", [cli, "check"]),
+        ("status", [cli, "status", "-a"]),
+        ("check", [cli, "check", recording]),
+        ("check json", [cli, "--json", "check", recording]),
+        ("diff", [cli, "diff", recording, recording]),
+        ("info", [cli, "info", recording]),
+        ("report", [cli, "report", recording, "-o", str(folder / "a.html")]),
+        ("export", [cli, "export", recording, "--to", "safetensors", "-o", export]),
+        ("check export", [cli, "check", export]),
+    ]
+
+
+VERDICTS = ("run", "live check", "check", "check json", "diff", "check export")
+
+
+@pytest.mark.parametrize("size", ["2m", "12m", "64m"])
+@pytest.mark.parametrize("kind", ["values", "caught"])
+def test_no_answer_passes_over_what_had_no_room(in_shm, tmp_path, kind, size):
+    results = in_shm(size, commands_for(JOBS[kind], tmp_path, "fault"))
+    for name, (code, out, err) in results.items():
+        text = out + err
+        assert "nothing found in" not in text or "inconclusive" in text.lower(), (name, text)
+        assert "complete: nothing is known to be missing" not in text, (name, text)
+        assert not text.startswith("same"), (name, text)
+        if name in VERDICTS:
+            # Without any probe that had room there is nothing to look at.
+            assert code in (3, 4), (name, code, text)
+    for name in ("run", "check", "live check", "info", "status"):
+        text = results[name][1] + results[name][2]
+        assert "not watched" in text and "too small" in text, (name, text)
+    assert "not checked" in results["run"][1], results["run"]
+    assert "--shm-size" in results["run"][2], results["run"]
+    assert not json.loads(results["check json"][1])["complete"]
+    if (tmp_path / "a.cgrec").exists():
+        recording = cgdebug.open(tmp_path / "a.cgrec")
+        assert not recording.complete
+        assert any("not watched" in sentence for sentence in recording.missing)
+
+
+@pytest.mark.parametrize("kind", ["values", "caught"])
+def test_with_room_a_fault_is_found_and_a_correct_job_passes(in_shm, tmp_path, kind):
+    for arguments, code, word in ((["fault"], 1, "found"), ([], 0, "pass")):
+        folder = tmp_path / word
+        folder.mkdir()
+        results = in_shm("2g", commands_for(JOBS[kind], folder, *arguments))
+        for name in ("run", "live check", "check", "check export"):
+            assert results[name][0] == code, (name, results[name])
+        assert word in results["run"][1], results["run"]
+        assert "not watched" not in json.dumps(results)
+
+
+def test_a_dtype_that_no_probe_takes_is_no_pass(in_shm, tmp_path):
+    job = """
+class Complex(torch.nn.Module):
+    def forward(self, x):
+        return torch.complex(x, x)
+net = torch.nn.Sequential(torch.nn.ReLU(), Complex())
+w = cgdebug.watch(net)
+for _ in range(3): net(x[:4, :4])
+"""
+    results = in_shm("1g", commands_for(job, tmp_path))
+    for name in VERDICTS:
+        assert results[name][0] == 3, (name, results[name])
+    assert "not checked" in results["run"][1], results["run"]
+    assert "2 of 3 probes are not watched, the first fwd/1 (6 calls): " in results["run"][2], (
+        results["run"]
+    )
+
+
+def test_a_connection_that_never_greets_is_closed(own_daemon):
+    import socket
+    import time
+
+    daemon = own_daemon()
+    start = time.monotonic()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.settimeout(60)
+        silent.connect(daemon.socket)
+        assert silent.recv(1) == b""
+    assert time.monotonic() - start >= 4
+
+
+def test_a_run_whose_daemon_is_killed_is_no_success(own_daemon, tmp_path):
+    daemon = own_daemon()
+    (tmp_path / "job.py").write_text(
+        "import os, signal, torch\nfrom cgdebug import *\n"
+        "p = CudaGraphTensorProbe('x', [TensorRecord()], mode='always')\np(torch.ones(2))\n"
+        f"os.kill({daemon.process.pid}, signal.SIGKILL)\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "CGDEBUG_RUN_ID"}
+    done = subprocess.run(
+        [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn",
+         "run", "-o", str(tmp_path / "a.cgrec"), "--", sys.executable, str(tmp_path / "job.py")],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "not connected" not in done.stderr
+    assert "cgdebug-cli info" in done.stderr
+
+
+def test_a_folder_that_lacks_ranks_is_not_complete(cli, tmp_path):
+    code = (
+        "import torch\nfrom cgdebug import *\n"
+        "p = CudaGraphTensorProbe('x', [TensorRecord()], mode='always')\n"
+        "for i in range(4): p(torch.ones(2) + i)\n"
+    )
+    (tmp_path / "job.py").write_text(code)
+    (tmp_path / "runs").mkdir()
+    for rank in (0, 1):
+        done = cli(
+            "run", "-o", str(tmp_path / f"runs/r{rank}.cgrec"), "--",
+            sys.executable, str(tmp_path / "job.py"),
+            RANK=str(rank), WORLD_SIZE="4", CGDEBUG_RUN_ID=f"four-{tmp_path.name}",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    checked = cli("check", str(tmp_path / "runs"))
+    assert checked.returncode == 3, checked.stdout
+    assert "ranks 2..3 of 4 are not in here" in checked.stdout
+    assert cli("check", str(tmp_path / "runs"), "--ranks", "0,1").returncode == 0
+    assert cli("check", str(tmp_path / "runs/r0.cgrec")).returncode == 0
