@@ -1,5 +1,6 @@
 // Observe() and Prepare() of the public header.
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -20,6 +21,13 @@ namespace {
 using capture::ProbeSlot;
 
 constexpr std::size_t kMaxOpenCaptures = 16;
+
+// Atomic: any thread sets it, and calls that look at nothing must not wait for a lock.
+std::atomic<bool> sees_eager{true};
+
+bool IsLeftOut(const ProbeState& probe) {
+  return probe.options.mode == ProbeMode::kCapture || !sees_eager;
+}
 
 // The text of an error without the name that it begins with.
 std::string_view WithoutName(const std::string& name, std::string_view text) {
@@ -189,7 +197,7 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream, bool* 
     throw probe.Refuse(error);
   }
   *is_capturing = capture.capturing;
-  if (!capture.capturing && probe.options.mode == ProbeMode::kCapture) return;
+  if (!capture.capturing && IsLeftOut(probe)) return;
   const SeenTensor seen(probe, whole);
   const TensorRef& tensor = seen.get();
   table.has_gpu_memory.store(true, std::memory_order_relaxed);
@@ -247,7 +255,7 @@ std::uint64_t ElementCount(const TensorRef& tensor) {
 }
 
 void ObserveHost(ProbeState& probe, const TensorRef& whole) {
-  if (probe.options.mode == ProbeMode::kCapture) return;
+  if (IsLeftOut(probe)) return;
   const SeenTensor seen(probe, whole);
   const TensorRef& tensor = seen.get();
   ProbeTable& table = ProbeTable::Instance();
@@ -289,6 +297,8 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
 }
 
 }  // namespace
+
+bool SetSeesEager(bool sees) noexcept { return sees_eager.exchange(sees); }
 
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
   const auto count_and_throw = [&](const std::exception& error) {  // the job may catch it and go on

@@ -7,9 +7,11 @@
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <mutex>
 #include <string_view>
 #include <system_error>
 
+#include "cgdebug/probe.h"
 #include "libprobe/ring/process_origin.h"
 #include "proto/layout/url_password.h"
 
@@ -37,10 +39,11 @@ std::uint64_t Mix(std::uint64_t hash, std::string_view text) {  // FNV-1a
 
 // Ranks that meet at one address and have the same parent were started together. The parent's start
 // time and PID namespace distinguish it from a later process with the same pid.
-std::uint64_t Launch() {
-  const std::string address = FirstOf({"MASTER_ADDR"});
+std::uint64_t Launch(const std::string& meeting) {
+  std::string address = FirstOf({"MASTER_ADDR"});
   const std::string port = FirstOf({"MASTER_PORT"});
-  if (address.empty() || port.empty()) return 0;
+  if (address.empty() || port.empty()) address = meeting;
+  if (address.empty()) return 0;
   const pid_t parent = getppid();
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const std::string& part :
@@ -78,19 +81,43 @@ std::string SlurmRun() {
   return job.empty() || step.empty() ? job : job + "." + step;
 }
 
+// What SetRank() told.
+struct GivenRank {
+  std::mutex mutex;
+  int rank = -1;
+  int world_size = 1;
+  std::string meeting;
+};
+
+GivenRank& Given() {
+  static GivenRank given;
+  return given;
+}
+
 }  // namespace
 
+void SetRank(int rank, int world_size, const std::string& meeting) {
+  GivenRank& given = Given();
+  const std::lock_guard lock(given.mutex);
+  given.rank = rank;
+  given.world_size = world_size;
+  given.meeting = meeting;
+}
+
 ring::Identity CurrentIdentity() {
+  GivenRank& given = Given();
+  const std::lock_guard lock(given.mutex);
   ring::Identity identity;
   identity.version = CGDEBUG_VERSION;
   identity.run_id = FirstOf({"CGDEBUG_RUN_ID", "TORCHELASTIC_RUN_ID"});
   if (identity.run_id.empty()) identity.run_id = SlurmRun();
   if (identity.run_id == "none") identity.run_id.clear();  // torchrun without --rdzv-id
-  identity.rank = Number(FirstOf({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}), -1);
-  identity.world_size = Number(FirstOf({"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"}), 1);
+  identity.rank = Number(FirstOf({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}), given.rank);
+  identity.world_size =
+      Number(FirstOf({"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"}), given.world_size);
   identity.restart_count =
       Number(FirstOf({"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}), 0);
-  if (identity.rank >= 0) identity.launch = Launch();
+  if (identity.rank >= 0) identity.launch = Launch(given.meeting);
   // torchrun gives a machine consecutive ranks; other launchers may distribute them in any order.
   if (!FirstOf({"TORCHELASTIC_RUN_ID"}).empty()) {
     identity.local_rank = Number(FirstOf({"LOCAL_RANK"}), -1);

@@ -142,6 +142,17 @@ Result<std::uint64_t> NewestOf(Source& source, const Entries& entries) {
   return newest;
 }
 
+// When the newest snapshot of the slot was taken that is kept; 0 without one.
+Result<std::int64_t> LastNsOf(Source& source, std::size_t slot) {
+  const Result<std::uint64_t> newest = source.NewestReplay(slot);
+  if (!newest.ok()) return newest.error();
+  const Result<std::optional<Key>> key = source.Find(slot, *newest);
+  if (!key.ok()) return key.error();
+  if (!*key) return 0;
+  const Result<source::Snapshot> snapshot = source.Get(slot, **key);
+  return snapshot.ok() ? snapshot->timestamp_ns : 0;  // it cannot be read: lost
+}
+
 Coverage CoverageOf(const Entries& entries) {
   Coverage coverage;
   std::uint32_t last = 0;
@@ -480,7 +491,9 @@ std::optional<std::size_t> ChooseOpLog(const std::vector<OpLogHead>& logs, const
     if (counts[names[i]] > 1) names[i] += fmt::format("#{}", number);
     const bool is_meant = graph.empty() || names[i] == graph || HasRow(logs[i], graph) ||
                           WhichSlots{.graph = graph}.Matches(logs[i].graph_id, logs[i].graph, {});
-    if (is_meant) chosen = i;
+    const bool is_older =
+        graph.empty() && chosen && logs[i].last_timestamp_ns < logs[*chosen].last_timestamp_ns;
+    if (is_meant && !is_older) chosen = i;
   }
   others->clear();
   for (std::size_t i = 0; i < logs.size(); ++i) {
@@ -511,6 +524,11 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
     const Slot& slot = source.slots()[entries.front().slot];
     const std::uint64_t last = source.slots()[entries.back().slot].order;
     heads.push_back({slot.graph_id, slot.graph, slot.order, last});
+    // Only where it decides which log is meant.
+    if (!choice.graph.empty() || logs.size() == 1) continue;
+    const Result<std::int64_t> last_ns = LastNsOf(source, entries.back().slot);
+    if (!last_ns.ok()) return last_ns.error();
+    heads.back().last_timestamp_ns = *last_ns;
   }
   const std::optional<std::size_t> place = ChooseOpLog(heads, choice.graph, others);
   if (!place) return Error{NoOpLogText(path, choice.graph, *others)};

@@ -127,8 +127,8 @@ bool HasInputsWithoutNan(const OpLog& log, const OpRow& row);
 // Selects one op log of a source.
 struct OpLogChoice {
   // A label, the number of a capture, "eager" for the newest eager run, or "eager.N" for the one
-  // that has the row with Slot::order N. Empty: the newest log, and then what the job's
-  // logs do not show belongs to its gaps, too.
+  // that has the row with Slot::order N. Empty: the log that was replayed last, and then what the
+  // job's logs do not show belongs to its gaps, too.
   std::string graph;
   std::int64_t replay = -1;  // from 1; -1 is the newest, -2 the one before it
   std::string typed = {};    // "train-4711@g:bs=8": what names the log when it is typed
@@ -146,6 +146,7 @@ struct OpLogHead {
   // Slot::order of its rows.
   std::uint64_t first_order = 0;
   std::uint64_t last_order = 0;
+  std::int64_t last_timestamp_ns = 0;  // of its newest replay; 0: none is kept
 };
 // The place of the log that `graph` means, as OpLogChoice. `logs`: oldest first. `others`: what the
 // logs are called that were not chosen; the same name twice gets numbers: "eager#1", "eager#2".

@@ -428,7 +428,8 @@ Result<LiveLog> OpenLiveLog(client::Client& client, const std::string& session,
   std::ranges::stable_sort(*logs, {}, place);
   std::vector<analysis::OpLogHead> heads;
   for (const OpLog& log : *logs) {
-    heads.push_back({log.graph_id, log.graph, log.first_slot, log.last_slot});
+    heads.push_back(
+        {log.graph_id, log.graph, log.first_slot, log.last_slot, log.last_timestamp_ns});
   }
   LiveLog result;
   auto live = std::make_unique<LiveSource>(client, sessions->known);

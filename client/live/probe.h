@@ -136,6 +136,7 @@ struct OpLog {
   std::uint32_t first_slot = 0;
   std::uint32_t last_slot = 0;
   std::uint32_t rows = 0;
+  std::int64_t last_timestamp_ns = 0;  // of the newest replay; 0: none came
 
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
@@ -148,6 +149,7 @@ struct OpLog {
     visit(Field{6, "first_slot"}, self.first_slot);
     visit(Field{7, "last_slot"}, self.last_slot);
     visit(Field{8, "rows"}, self.rows);
+    visit(Field{9, "last_timestamp_ns"}, self.last_timestamp_ns);
   }
 };
 // The op logs of the sessions that `session` names, as below: oldest session first, then in the

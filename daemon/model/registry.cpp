@@ -345,6 +345,8 @@ std::vector<OpLogRecord> Registry::OpLogs(const SessionPtr& session) const {
     }
     logs[log->second].last_order = slot.registration.order;
     ++logs[log->second].rows;
+    std::int64_t& last_ns = logs[log->second].last_timestamp_ns;
+    last_ns = std::max(last_ns, record.last_timestamp_ns);
     return true;
   });
   return logs;

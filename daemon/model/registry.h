@@ -115,6 +115,7 @@ struct OpLogRecord {
   std::uint64_t first_order = 0;  // of its rows; other slots may lie between them
   std::uint64_t last_order = 0;
   std::uint64_t rows = 0;
+  std::int64_t last_timestamp_ns = 0;  // of the newest replay; 0: none came
 };
 
 struct SkippedFile {

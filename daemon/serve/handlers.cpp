@@ -439,6 +439,7 @@ void Handlers::OpLogs(const v1::OpLogsRequest& request, v1::Response* response) 
       message->set_first_slot(static_cast<std::uint32_t>(log.first_order));
       message->set_last_slot(static_cast<std::uint32_t>(log.last_order));
       message->set_rows(static_cast<std::uint32_t>(log.rows));
+      message->set_last_timestamp_ns(log.last_timestamp_ns);
     }
   }
 }

@@ -7,10 +7,12 @@ import importlib.machinery
 import sys
 import typing
 
+from ._fail_soft import guard
+
 
 def call_after_import(name: str, action: typing.Callable[[typing.Any], object]) -> None:
     """Calls action(module) once: now if module `name` has been imported, else when its import ends.
-    An exception of `action` fails that import."""
+    An exception of `action` is printed: that import goes on."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if module is None:
@@ -21,6 +23,11 @@ def call_after_import(name: str, action: typing.Callable[[typing.Any], object]) 
         spec.__dict__["_cgdebug_actions"] = [action]
         spec.__class__ = _Initializing
     else:
+        _act(action, module)
+
+
+def _act(action, module) -> None:
+    with guard(f"after the import of {module.__name__}"):
         action(module)
 
 
@@ -43,7 +50,7 @@ class _Initializing(importlib.machinery.ModuleSpec):
         self.__class__ = importlib.machinery.ModuleSpec  # type: ignore[assignment]
         failed = getattr(sys.modules.get(self.name), "__spec__", None) is not self
         for action in actions:
-            call_after_import(self.name, action) if failed else action(sys.modules[self.name])
+            call_after_import(self.name, action) if failed else _act(action, sys.modules[self.name])
 
 
 class _After(importlib.abc.MetaPathFinder):
@@ -65,7 +72,7 @@ class _After(importlib.abc.MetaPathFinder):
                 if self in sys.meta_path:
                     # A new list: another thread may be going through this one.
                     sys.meta_path = [one for one in sys.meta_path if one is not self]
-                    self._action(module)
+                    _act(self._action, module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

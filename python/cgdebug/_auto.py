@@ -111,13 +111,14 @@ def end_calls() -> None:
     _framework_begins = False
 
 
-def look_at(module) -> None:
+def look_at(module, note: str = "") -> None:
     """Watches `module` as the variable asks, unless it is part of a model that is watched. A
-    failure is printed, because the job goes on. Requires: start() was called, torch is imported."""
+    failure is printed, because the job goes on. `note`: what its explain() says as well.
+    Requires: start() was called, torch is imported."""
     try:
         if not _is_inside_watched(module):
             with _lock:
-                _watch(module)
+                _watch(module, note)
     except Exception as error:
         _fail(type(module).__name__, error)
 
@@ -134,7 +135,13 @@ def _fail(name: str, error: Exception) -> None:
         _native.not_seen(name, text, is_new)
 
 
-def _watch(module) -> None:
+def begin_pass(model) -> None:
+    """`model` is about to run, and may not be called: some frameworks call its forward()."""
+    if _eager is not None and model is _eager.model():
+        _eager.model_is_called(hooks_are_late=False)
+
+
+def _watch(module, note: str) -> None:
     from . import watching
     from ._watching.modules import modules_of
 
@@ -160,6 +167,7 @@ def _watch(module) -> None:
     made = watching.Watch(
         module, select, level, False, False, False, None, skip=watched, eager=eager
     )
+    made.notes += (note,) * bool(note)
     if eager:
         _follow_eager(made._scope)
         _root_has_parameters = has_parameters

@@ -33,6 +33,8 @@ _watched = None  # the class that is watched
 _handles: list = []  # of torch's hooks
 _capturing: set = set()  # the announced captures that are under way
 _live: dict = {}  # by announced graph: the number of its capture
+# By whom a framework names each graph whose capture begins, where one label is for several graphs.
+name_graph: typing.Callable[[], str] | None = None
 
 
 def watch(native) -> None:
@@ -217,6 +219,9 @@ def _torch_refused(error, launcher) -> bool:
 
 
 def _began(graph) -> None:
+    if name_graph is not None:
+        with contextlib.suppress(Exception):
+            _native.set_graph_label(name_graph(), True)
     with contextlib.suppress(Exception):  # for probes in the bodies of conditional nodes
         _native.note_root_capture(_current_stream())
     with contextlib.suppress(Exception):

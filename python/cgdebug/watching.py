@@ -84,8 +84,8 @@ def watch(
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,
     torch.compile, checkpointing) do not appear in names. A module that is called several times in a
-    capture is one probe, and its calls are #0, #1. A module that occurs in the model twice has the
-    first name. If another live watch uses the names, the class comes in front: "fwd/GPT.layers.3".
+    capture is one probe, and its calls are #0, #1. A module that several others have is called
+    by the one whose call runs; in compiled code, and within one module, it has its first name. If another live watch uses the names, the class comes in front: "fwd/GPT.layers.3".
 
     The modules keep the watch alive, the watch does not keep the model alive. It ends with close()
     or with the model. Copies of the model, pickled ones too, are not watched. Values and gradients
@@ -182,6 +182,7 @@ class Watch:
         self._fx: typing.Any = None  # the pass of level "fx"
         self._list: list[Place] = []
         self._not_watched: dict[str, str] = {}
+        self.notes: tuple[str, ...] = (_FX_NOTE,) * (level == "fx")
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"watch: a torch.nn.Module is watched, not a {type(model).__name__}")
         if level not in LEVELS:
@@ -231,8 +232,17 @@ class Watch:
                 f"watch: no module matches select={select!r}. The model has: "
                 f"{', '.join(names[:_MAX_SHOWN])}{more}"
             )
+        root = next(iter(found))
+        # By name of a module that several have: each of these, with the name that it has there.
+        shared: dict[str, dict[str, torch.nn.Module]] = {}
         for name, first in aliases.items():
-            if is_selected(name, select):
+            parents = [
+                found.get(aliases.get(path, path), found[root])
+                for path in (name.rpartition(".")[0], first.rpartition(".")[0])
+            ]
+            if first in chosen and level == "module" and parents[0] is not parents[1]:
+                shared.setdefault(first, {})[name] = parents[0]
+            elif is_selected(name, select):
                 self._not_watched[name] = f"it is the same module as {first}"
         _native.load()
         hooks.learn_dtypes()
@@ -251,7 +261,7 @@ class Watch:
                 return
             try:
                 for name, module in chosen.items():
-                    self._hook(name, module, grads, inputs)
+                    self._hook(name, module, grads, inputs, shared.get(name, {}))
                 if params:
                     self._hook_params(found, shards_of(model), grads)
             except BaseException:
@@ -323,7 +333,15 @@ class Watch:
         self._list.append(place)
         return place
 
-    def _hook(self, name: str, module: torch.nn.Module, grads: bool, inputs: bool) -> None:
+    def _hook(
+        self,
+        name: str,
+        module: torch.nn.Module,
+        grads: bool,
+        inputs: bool,
+        others: dict[str, torch.nn.Module],
+    ) -> None:
+        """others: further names of it, each with the module that has it by this name."""
         if isinstance(module, torch.jit.ScriptModule):
             self._not_watched[name] = "TorchScript runs no hook"
             return
@@ -332,9 +350,16 @@ class Watch:
         if inputs:
             hook = hooks.InputHook(self._place("in", name, module))
             self._handles.append(module_hooks.register(module, hook, before=True, with_kwargs=True))
-        output = hooks.OutputHook(
-            self._place("fwd", name, module), self._place("grad", name, module) if grads else None
-        )
+        output: hooks.Hook
+        output, *further = [
+            hooks.OutputHook(
+                self._place("fwd", one, module), self._place("grad", one, module) if grads else None
+            )
+            for one in (name, *others)
+        ]
+        if others:
+            parents = map(id, others.values())
+            output = hooks.SharedHook(output, dict(zip(parents, further)))
         self._handles.append(module_hooks.register(module, output))
 
     def _hook_params(
@@ -456,7 +481,7 @@ class Watch:
             shm_bytes=shm,
             device_bytes=device,
             captures=tuple(self._scope.costs) if self._scope is not None else (),
-            notes=(_FX_NOTE,) * (self._fx is not None),
+            notes=self.notes,
         )
 
     def _kept_of(self, slot: dict) -> int | None:
@@ -481,6 +506,11 @@ class Watch:
             return "the model is gone"
         if place.called:
             return "CGDEBUG_PROBES switches it off"
+        module = place.module()
+        if module is not None and type(module).__call__ is not torch.nn.Module.__call__:
+            return (
+                "its module was not called, or by the __call__() of its class, which runs no hook"
+            )
         if place.name.startswith("param_grad/"):
             return "no step of an optimizer with a gradient of it came"
         if compiled.was_compiled(root, place.module()):

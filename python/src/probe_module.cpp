@@ -427,6 +427,8 @@ PYBIND11_MODULE(_probe, module) {
         if (stream) SetStepInStreamOrder(step.value_or(-1), reinterpret_cast<void*>(*stream));
       },
       py::arg("step"), py::arg("stream"), py::call_guard<WithoutGil>());
+  module.def("set_sees_eager", &SetSeesEager, py::arg("sees"));
+  module.def("set_rank", &SetRank, py::arg("rank"), py::arg("world_size"), py::arg("meeting"));
   module.def(
       "set_graph_label",
       [](std::string label, bool scoped) {

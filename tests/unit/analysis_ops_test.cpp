@@ -264,6 +264,17 @@ TEST(ChooseOpLog, AnyRowOfAnEagerRunNamesItWhateverCameLater) {
   EXPECT_EQ(chosen("eager"), 2u);
 }
 
+TEST(ChooseOpLog, TakesTheOneThatWasReplayedLastWhereNoneIsNamed) {
+  const std::vector<OpLogHead> logs = {{.graph_id = 7, .graph = "bs=8", .last_timestamp_ns = 20},
+                                       {.graph_id = 8, .graph = "bs=4", .last_timestamp_ns = 30},
+                                       {.graph_id = 9, .graph = "bs=1"}};
+  std::vector<std::string> others;
+  EXPECT_EQ(ChooseOpLog(logs, "", &others), 1u);
+  EXPECT_EQ(others, (std::vector<std::string>{"bs=8", "bs=1"}));
+  EXPECT_EQ(ChooseOpLog(logs, "bs=1", &others), 2u);
+  EXPECT_EQ(ChooseOpLog({logs[2], logs[2]}, "", &others), 1u) << "none: the newest capture";
+}
+
 TEST(OpGaps, MakeACheckInconclusiveAndAreNoProbes) {
   testing_support::MemorySource source = JobWithGaps();
   const Result<Check> check = RunCheck(source, {});

@@ -319,8 +319,9 @@ int RunOps(Context& context, const OpsCommand& command) {
     context.Note(Printable(began));
   }
   if (!others.empty()) {
-    context.Note(Printable(fmt::format("the newest of {} op logs; others: {}. Choose with: --graph",
-                                       others.size() + 1, fmt::join(others, ", "))));
+    context.Note(Printable(fmt::format(
+        "the one of {} op logs that was replayed last; others: {}. Choose with: --graph",
+        others.size() + 1, fmt::join(others, ", "))));
   }
   return code;
 }
@@ -334,10 +335,11 @@ int RunOpsDiff(Context& context, const OpsCommand& command) {
     if (failed != kExitOk) return failed;
     const Result<Where> where = ParseWhere(context, *text, "");
     if (others.empty() || !where->choice.graph.empty()) continue;
-    not_compared.push_back(fmt::format(
-        "{} has {} op logs, and only the newest was compared. Choose one with: cgdebug-cli ops "
-        "diff A@g:LOG B@g:LOG, for example {}@g:{}",
-        *text, others.size() + 1, *text, others.back()));
+    not_compared.push_back(
+        fmt::format("{} has {} op logs, and only the one that was replayed last was compared. "
+                    "Choose one with: cgdebug-cli ops "
+                    "diff A@g:LOG B@g:LOG, for example {}@g:{}",
+                    *text, others.size() + 1, *text, others.back()));
   }
   analysis::OpDiff diff = analysis::DiffOpLogs(a, b);
   diff.missing.insert(diff.missing.end(), not_compared.begin(), not_compared.end());

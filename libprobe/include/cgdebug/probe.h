@@ -145,6 +145,17 @@ enum class ProbeMode {
   kAlways,
 };
 
+// Whether Observe() looks at eager calls at all: with false, every probe is as with kCapture.
+// Returns what was set before; it begins with true.
+// Thread: any; for the whole process.
+bool SetSeesEager(bool sees) noexcept;
+
+// Who this process is among others, for a launcher that sets no variables; those it sets have
+// priority. `meeting`: the same text on all ranks of one launch, such as the address they meet at.
+// Without effect once a probe has seen something.
+// Thread: any.
+void SetRank(int rank, int world_size, const std::string& meeting);
+
 struct ProbeOptions {
   ProbeMode mode = ProbeMode::kCapture;
   bool copy_non_contiguous = false;  // for bindings that see strides: pack instead of refusing

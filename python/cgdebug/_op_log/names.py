@@ -54,11 +54,14 @@ class ModuleNames:
         self._taken: set[str] = set()
         self._owners: dict[str, tuple[weakref.ref, str]] = {}  # by path: the model, the name in it
         self._parameters: Memory[str] = Memory()
+        self._other_paths: dict[str, list[str]] = {}  # by path: of a module that several have
+        self._roots: set[str] = set()  # paths of models
+        self._last_layer = ""  # that compiled code ran
         self._lock = threading.RLock()
 
     def add_model(self, model: torch.nn.Module) -> None:
         with self._lock:
-            found, _ = modules_of(model)
+            found, aliases = modules_of(model)
             root = next(iter(found))
             known = self._paths.get(found[root])
             if known is not None:  # called through a wrapper, such as that of torch.compile
@@ -69,11 +72,15 @@ class ModuleNames:
                 if self._taken.isdisjoint(prefix + name for name in found):
                     break
             reference = weakref.ref(found[root])
+            self._roots.add(prefix + root)
             for name, module in found.items():
                 path = prefix + name
                 self._paths[module] = path
                 self._taken.add(path)
                 self._owners[path] = (reference, name)
+            for name, first in aliases.items():
+                self._other_paths.setdefault(prefix + first, []).append(prefix + name)
+                self._owners.setdefault(prefix + name, (reference, name))
             self._add_parameters(prefix, found[root])
 
     def _add_parameters(self, prefix: str, model: torch.nn.Module) -> None:
@@ -95,6 +102,28 @@ class ModuleNames:
         """The name of the parameter whose memory it is; empty if it is no parameter's."""
         return self._parameters.get(tensor) or ""
 
+    def owner_at(self, tensor: torch.Tensor) -> str:
+        """The one module whose parameter's memory it is; empty: none, or one that several have."""
+        path = self.parameter_at(tensor).rpartition(".")[0]
+        return "" if path in self._other_paths else path
+
+    def inner_path(self, path: str, arguments: typing.Iterable[object]) -> str:
+        """The module inside that of `path` to which an op belongs that compiled code calls: no hook
+        runs for the modules in it. It is the one whose parameter the op reads, or that an argument
+        names. Without either, it is the layer that ran before: the module with a number."""
+        is_root = not path or path in self._roots
+        for one in arguments:
+            if isinstance(one, torch.Tensor):
+                inner = self.owner_at(one)
+            else:  # vLLM's ops of attention are given the name of their layer
+                text = getattr(one, "value", one)
+                inner = text if isinstance(text, str) and text in self._owners else ""
+            if inner and (is_root or inner == path or inner.startswith(f"{path}.")):
+                self._last_layer = layer_of(inner)
+                return inner
+        last = self._last_layer
+        return last if last and (is_root or last.startswith(f"{path}.")) else path
+
     def owner_of(self, path: str) -> tuple[torch.nn.Module | None, str]:
         """The model that the path belongs to, and the module's name in that model."""
         reference, name = self._owners.get(path, (None, path))
@@ -110,7 +139,19 @@ class ModuleNames:
                 path = self._paths.get(module)
             if path is None:  # a wrapper, or made while its parent runs
                 path = _thread.modules[-1][1] if _thread.modules else type(module).__name__
+            if path in self._other_paths and _thread.modules:
+                parent = _thread.modules[-1][1]
+                for other in self._other_paths[path]:
+                    if other.rpartition(".")[0] == parent:
+                        return other
             return path
+
+
+def layer_of(path: str) -> str:
+    """The layer that the module lies in, "model.layers.3": up to its first number; empty: none."""
+    parts = path.split(".")
+    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[: numbers[0] + 1]) if numbers else ""
 
 
 def _is_generated(module: torch.nn.Module) -> bool:
@@ -218,16 +259,22 @@ def is_running(module: torch.nn.Module) -> bool:
     return any(one == id(module) for one, _ in _thread.modules)
 
 
-def current_place(names: ModuleNames) -> Place:
+def current_place(names: ModuleNames, arguments: typing.Iterable[object] = ()) -> Place:
     """Where the op runs that is being dispatched on this thread."""
     module = _thread.modules[-1][1] if _thread.modules else ""
+    site, phase, is_inductors = _site_of_op()
     if torch._C._current_graph_task_id() != -1:
-        return _backward_place(names, module)
-    site, phase = _site_of_op()
+        place = _backward_place(names, module)
+        if is_inductors and not place.stem:
+            place = place._replace(module=names.inner_path(place.module, arguments))
+        return place
     if _thread.optimizers:
         return Place("opt", module, site)
     _remember_node(torch.autograd._get_sequence_nr() - 1, module, site)
-    return Place("fwd" if module else phase, module, site)
+    phase = "fwd" if module else phase
+    if is_inductors:
+        module = names.inner_path(module, arguments)
+    return Place(phase, module, site)
 
 
 def _remember_node(number: int, module: str, site: str) -> None:
@@ -294,18 +341,38 @@ def _joined(*parts: str) -> str:
 _PHASES = {"clip_grad.py": "clip", "grad_scaler.py": "scaler"}
 
 
-def _site_of_op() -> tuple[str, str]:
+def _site_of_op() -> tuple[str, str, bool]:
     """The innermost line that is neither cgdebug's, nor torch's, nor of code that was generated,
-    and the phase of what was called there."""
+    the phase of what was called there, and whether code of Inductor calls the op."""
     phase = "fwd"
     frame: types.FrameType | None = sys._getframe(1)
+    is_inductors = False
     torch_folder = os.path.dirname(torch.__file__) + os.sep
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (
-            file.startswith((_site.OWN, torch_folder, "<")) or f"{os.sep}torchinductor_" in file
-        ):
-            return _site.text_of(frame), phase
+        if _is_inductors(frame):
+            is_inductors = True
+        elif not file.startswith((_site.OWN, torch_folder, "<")):
+            return _site.text_of(frame), phase, is_inductors
         phase = _PHASES.get(os.path.basename(file), phase)
         frame = frame.f_back
-    return "", phase
+    return "", phase, is_inductors
+
+
+def _is_inductors(frame: types.FrameType) -> bool:
+    """Whether Inductor made the code. Its files may lie in a folder that the job chose."""
+    name = frame.f_globals.get("__name__")
+    return isinstance(name, str) and name.startswith("torch._inductor.runtime.compile_tasks.")
+
+
+def is_inductors_memory(storage: int) -> bool:
+    """Whether code that Inductor made calls the op, and has allocated the memory by itself."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_inductors(frame):
+        frame = frame.f_back
+    kinds = {
+        name[:3]
+        for name, one in (frame.f_locals if frame else {}).items()
+        if isinstance(one, torch.Tensor) and storage_of(one) == storage
+    }
+    return kinds == {"buf"}  # what the code is given is called otherwise

@@ -322,7 +322,7 @@ class Recorder:
             return _Call(plan, [])
         call = _Call(plan, written.arguments_of(plan, args, kwargs))
         if plan.kind not in (Kind.EMPTY, Kind.UNKNOWN):
-            call.place = names.current_place(self.names)
+            call.place = names.current_place(self.names, (*args, *kwargs.values()))
             if not self._captured:
                 self._follow_steps(call.place)
             for argument in call.arguments:
@@ -366,6 +366,9 @@ class Recorder:
             if not written.fills_storage(tensor) and known != _EMPTY:
                 call.links.append(_Link(argument, place, known or UNKNOWN))
             return
+        if known is None and argument.mutated and names.is_compiled_memory(storage):
+            known = UNKNOWN  # most likely nobody has written it yet
+            self._rows.set(tensor, known)
         is_plain = call.plan.kind is Kind.PLAIN
         if known is None and not argument.mutated and (call.plan.is_exact or not is_plain):
             call.links.append(_Link(argument, place, None, tensor))  # see _after

@@ -168,7 +168,7 @@ def _tell_reads(recorder: Recorder, kernel: _Launch) -> None:
     changed = {storage_of(one) for one in kernel.writes()}
     reads = [(name, one) for name, one in kernel.reads() if storage_of(one) in changed]
     writes = kernel.overwrites()
-    place = names.current_place(recorder.names)
+    place = names.current_place(recorder.names, kernel.tensors.values())
     if kernel.is_compiled and not kernel.is_inductors:
         recorder.may_be_empty(one for _, one in writes)
     recorder.will_read(place, kernel.kernel, reads)
@@ -181,7 +181,7 @@ def _tell(recorder: Recorder, kernel: _Launch) -> None:
         recorder.wrote_unseen(kernel.writes())
         return
     try:
-        place = names.current_place(recorder.names)
+        place = names.current_place(recorder.names, kernel.tensors.values())
     except Exception as error:  # the job goes on
         _note(recorder, kernel, error)
         recorder.wrote_unseen(kernel.writes())

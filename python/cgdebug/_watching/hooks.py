@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
+import typing
 import weakref
 
 import torch
@@ -67,6 +69,32 @@ class OutputHook(Hook):
     def look(self, module, args, output):
         if not _look(self.token, self.grad_token, "", output, 0):
             _note_no_tensor(self.token)
+
+
+class SharedHook(Hook):
+    """Of a module that several modules have: each has a hook for it of its own, and the module
+    whose call runs decides. Compiled code has the first alone."""
+
+    def __init__(self, first: OutputHook, by_parent: dict[int, OutputHook]):
+        self.first, self.by_parent = first, by_parent
+        self.places = first.places
+
+    def look(self, module, args, output):
+        hook = self.first
+        if not torch.compiler.is_compiling():
+            hook = self.by_parent.get(id(_caller_of(module)), hook)
+        hook.look(module, args, output)
+
+
+def _caller_of(module: torch.nn.Module):
+    """The module whose call runs around that of `module` on this thread; None: there is none."""
+    code = torch.nn.Module._call_impl.__code__
+    frame: typing.Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is code and frame.f_locals["self"] is not module:
+            return frame.f_locals["self"]
+        frame = frame.f_back
+    return None
 
 
 class InputHook(Hook):

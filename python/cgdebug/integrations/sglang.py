@@ -5,41 +5,127 @@ A forward pass without a step is one that SGLang makes by itself, to warm up or 
 
 from __future__ import annotations
 
-from .. import _auto
+import contextlib
+import inspect
+import os
+import typing
+import weakref
+
+from .. import _auto, _graphs
+from .._after_import import call_after_import
+from .._fail_soft import guard, tell, wrap
+from ._engines import OWN_PASSES, know_rank, own_pass, running_layer
 
 __all__ = ["register"]
 
-_RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
-_GRAPHS = "sglang.srt.model_executor.runner"
+_LABELS = "the labels of SGLang's graphs"
+_STEPS = "the steps of SGLang"
+_RUNNERS = "sglang.srt.model_executor.runner"
+_CAPTURES = (
+    f"{_RUNNERS}.decode_cuda_graph_runner",
+    f"{_RUNNERS}.prefill_cuda_graph_runner",
+    "sglang.srt.speculative.eagle_draft_cuda_graph_runner",
+    "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
+    "sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner",
+    "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner",
+)
+_SHARED_EXECS = "SGLANG_ENABLE_CUDA_GRAPH_DEDUP"
+_registered = False
 
 
 def register() -> None:
     """Arranges that each worker watches its model when it has loaded it. Does nothing without
     CGDEBUG_WATCH."""
-    if not _auto.is_wanted():
+    global _registered
+    if _registered or not _auto.is_wanted():
         return
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    from ..probe import graph_label, step
-
-    def watch(result, runner, *args, **kwargs):
-        _auto.look_at(runner.model)
-
-    def name_step(runner, *args, **kwargs):
-        if not getattr(runner, "is_draft_worker", False):
-            step(runner.forward_pass_id + 1)  # which forward() is about to count
-
-    def labelled(kind):
-        def capture(original, runner, size, *args, **kwargs):
-            with graph_label(f"{kind}={size}"):
-                return original(runner, size, *args, **kwargs)
-
-        return capture
-
+    _registered = True
     _auto.start()
-    HookRegistry.register(f"{_RUNNER}.load_model", watch, HookType.AFTER)
-    HookRegistry.register(f"{_RUNNER}.forward", name_step, HookType.BEFORE)
-    decode = f"{_GRAPHS}.decode_cuda_graph_runner.DecodeCudaGraphRunner.capture_one_shape"
-    prefill = f"{_GRAPHS}.prefill_cuda_graph_runner.PrefillCudaGraphRunner.capture_one_shape"
-    HookRegistry.register(decode, labelled("bs"), HookType.AROUND)
-    HookRegistry.register(prefill, labelled("tokens"), HookType.AROUND)
+    call_after_import("sglang.srt.model_executor.model_runner", _wrap_runner)
+    for name in _CAPTURES:
+        call_after_import(name, _wrap_captures)
+
+
+def _wrap_runner(module) -> None:
+    from ..probe import step
+
+    def watch(runner, *args, **kwargs):
+        with guard("the ranks of SGLang"):
+            know_rank()
+        if os.environ.get(_SHARED_EXECS, "").lower() in ("1", "true", "yes", "y"):
+            tell(
+                "graphs that share what CUDA launches",
+                f"{_SHARED_EXECS} lets SGLang launch them past CUDAGraph.replay(), so their "
+                "replays are not counted. Type: unset " + _SHARED_EXECS,
+            )
+        _auto.look_at(runner.model, OWN_PASSES)
+        _names.update((one, name) for name, one in runner.model.named_modules())
+
+    def begin_pass(runner, *args, **kwargs):
+        _auto.begin_pass(runner.model)
+        if not getattr(runner, "is_draft_worker", False):
+            # Not its forward_pass_id, which begins again after a recovery.
+            runner._cgdebug_step = getattr(runner, "_cgdebug_step", 0) + 1
+            step(runner._cgdebug_step)
+
+    runner = getattr(module, "ModelRunner", None)
+    if runner is None:
+        tell("the model of SGLang", f"{module.__name__} has no ModelRunner")
+        return
+    wrap(runner, "load_model", "the model of SGLang", after=watch)
+    wrap(runner, "forward", _STEPS, before=begin_pass)
+
+
+def _wrap_captures(module) -> None:
+    """Draft models have runners of their own."""
+    found = [
+        kind
+        for kind in vars(module).values()
+        if inspect.isclass(kind)
+        and kind.__module__ == module.__name__
+        and "capture_one_shape" in vars(kind)
+    ]
+    if not found:
+        tell(_LABELS, f"{module.__name__} has no capture_one_shape()")
+    for kind in found:
+        wrap(kind, "capture_one_shape", _LABELS, before=_labelled(kind))
+
+
+_names: weakref.WeakKeyDictionary[typing.Any, str] = weakref.WeakKeyDictionary()  # of modules
+
+
+def _labelled(kind: type) -> typing.Callable[..., typing.Any]:
+    name = kind.__name__.lower()
+    size_is = "tokens" if "prefill" in name else "bs"
+    draft = "" if name.startswith(("decode", "prefill")) else "draft,"
+    if "extend" in name:
+        draft = "draft-extend,"
+    capture = inspect.signature(vars(kind)["capture_one_shape"])
+
+    def label(*args, **kwargs):
+        given = capture.bind(*args, **kwargs).arguments
+        text = f"{draft}{size_is}={given['size']}"
+        if given.get("variant_label") is not None:
+            text += f",{given['variant_label']}"
+        if given.get("stream_idx") is not None:
+            text += f",stream={given['stream_idx']}"
+        return _capturing(text)
+
+    return label
+
+
+@contextlib.contextmanager
+def _capturing(label: str) -> typing.Iterator[None]:
+    """A shape may have several graphs, which eager code in the middle of a layer divides."""
+    from ..probe import graph_label
+
+    def name_piece() -> str:
+        layer = running_layer(_names)
+        return f"{label},from={layer}" if layer else label
+
+    with own_pass(), graph_label(label):
+        _graphs.name_graph = name_piece
+        try:
+            yield
+        finally:
+            _graphs.name_graph = None

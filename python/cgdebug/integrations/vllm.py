@@ -5,15 +5,21 @@ A forward pass without a step is one that vLLM makes by itself: to profile, to w
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import inspect
 import os
 
 from .. import _auto
 from .._after_import import call_after_import
+from .._fail_soft import guard, tell, wrap
+from ._engines import OWN_PASSES, ParameterNames, know_rank, own_pass
 
 __all__ = ["register"]
 
+_LABELS = "the labels of vLLM's graphs"
+_STEPS = "the steps of vLLM"
 _registered = False
+_parameters: ParameterNames | None = None  # of the model that was loaded first
 
 
 def register() -> None:
@@ -23,8 +29,9 @@ def register() -> None:
     if _registered or not _auto.is_wanted():
         return
     _registered = True
-    # The key of this cache does not tell a model with probes from one without.
-    os.environ.setdefault("VLLM_DISABLE_COMPILE_CACHE", "1")
+    if _auto.parse(os.environ[_auto.VARIABLE])[0] in ("module", "fx"):
+        # These put probes into the compiled code, and the key of its cache does not tell.
+        os.environ.setdefault("VLLM_DISABLE_COMPILE_CACHE", "1")
     _auto.start()
     call_after_import("vllm.v1.worker.gpu_model_runner", _wrap_runner)
     call_after_import("vllm.v1.worker.gpu.model_runner", _wrap_runner)
@@ -35,9 +42,9 @@ def register() -> None:
 def _label(descriptor) -> str:
     """The label of a BatchDescriptor or a BatchExecutionDescriptor."""
     parts = [f"tokens={descriptor.num_tokens}"]
-    if descriptor.num_reqs is not None:
+    if getattr(descriptor, "num_reqs", None) is not None:
         parts.append(f"reqs={descriptor.num_reqs}")
-    if descriptor.num_active_loras:
+    if getattr(descriptor, "num_active_loras", 0):
         parts.append(f"loras={descriptor.num_active_loras}")
     return ",".join(parts)
 
@@ -45,63 +52,73 @@ def _label(descriptor) -> str:
 def _wrap_runner(module) -> None:
     from ..probe import step
 
-    runner = module.GPUModelRunner
-    load_model, execute_model = runner.load_model, runner.execute_model
+    def watch(runner, *args, **kwargs):
+        global _parameters
+        model = runner.get_model()
+        with guard("the ranks of vLLM"):
+            know_rank()
+        _auto.look_at(model, OWN_PASSES)
+        _parameters = _parameters or ParameterNames(model)
 
-    @functools.wraps(load_model)
-    def load_and_watch(self, *args, **kwargs):
-        load_model(self, *args, **kwargs)
-        _auto.look_at(self.get_model())
+    def name_step(runner, *args, dummy_run=False, **kwargs):
+        if dummy_run:
+            return own_pass()
+        runner._cgdebug_step = getattr(runner, "_cgdebug_step", -1) + 1
+        step(runner._cgdebug_step)
+        return None
 
-    @functools.wraps(execute_model)
-    def execute_with_step(self, *args, **kwargs):
-        if kwargs.get("dummy_run"):
-            step(None)
-        else:
-            self._cgdebug_step = getattr(self, "_cgdebug_step", -1) + 1
-            step(self._cgdebug_step)
-        return execute_model(self, *args, **kwargs)
-
-    runner.load_model, runner.execute_model = load_and_watch, execute_with_step
+    runner = getattr(module, "GPUModelRunner", None)
+    if runner is None:
+        tell("the model of vLLM", f"{module.__name__} has no GPUModelRunner")
+        return
+    wrap(runner, "load_model", "the model of vLLM", after=watch)
+    wrap(runner, "execute_model", _STEPS, before=name_step)
+    wrap(runner, "_dummy_run", _STEPS, before=lambda *args, **kwargs: own_pass())
 
 
 def _wrap_graphs(module) -> None:
+    """Each piece of a piecewise graph has a wrapper of its own, and is given its parameters."""
     from ..probe import graph_label
 
-    wrapper = module.CUDAGraphWrapper
-    call = wrapper.__call__
+    def label(wrapper, *args, **kwargs):
+        if not module.is_forward_context_available():
+            return None
+        descriptor = module.get_forward_context().batch_descriptor
+        entry = wrapper.concrete_cudagraph_entries.get(descriptor)
+        if descriptor is None or (entry is not None and entry.cudagraph is not None):
+            return None
+        text = _label(descriptor)
+        with guard(_LABELS):
+            layers = _parameters.layers_of(args) if _parameters else ""
+            text = f"{text},{layers}" if layers else text
+        return graph_label(text)
 
-    @functools.wraps(call)
-    def call_labelled(self, *args, **kwargs):
-        if module.is_forward_context_available():
-            descriptor = module.get_forward_context().batch_descriptor
-            entry = self.concrete_cudagraph_entries.get(descriptor)
-            if descriptor is not None and (entry is None or entry.cudagraph is None):
-                with graph_label(_label(descriptor)):
-                    return call(self, *args, **kwargs)
-        return call(self, *args, **kwargs)
-
-    wrapper.__call__ = call_labelled
+    wrap(module.CUDAGraphWrapper, "__call__", _LABELS, before=label)
 
 
 def _wrap_manager(module) -> None:
+    """The second runner captures whole graphs without a wrapper."""
     from ..probe import graph_label
 
     manager = module.CudaGraphManager
+    if next(iter(list(inspect.signature(manager.capture).parameters)[1:]), "") != (
+        "create_forward_fn"
+    ):
+        tell(_LABELS, "CudaGraphManager.capture() takes other arguments than before")
+        return
     capture = manager.capture
 
-    @functools.wraps(capture)
     def capture_labelled(self, create_forward_fn, *args, **kwargs):
-        def create(descriptor, *create_args, **create_kwargs):
-            forward = create_forward_fn(descriptor, *create_args, **create_kwargs)
+        with contextlib.ExitStack() as labels:
 
-            @functools.wraps(forward)
-            def labelled(*forward_args, **forward_kwargs):
-                with graph_label(_label(descriptor)):
-                    return forward(*forward_args, **forward_kwargs)
+            def create(*create_args, **create_kwargs):
+                with guard(_LABELS):
+                    labels.close()
+                    descriptor = create_args[0] if create_args else create_kwargs["desc"]
+                    labels.enter_context(graph_label(_label(descriptor)))
+                return create_forward_fn(*create_args, **create_kwargs)
 
-            return labelled
-
-        return capture(self, create, *args, **kwargs)
+            with own_pass():
+                return capture(self, create, *args, **kwargs)
 
     manager.capture = capture_labelled
