@@ -262,17 +262,17 @@ def is_running(module: torch.nn.Module) -> bool:
 def current_place(names: ModuleNames, arguments: typing.Iterable[object] = ()) -> Place:
     """Where the op runs that is being dispatched on this thread."""
     module = _thread.modules[-1][1] if _thread.modules else ""
-    site, phase, is_inductors = _site_of_op()
+    site, phase, is_compiled = _site_of_op()
     if torch._C._current_graph_task_id() != -1:
         place = _backward_place(names, module)
-        if is_inductors and not place.stem:
+        if is_compiled and not place.stem:
             place = place._replace(module=names.inner_path(place.module, arguments))
         return place
     if _thread.optimizers:
         return Place("opt", module, site)
     _remember_node(torch.autograd._get_sequence_nr() - 1, module, site)
     phase = "fwd" if module else phase
-    if is_inductors:
+    if is_compiled:
         module = names.inner_path(module, arguments)
     return Place(phase, module, site)
 
@@ -343,20 +343,20 @@ _PHASES = {"clip_grad.py": "clip", "grad_scaler.py": "scaler"}
 
 def _site_of_op() -> tuple[str, str, bool]:
     """The innermost line that is neither cgdebug's, nor torch's, nor of code that was generated,
-    the phase of what was called there, and whether code of Inductor calls the op."""
+    the phase of what was called there, and whether code of a compiler calls the op."""
     phase = "fwd"
     frame: types.FrameType | None = sys._getframe(1)
-    is_inductors = False
+    is_generated = False
     torch_folder = os.path.dirname(torch.__file__) + os.sep
     while frame is not None:
         file = frame.f_code.co_filename
-        if _is_inductors(frame):
-            is_inductors = True
+        if _is_inductors(frame) or _is_fx(frame):
+            is_generated = True
         elif not file.startswith((_site.OWN, torch_folder, "<")):
-            return _site.text_of(frame), phase, is_inductors
+            return _site.text_of(frame), phase, is_generated
         phase = _PHASES.get(os.path.basename(file), phase)
         frame = frame.f_back
-    return "", phase, is_inductors
+    return "", phase, is_generated
 
 
 def _is_inductors(frame: types.FrameType) -> bool:
@@ -365,14 +365,25 @@ def _is_inductors(frame: types.FrameType) -> bool:
     return isinstance(name, str) and name.startswith("torch._inductor.runtime.compile_tasks.")
 
 
-def is_inductors_memory(storage: int) -> bool:
-    """Whether code that Inductor made calls the op, and has allocated the memory by itself."""
+def _is_fx(frame: types.FrameType) -> bool:
+    """Whether it is the code of a torch.fx.GraphModule."""
+    return frame.f_code.co_filename.startswith("<eval_with_key>")
+
+
+def is_compiled_memory(storage: int) -> bool:
+    """Whether code that a compiler made calls the op, and has allocated the memory by itself. The
+    outermost such code decides: what it is given was there before."""
     frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_inductors(frame):
+    is_own = False
+    while frame is not None:
+        if _is_fx(frame) or _is_inductors(frame):
+            names = [
+                name
+                for name, one in frame.f_locals.items()
+                if isinstance(one, torch.Tensor) and storage_of(one) == storage
+            ]
+            given = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+            if names:
+                is_own = not any(name in given or name.startswith("arg") for name in names)
         frame = frame.f_back
-    kinds = {
-        name[:3]
-        for name, one in (frame.f_locals if frame else {}).items()
-        if isinstance(one, torch.Tensor) and storage_of(one) == storage
-    }
-    return kinds == {"buf"}  # what the code is given is called otherwise
+    return is_own

@@ -318,7 +318,6 @@ def _wrap_captures() -> None:
         if not scopes:
             return begin(self, *args, **kwargs)
         # A dead graph that is collected while another one is captured ends that capture.
-        gc.collect()
         was_enabled = gc.isenabled()
         gc.disable()
         try:

@@ -76,13 +76,11 @@ class ParameterNames:
         import torch
 
         from .._op_log.names import layer_of
-        from .._op_log.written import storage_of
 
         numbers = {
             int(layer.rpartition(".")[2])
             for one in arguments
-            if isinstance(one, torch.Tensor)
-            and (layer := layer_of(self._names.parameter_at(storage_of(one))))
+            if isinstance(one, torch.Tensor) and (layer := layer_of(self._names.owner_at(one)))
         }
         if not numbers:
             return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import typing
 
 from .. import _auto
 from .._after_import import call_after_import
@@ -20,6 +21,7 @@ _LABELS = "the labels of vLLM's graphs"
 _STEPS = "the steps of vLLM"
 _registered = False
 _parameters: ParameterNames | None = None  # of the model that was loaded first
+_is_estimating = False  # captures graphs to see how much memory they take, and drops them
 
 
 def register() -> None:
@@ -41,12 +43,23 @@ def register() -> None:
 
 def _label(descriptor) -> str:
     """The label of a BatchDescriptor or a BatchExecutionDescriptor."""
-    parts = [f"tokens={descriptor.num_tokens}"]
+    parts = ["estimate"] * _is_estimating + [f"tokens={descriptor.num_tokens}"]
     if getattr(descriptor, "num_reqs", None) is not None:
         parts.append(f"reqs={descriptor.num_reqs}")
     if getattr(descriptor, "num_active_loras", 0):
         parts.append(f"loras={descriptor.num_active_loras}")
     return ",".join(parts)
+
+
+@contextlib.contextmanager
+def _estimating(*args, **kwargs) -> typing.Iterator[None]:
+    """Later graphs of these sizes get the plain labels."""
+    global _is_estimating
+    _is_estimating = True
+    try:
+        yield
+    finally:
+        _is_estimating = False
 
 
 def _wrap_runner(module) -> None:
@@ -73,6 +86,8 @@ def _wrap_runner(module) -> None:
         return
     wrap(runner, "load_model", "the model of vLLM", after=watch)
     wrap(runner, "execute_model", _STEPS, before=name_step)
+    if hasattr(runner, "profile_cudagraph_memory"):
+        wrap(runner, "profile_cudagraph_memory", _LABELS, before=_estimating)
     wrap(runner, "_dummy_run", _STEPS, before=lambda *args, **kwargs: own_pass())
 
 
