@@ -84,8 +84,9 @@ def watch(
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,
     torch.compile, checkpointing) do not appear in names. A module that is called several times in a
-    capture is one probe, and its calls are #0, #1. A module that several others have is called
-    by the one whose call runs; in compiled code, and within one module, it has its first name. If another live watch uses the names, the class comes in front: "fwd/GPT.layers.3".
+    capture is one probe, and its calls are #0, #1. A module that several modules have is named by
+    the one that calls it; in compiled code, and where one has it twice, by its first name. If
+    another live watch uses the names, the class comes in front: "fwd/GPT.layers.3".
 
     The modules keep the watch alive, the watch does not keep the model alive. It ends with close()
     or with the model. Copies of the model, pickled ones too, are not watched. Values and gradients

@@ -482,3 +482,26 @@ def test_watched_values_are_kept_as_asked():
         for i in range(5):
             net(torch.full((1, 8), float(i)))
         assert len(w.probes["fwd/Net"].records()) == 2
+
+
+class _Rotated(nn.Module):
+    def __init__(self, rotation):
+        super().__init__()
+        self.linear, self.rotation = nn.Linear(2, 2), rotation
+
+    def forward(self, x):
+        return self.rotation(self.linear(x))
+
+
+def test_a_module_that_several_layers_have_is_named_by_the_one_that_calls_it():
+    rotation = nn.Tanh()
+    net = nn.Sequential(*(_Rotated(rotation) for _ in range(3)))
+    with cgdebug.watch(net, values=8) as w:
+        x = torch.ones(1, 2)
+        seen = [x := layer(x) for layer in net]
+        for number, one in enumerate(seen):
+            (only,) = values(w, f"fwd/{number}.rotation")
+            assert torch.equal(torch.as_tensor(only), one.detach())
+        assert w.explain().not_watched == {}
+        rotation(torch.ones(1, 2))  # nobody's call
+        assert len(values(w, "fwd/0.rotation")) == 2

@@ -18,6 +18,7 @@ import torch
 from .. import _site
 from .._watching.modules import modules_of
 from .memory import Memory
+from .written import storage_of
 
 _MAX_NODES = 1 << 18  # whose place is remembered
 
