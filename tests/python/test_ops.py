@@ -840,7 +840,7 @@ def test_the_kernel_of_a_user_that_writes_a_part_is_linked_to_what_was_there(deb
 
 
 def test_what_goes_wrong_around_a_kernel_is_noted_and_does_not_reach_it(debug_mode, monkeypatch):
-    def fail(_):
+    def fail(*_):
         raise OSError("no place")
 
     x = torch.ones(4)
