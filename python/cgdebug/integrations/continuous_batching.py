@@ -3,10 +3,8 @@ for. A job needs nothing for this but CGDEBUG_WATCH."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-
 from .._after_import import call_after_import
+from .._fail_soft import wrap
 
 __all__ = ["label_graphs"]
 
@@ -24,15 +22,11 @@ def _wrap_runners(module) -> None:
 def _wrap(runner) -> None:
     from ..probe import graph_label
 
-    capture = runner._capture_graph
-
-    @functools.wraps(capture)
-    def capture_labelled(self, *args, **kwargs):
+    def labelled(self, *args, **kwargs):
         label = _label(self.inputs_and_outputs)
-        with graph_label(label) if label else contextlib.nullcontext():
-            return capture(self, *args, **kwargs)
+        return graph_label(label) if label else None
 
-    runner._capture_graph = capture_labelled
+    wrap(runner, "_capture_graph", "the labels of continuous batching", before=labelled)
 
 
 def _label(batch) -> str:

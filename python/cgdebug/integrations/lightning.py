@@ -6,6 +6,7 @@ import importlib
 import typing
 
 from .. import _auto
+from .._fail_soft import guard
 
 __all__ = ["callbacks", "pytorch_lightning_callbacks"]
 
@@ -31,24 +32,31 @@ def _callbacks(package: str) -> list[typing.Any]:
         batch is a call."""
 
         def setup(self, trainer, pl_module, stage):
-            _auto.start()
-            _auto.look_at(pl_module)
+            with guard("the model of Lightning"):
+                _auto.start()
+                _auto.look_at(pl_module)
 
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            step(trainer.global_step)
-            _auto.begin_call()
+            with guard("the steps of Lightning"):
+                step(trainer.global_step)
+                _auto.begin_call()
 
         def on_validation_batch_start(self, *args, **kwargs):
-            _auto.begin_call()
+            _begin_call()
 
         def on_test_batch_start(self, *args, **kwargs):
-            _auto.begin_call()
+            _begin_call()
 
         def on_predict_batch_start(self, *args, **kwargs):
-            _auto.begin_call()
+            _begin_call()
 
         def on_train_end(self, trainer, pl_module):
             step(None)
             _auto.end_calls()
 
     return [CgdebugCallback()]
+
+
+def _begin_call() -> None:
+    with guard("the batches of Lightning"):
+        _auto.begin_call()

@@ -8,6 +8,7 @@ import functools
 import transformers
 
 from .. import _auto
+from .._fail_soft import guard
 from ..probe import step
 
 __all__ = ["CgdebugCallback", "add_to_trainers"]
@@ -20,12 +21,14 @@ class CgdebugCallback(transformers.TrainerCallback):
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         if _auto.is_wanted():
-            _auto.start()
-            _auto.look_at(model)
+            with guard("the model of the Trainer"):
+                _auto.start()
+                _auto.look_at(model)
 
     def on_step_begin(self, args, state, control, **kwargs):
         if _auto.is_wanted():
-            step(state.global_step)
+            with guard("the steps of the Trainer"):
+                step(state.global_step)
 
     def on_train_end(self, args, state, control, **kwargs):
         if _auto.is_wanted():
