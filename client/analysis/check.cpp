@@ -44,11 +44,12 @@ struct Scanned : SeenProbe {
   bool ever_changed = false;
   bool is_empty = false;  // also outside the replays to look at
   SeenSlot seen;
-  std::optional<FirstBad> first_bad;    // with NaN or Inf
-  std::optional<FirstBad> first_nan;    // with NaN or +Inf, which no mask has
-  std::optional<Finding> with_nan;      // its snapshots like that one
-  std::optional<Finding> with_neg_inf;  // its other snapshots with Inf
-  bool is_mask = false;
+  struct Nonfinite {
+    Key key;
+    source::Moment moment;
+  };
+  std::vector<Nonfinite> nonfinite;  // its snapshots with NaN or Inf
+  bool has_mask = false;             // one of them may be a mask
 };
 
 class Checker {
@@ -63,15 +64,12 @@ class Checker {
     result_.in_part = static_cast<std::size_t>(std::ranges::count_if(
         scanned_, [&](const Scanned& one) { return !source_.slots()[one.slot].part.empty(); }));
     for (std::size_t i = 0; i < scanned_.size(); ++i) place_of_[scanned_[i].slot] = i;
-    SortOutMasks();
+    if (const Result<void> sorted = SortOutNonfinite(); !sorted.ok()) return sorted.error();
+    SortOutScaled();
     for (std::size_t i = 0; i < result_.findings.size(); ++i) {
       finding_of_[{result_.findings[i].slot, result_.findings[i].kind}] = i;
     }
     CountShapes();
-    for (const Scanned& scanned : scanned_) {
-      const std::optional<FirstBad>& bad = scanned.is_mask ? scanned.first_nan : scanned.first_bad;
-      if (bad) OfferFirst(*bad);
-    }
     VerifyValues();
     TakeTold();
     FindStale();
@@ -118,8 +116,9 @@ class Checker {
     scanned.keys = *std::move(keys);
     scanned.is_empty = is_empty;
     scanned.abs_max.assign(scanned.keys.size(), NAN);
-    FindingRun nonfinite, with_nan, with_neg_inf, mismatch, near_overflow, zero;
+    FindingRun mismatch, near_overflow, zero;
     std::optional<Snapshot> previous;
+    const bool is_row = !source_.slots()[slot].op.empty();
     for (const Key& key : scanned.keys) {
       const Result<Snapshot> snapshot = source_.Get(slot, key);
       if (!snapshot.ok()) {
@@ -134,22 +133,15 @@ class Checker {
       ++result_.snapshots;
       if (snapshot->has_values && snapshot->hash) with_hash_.push_back({slot, key});
       replays_.insert(key.replay);
+      has_serials_ = has_serials_ || snapshot->serial != 0;
       scanned.abs_max[static_cast<std::size_t>(&key - scanned.keys.data())] = stats->abs_max;
       if (snapshot->comparison && snapshot->comparison->mismatched > 0) {
         mismatch.Add(FindingKind::kMismatch, slot, key.replay);
       }
       if (stats->nonfinite() > 0) {
-        const FirstBad bad{.slot = slot, .snapshot = *snapshot, .stats = *stats};
-        nonfinite.Add(FindingKind::kNonfinite, slot, key.replay);
-        TakeEarlier(bad, &scanned.first_bad);
-        if (IsOnlyNegInf(*stats)) {
-          with_neg_inf.Add(FindingKind::kMask, slot, key.replay);
-        } else {
-          with_nan.Add(FindingKind::kNonfinite, slot, key.replay);
-          TakeEarlier(bad, &scanned.first_nan);
-        }
+        scanned.nonfinite.push_back({key, MomentOf(source_.slots()[slot], *snapshot)});
       }
-      scanned.seen.Note(*stats);
+      if (is_row) scanned.seen.Note(key, *stats);
       const double share = ShareOfMaximum(slot, *stats);
       if (share > kNearOverflowShare) {
         near_overflow.Add(FindingKind::kNearOverflow, slot, key.replay, share);
@@ -161,11 +153,9 @@ class Checker {
       if (previous && !source_.slots()[slot].in_body) NoteChange(*previous, *snapshot, &scanned);
       previous = *snapshot;
     }
-    for (const FindingRun* run : {&nonfinite, &mismatch, &near_overflow}) {
+    for (const FindingRun* run : {&mismatch, &near_overflow}) {
       if (run->finding) result_.findings.push_back(*run->finding);
     }
-    scanned.with_nan = with_nan.finding;
-    scanned.with_neg_inf = with_neg_inf.finding;
     if (zero.finding && zero.finding->count == scanned.keys.size()) {
       result_.findings.push_back(*zero.finding);
     }
@@ -232,40 +222,55 @@ class Checker {
     return stats.abs_max / info->max_finite;
   }
 
-  source::Moment MomentAt(const FirstBad& bad) const {
-    return MomentOf(source_.slots()[bad.slot], bad.snapshot);
-  }
-
-  void TakeEarlier(const FirstBad& bad, std::optional<FirstBad>* first) const {
-    if (!*first || MomentAt(bad) < MomentAt(**first)) *first = bad;
-  }
-
-  // Takes the earliest by time, because two graphs, or two shapes of an eager probe, count their
-  // replays separately.
-  void OfferFirst(const FirstBad& bad) {
-    const source::Moment moment = MomentAt(bad);
-    if (first_moment_ && *first_moment_ <= moment) return;
-    first_moment_ = moment;
-    result_.first = bad;
-  }
-
-  // Tells the rows of op logs that may be masks from what was not meant to be.
-  void SortOutMasks() {
+  // Tells what was not meant to be from rows of op logs with an excuse, and finds the earliest of
+  // it by time: two graphs, or two shapes of an eager probe, count their replays separately.
+  Result<void> SortOutNonfinite() {
     std::vector<SeenSlot> seen;
-    for (const Scanned& scanned : scanned_) seen.push_back(scanned.seen);
-    const std::set<std::size_t> masks = FindMaskSlots(source_, seen);
-    for (Scanned& scanned : scanned_) scanned.is_mask = masks.contains(scanned.slot);
-    std::vector<Finding> findings;
-    for (const Finding& finding : result_.findings) {
-      const Scanned& scanned = scanned_[place_of_[finding.slot]];
-      if (!scanned.is_mask || finding.kind != FindingKind::kNonfinite) {
-        findings.push_back(finding);
-        continue;
+    for (Scanned& scanned : scanned_) seen.push_back(std::move(scanned.seen));
+    const Excuses excuses = FindExcuses(source_, seen);
+    const Scanned* of_first = nullptr;
+    const Scanned::Nonfinite* first = nullptr;
+    for (Scanned& scanned : scanned_) {
+      FindingRun runs[4];
+      for (const Scanned::Nonfinite& one : scanned.nonfinite) {
+        const auto found = excuses.find({scanned.slot, {one.key.replay, one.key.iteration}});
+        const Excuse excuse = found == excuses.end() ? Excuse::kNone : found->second;
+        constexpr FindingKind kKinds[] = {FindingKind::kNonfinite, FindingKind::kMask,
+                                          FindingKind::kAbsorbed, FindingKind::kSkipped};
+        const auto kind = static_cast<std::size_t>(excuse);
+        runs[kind].Add(kKinds[kind], scanned.slot, one.key.replay);
+        if (excuse != Excuse::kNone || (first != nullptr && first->moment <= one.moment)) continue;
+        of_first = &scanned;
+        first = &one;
       }
-      if (scanned.with_nan) findings.push_back(*scanned.with_nan);
-      if (scanned.with_neg_inf) findings.push_back(*scanned.with_neg_inf);
+      scanned.has_mask = runs[static_cast<std::size_t>(Excuse::kMask)].finding.has_value();
+      for (const FindingRun& run : runs) {
+        if (run.finding) result_.findings.push_back(*run.finding);
+      }
     }
-    result_.findings = std::move(findings);
+    if (first == nullptr) return {};
+    const Result<Snapshot> snapshot = source_.Get(of_first->slot, first->key);
+    if (!snapshot.ok()) return snapshot.error();
+    const Result<Stats> stats = source::StatsOf(source_, *snapshot);
+    if (!stats.ok()) return stats.error();
+    first_moment_ = first->moment;
+    result_.first = {.slot = of_first->slot, .snapshot = *snapshot, .stats = *stats};
+    return {};
+  }
+
+  void SortOutScaled() {
+    std::set<std::pair<std::string, int>> scaling;  // by session and rank
+    for (const Scanned& scanned : scanned_) {
+      const Slot& slot = source_.slots()[scanned.slot];
+      if (IsOfGradScaler(slot)) scaling.emplace(slot.session, slot.rank);
+    }
+    for (Finding& finding : result_.findings) {
+      const Slot& slot = source_.slots()[finding.slot];
+      const bool is_scaled = scaling.contains({slot.session, slot.rank}) && IsGradient(slot);
+      if (is_scaled && finding.kind == FindingKind::kNearOverflow) {
+        finding.kind = FindingKind::kScaled;
+      }
+    }
   }
 
   // Adds what the daemon found in snapshots that are not here; the others were looked at already.
@@ -277,9 +282,8 @@ class Checker {
       const Scanned* const scanned = &scanned_[place->second];
       const bool is_mismatch = told.kind == source::Finding::Kind::kMismatch;
       if (!is_mismatch && IsHere(*scanned, told)) continue;
-      // The daemon counted as many as the snapshots of a mask have that are here.
-      const bool is_mask = scanned->is_mask && told.kind == source::Finding::Kind::kInf &&
-                           told.count == scanned->seen.neg_inf;
+      // How many -Inf a mask has may change. What made it another way is in a row before it.
+      const bool is_mask = scanned->has_mask && told.kind == source::Finding::Kind::kInf;
       const FindingKind kind = is_mismatch ? FindingKind::kMismatch
                                : is_mask   ? FindingKind::kMask
                                            : FindingKind::kNonfinite;
@@ -522,6 +526,10 @@ class Checker {
       // equally often.
       if (std::get<2>(graph) == 0 && std::get<2>(largest->first) != 0 && shown != graph) continue;
       Presence& one = all[graph] = PresenceIn(members, shown == graph);
+      // Outside of graphs a place need not run in each call: only losses are missing, and are
+      // counted.
+      const bool is_eager = std::get<2>(graph) == 0 && has_serials_;
+      if (is_eager && !one.absent.empty()) one = {.replay = one.replay};
       if (!shown && !one.absent.empty()) shown = graph;
       TellAbsent(graph, one);
     }
@@ -585,6 +593,7 @@ class Checker {
   std::set<std::size_t> unread_;
   std::vector<SnapshotName> with_hash_;
   std::set<std::uint64_t> replays_;
+  bool has_serials_ = false;  // files of tensors have none, and count no losses either
   std::optional<source::Moment> first_moment_;
   std::optional<source::Moment> first_told_moment_;
   // For each replay of a graph, the first probe whose value changed.

@@ -60,11 +60,16 @@ enum class FindingKind {
   // These may be intended, so `check` does not exit 1 because of them:
   kConstant,  // never changed while an earlier probe of its graph did: a weight, a mask?
   kZero,      // nothing but zeros in every replay
-  kMask,      // a row of an op log that holds -Inf, maybe on purpose (masks.h)
+  // Rows of op logs with NaN or Inf that has an excuse (masks.h):
+  kMask,      // -Inf, maybe on purpose
+  kAbsorbed,  // Inf that no later row inherits
+  kSkipped,   // gradients of a step that torch's GradScaler skipped
+  kScaled,    // near overflow: a gradient that it has scaled
 };
 constexpr std::string_view NameOf(FindingKind kind) {
   constexpr std::string_view kNames[] = {"nonfinite",     "mismatch", "near_overflow", "stale",
-                                         "never_written", "constant", "zero",          "mask"};
+                                         "never_written", "constant", "zero",          "mask",
+                                         "absorbed",      "skipped",  "scaled"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

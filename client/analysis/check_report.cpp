@@ -167,6 +167,16 @@ std::string FindingText(Source& source, const Finding& finding) {
     case FindingKind::kMask:
       return fmt::format("note: {} holds -Inf, no NaN and no +Inf, in {}: a mask?", name,
                          Replays(finding));
+    case FindingKind::kAbsorbed:
+      return fmt::format("note: {} holds Inf in {}, and no row that reads it does", name,
+                         Replays(finding));
+    case FindingKind::kSkipped:
+      return fmt::format("note: {} is not finite in {}: the GradScaler skipped that step", name,
+                         Replays(finding));
+    case FindingKind::kScaled:
+      return fmt::format("note: {} is up to {:.0f}% of {} max in {}: scaled by the GradScaler",
+                         name, std::floor(100 * finding.worst), layout::DtypeName(slot.dtype),
+                         Replays(finding));
     case FindingKind::kZero:
       break;
   }
@@ -266,6 +276,8 @@ std::string Completeness(const Check& check, std::size_t max_rows) {
                                                       : "";
     text += fmt::format("{}{} of {} probes in replay {}\n", word, check.present, check.expected,
                         check.replay);
+  } else if (check.complete() && !check.found()) {
+    text += "complete: none is missing\n";
   }
   const std::size_t shown = std::min(check.missing.size(), max_rows);
   for (std::size_t i = 0; i < shown; ++i) text += "missing: " + check.missing[i] + "\n";

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -26,61 +27,184 @@ constexpr std::array kWriters = {std::string_view("constant_pad_nd"),
                                  std::string_view("triu"),
                                  std::string_view("where")};
 
-bool WritesGivenValues(std::string_view op) {
-  if (op == "input") return true;
+// They show parts of what they read, in another place or several times.
+constexpr std::array kMovers = {
+    std::string_view("_to_copy"),       std::string_view("cat"),
+    std::string_view("clone"),          std::string_view("copy"),
+    std::string_view("flip"),           std::string_view("gather"),
+    std::string_view("index"),          std::string_view("index_select"),
+    std::string_view("repeat"),         std::string_view("roll"),
+    std::string_view("select_scatter"), std::string_view("slice_scatter"),
+    std::string_view("stack")};
+
+constexpr std::string_view kUnscale = "_amp_foreach_non_finite_check_and_unscale";
+
+// "masked_fill" of "aten.masked_fill_.Scalar".
+std::string_view StemOf(std::string_view op) {
   std::string_view base = BaseOf(op);
   if (base.ends_with('_')) base.remove_suffix(1);
-  return std::ranges::find(kWriters, base) != kWriters.end();
+  return base;
 }
 
+bool WritesGivenValues(std::string_view op) {
+  return op == "input" || std::ranges::find(kWriters, StemOf(op)) != kWriters.end();
+}
+bool Moves(std::string_view op) { return std::ranges::find(kMovers, StemOf(op)) != kMovers.end(); }
+
+// A row of a log, with what its snapshots hold.
+struct LogRow {
+  const SeenSlot* seen;
+  const source::Slot* slot;
+  OpText text;
+};
+
+bool Has(const std::vector<SeenSlot::Time>& times, SeenSlot::Time time) {
+  return std::ranges::binary_search(times, time);
+}
+
+// A number that an op computes of others. What compares or counts is finite whatever it reads; a
+// cast hides an Inf as well as it can.
+bool PassesValuesOn(const LogRow& row) {
+  const layout::DtypeInfo* dtype = layout::FindDtype(row.slot->dtype);
+  const std::string_view stem = StemOf(row.text.op);
+  return (dtype != nullptr && dtype->is_floating) || stem == "_to_copy" || stem == "copy";
+}
+
+// The excuses of one log: rows in the order of their numbers.
+class LogExcuses {
+ public:
+  LogExcuses(std::vector<LogRow> rows, Excuses* excuses)
+      : rows_(std::move(rows)), excuses_(excuses) {
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      for (const SeenSlot::Bad& bad : rows_[i].seen->bad) bad_[bad.time].emplace_back(i, &bad);
+      if (!PassesValuesOn(rows_[i])) continue;
+      for (const std::uint32_t input : rows_[i].text.inputs) readers_[input].push_back(i);
+    }
+  }
+
+  void Find() {
+    for (const auto& [time, bad] : bad_) FindAt(time, bad);
+  }
+
+ private:
+  using BadRows = std::vector<std::pair<std::size_t, const SeenSlot::Bad*>>;  // by place in rows_
+
+  void FindAt(SeenSlot::Time time, const BadRows& bad) {
+    std::vector<NonfiniteRow> rows;
+    for (const auto& [place, one] : bad) {
+      const LogRow& row = rows_[place];
+      rows.push_back({row.text.number, row.text.op, &row.text.inputs,
+                      one->is_only_neg_inf && !IsSpoilt(row), one->share});
+    }
+    const std::vector<bool> are_masks = FindMasks(rows);
+    const bool is_skipped = IsSkipped(time);
+    std::map<std::size_t, bool> is_absorbed;  // of the bad rows, by place
+    for (std::size_t i = bad.size(); i-- > 0;) {
+      const auto& [place, one] = bad[i];
+      is_absorbed[place] = !one->has_nan && IsAbsorbed(place, time, is_absorbed);
+      const Excuse excuse = are_masks[i]                                   ? Excuse::kMask
+                            : is_skipped && IsGradient(*rows_[place].slot) ? Excuse::kSkipped
+                            : is_absorbed[place]                           ? Excuse::kAbsorbed
+                                                                           : Excuse::kNone;
+      if (excuse != Excuse::kNone) (*excuses_)[{rows_[place].seen->slot, time}] = excuse;
+    }
+  }
+
+  static bool IsSpoilt(const LogRow& row) {
+    const std::vector<SeenSlot::Bad>& bad = row.seen->bad;
+    return row.text.op == "input" && (bad.size() < row.seen->times.size() ||
+                                      std::ranges::any_of(bad, [&](const SeenSlot::Bad& one) {
+                                        return one.is_only_neg_inf &&
+                                               one.neg_inf != bad.front().neg_inf;
+                                      }));
+  }
+
+  // `later`: what is known of the rows behind it.
+  bool IsAbsorbed(std::size_t place, SeenSlot::Time time,
+                  const std::map<std::size_t, bool>& later) const {
+    const auto readers = readers_.find(rows_[place].text.number);
+    if (readers == readers_.end()) return false;
+    bool is_read = false;
+    for (const std::size_t reader : readers->second) {
+      const auto bad = later.find(reader);
+      if (bad != later.end() && !bad->second) return false;
+      is_read = is_read || Has(rows_[reader].seen->times, time);
+    }
+    return is_read;
+  }
+
+  bool IsSkipped(SeenSlot::Time time) const {
+    return std::ranges::any_of(rows_, [&](const LogRow& row) {
+      return IsOfGradScaler(*row.slot) && row.slot->probe.ends_with(".found_inf") &&
+             Has(row.seen->not_zero, time);
+    });
+  }
+
+  const std::vector<LogRow> rows_;
+  Excuses* const excuses_;
+  std::map<SeenSlot::Time, BadRows> bad_;
+  std::map<std::uint32_t, std::vector<std::size_t>> readers_;  // by number: places in rows_
+};
+
 }  // namespace
+
+bool IsOfGradScaler(const source::Slot& slot) {
+  return slot.op.find(kUnscale) != std::string::npos;
+}
+
+bool IsGradient(const source::Slot& slot) {
+  constexpr std::array kPhases = {"bwd/", "grad/", "in/bwd/", "in/grad/"};
+  return IsOfGradScaler(slot) || std::ranges::any_of(kPhases, [&](const char* phase) {
+           return slot.probe.starts_with(phase);
+         });
+}
 
 std::vector<bool> FindMasks(const std::vector<NonfiniteRow>& rows) {
   std::vector<bool> are_masks;
   std::map<std::uint32_t, double> shares;  // of the masks so far, by number
+  std::set<std::uint32_t> others;          // that are none
   for (const NonfiniteRow& row : rows) {
     const auto explains = [&](std::uint32_t input) {
       const auto mask = shares.find(input);
-      return mask != shares.end() && row.share <= mask->second;
+      return mask != shares.end() && (row.share <= mask->second || Moves(row.op));
     };
-    const bool is_mask = row.is_only_neg_inf &&
-                         (WritesGivenValues(row.op) || std::ranges::any_of(*row.inputs, explains));
-    if (is_mask) shares[row.number] = row.share;
+    const auto spoils = [&](std::uint32_t input) {
+      return Moves(row.op) && others.contains(input);
+    };
+    const bool is_mask =
+        row.is_only_neg_inf &&
+        (WritesGivenValues(row.op) ||
+         (std::ranges::any_of(*row.inputs, explains) && std::ranges::none_of(*row.inputs, spoils)));
+    if (is_mask) {
+      shares[row.number] = row.share;
+    } else {
+      others.insert(row.number);
+    }
     are_masks.push_back(is_mask);
   }
   return are_masks;
 }
 
-void SeenSlot::Note(const numerics::Stats& stats) {
-  if (stats.nonfinite() == 0) {
-    was_finite = true;
-    return;
-  }
-  if (!IsOnlyNegInf(stats)) return;
-  const bool is_first = neg_inf == 0;
-  is_only_neg_inf = is_first || (is_only_neg_inf && neg_inf == stats.neg_inf);
-  if (!is_first) return;
-  neg_inf = stats.neg_inf;
-  share = NegInfShare(stats);
+void SeenSlot::Note(const source::Key& key, const numerics::Stats& stats) {
+  const Time time{key.replay, key.iteration};
+  times.push_back(time);
+  if (stats.abs_max > 0) not_zero.push_back(time);
+  if (stats.nonfinite() == 0) return;
+  bad.push_back({time, stats.neg_inf, NegInfShare(stats), IsOnlyNegInf(stats), stats.nan > 0});
 }
 
-std::set<std::size_t> FindMaskSlots(const source::Source& source,
-                                    const std::vector<SeenSlot>& seen) {
-  struct Row {
-    const SeenSlot* seen;
-    OpText text;
-  };
-  std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<Row>> graphs;
+Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& seen) {
+  std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<LogRow>> graphs;
   for (const SeenSlot& one : seen) {
     const source::Slot& slot = source.slots()[one.slot];
     std::optional<OpText> text = slot.op.empty() ? std::nullopt : ParseOpText(slot.op);
     if (!text) continue;
-    graphs[{slot.session, slot.rank, slot.graph_id}].push_back({&one, *std::move(text)});
+    graphs[{slot.session, slot.rank, slot.graph_id}].push_back({&one, &slot, *std::move(text)});
   }
-  std::set<std::size_t> masks;
+  Excuses excuses;
   for (auto& [graph, all] : graphs) {
     const bool is_captured = std::get<2>(graph) != 0;
-    const auto number = [](const Row& row) { return row.text.number; };
+    const auto number = [](const LogRow& row) { return row.text.number; };
     if (is_captured) std::ranges::stable_sort(all, {}, number);
     // Eager logs follow one another, each from number 1.
     for (auto begin = all.begin(); begin != all.end();) {
@@ -88,23 +212,11 @@ std::set<std::size_t> FindMaskSlots(const source::Source& source,
           is_captured ? all.end()
                       : std::ranges::adjacent_find(begin, all.end(), std::greater_equal(), number);
       const auto after = end == all.end() ? end : end + 1;
-      std::vector<NonfiniteRow> rows;
-      std::vector<std::size_t> slots;
-      for (auto row = begin; row != after; ++row) {
-        if (row->seen->neg_inf == 0) continue;
-        const bool is_spoilt = row->text.op == "input" && row->seen->was_finite;
-        slots.push_back(row->seen->slot);
-        rows.push_back({row->text.number, row->text.op, &row->text.inputs,
-                        row->seen->is_only_neg_inf && !is_spoilt, row->seen->share});
-      }
-      const std::vector<bool> are_masks = FindMasks(rows);
-      for (std::size_t i = 0; i < slots.size(); ++i) {
-        if (are_masks[i]) masks.insert(slots[i]);
-      }
+      LogExcuses({begin, after}, &excuses).Find();
       begin = after;
     }
   }
-  return masks;
+  return excuses;
 }
 
 std::vector<std::uint32_t> MasksOf(const OpLog& log) {

@@ -3,8 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "client/analysis/op_log.h"
@@ -33,27 +34,47 @@ inline double NegInfShare(const numerics::Stats& stats) {
 // Those of the rows of one log that may hold -Inf on purpose: nothing else in them is non-finite,
 // and either an op wrote them that writes given values where it is told to (full, masked_fill,
 // where, triu), or nothing in the log wrote them, or they read such a row and have no larger part
-// of -Inf than it. Whether they are masks nobody can tell: whoever leaves them out of a verdict
-// must list them. Requires: ascending numbers.
+// of -Inf than it, or copy parts of such rows and of finite ones (index, cat). Whether they are
+// masks nobody can tell: whoever leaves them out of a verdict must list them. Requires: ascending
+// numbers.
 std::vector<bool> FindMasks(const std::vector<NonfiniteRow>& rows);
 
-// What the snapshots of a slot hold that is not finite. Those with NaN or +Inf, which no mask has,
-// are left out: a mask may turn into NaN when its input does.
+// What the snapshots of a slot hold that is not finite.
 struct SeenSlot {
+  // A replay, and an iteration of a conditional body in it.
+  using Time = std::pair<std::uint64_t, std::uint32_t>;
+  struct Bad {
+    Time time;
+    std::uint64_t neg_inf = 0;
+    double share = 0;  // of the elements that are -Inf
+    bool is_only_neg_inf = false;
+    bool has_nan = false;
+  };
   std::size_t slot = 0;
-  bool was_finite = false;       // one of them holds neither NaN nor Inf
-  bool is_only_neg_inf = false;  // some hold -Inf, and all of these the same number of it
-  std::uint64_t neg_inf = 0;     // of the first of these
-  double share = 0;              // likewise, of its elements
+  std::vector<Time> times = {};     // of all snapshots, ascending
+  std::vector<Time> not_zero = {};  // of those that hold a finite number that is not 0
+  std::vector<Bad> bad = {};        // ascending
 
-  void Note(const numerics::Stats& stats);
+  void Note(const source::Key& key, const numerics::Stats& stats);
 };
 
-// Those of the slots that are rows of op logs and may hold -Inf on purpose, in every replay in
-// which they hold neither NaN nor +Inf. An input that was finite in some replays may not: nobody
-// knows what wrote the -Inf. `seen`: slots in graph order.
-std::set<std::size_t> FindMaskSlots(const source::Source& source,
-                                    const std::vector<SeenSlot>& seen);
+// Why a snapshot with NaN or Inf is no reason for alarm.
+enum class Excuse : std::uint8_t {
+  kNone,
+  kMask,  // FindMasks(). An input whose number of -Inf changes has none: nobody knows who wrote it
+  kAbsorbed,  // Inf, no NaN, and of the rows that read it none has a NaN or an Inf of it
+  kSkipped,   // a gradient in which torch's GradScaler found it, and then skipped the step
+};
+using Excuses = std::map<std::pair<std::size_t, SeenSlot::Time>, Excuse>;  // by slot and time
+
+// Those of the snapshots of rows of op logs that have one. `seen`: slots in graph order.
+Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& seen);
+
+// Whether a row of an op log is a gradient, before an optimizer sees it.
+bool IsGradient(const source::Slot& slot);
+// Whether the row is of the op with which torch's GradScaler looks at gradients: until then they
+// are as large as their type allows, on purpose.
+bool IsOfGradScaler(const source::Slot& slot);
 
 // The numbers of those rows of a log.
 std::vector<std::uint32_t> MasksOf(const OpLog& log);

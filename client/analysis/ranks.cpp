@@ -28,8 +28,11 @@ struct Cursor {
 struct LogRow {
   std::size_t process = 0;
   SeenSlot seen;
-  std::optional<RankPlace> first_nonfinite;
-  std::optional<RankPlace> first_nan;  // with NaN or +Inf, which no mask has
+  struct Nonfinite {
+    SeenSlot::Time time;
+    RankPlace place;
+  };
+  std::vector<Nonfinite> nonfinite = {};
 };
 using LogRows = std::map<std::size_t, LogRow>;  // by slot
 
@@ -206,11 +209,17 @@ class RankFold::State {
     for (const std::size_t slot : WantedSlots(source, options_.scope)) {
       if (const auto row = rows.find(slot); row != rows.end()) seen.push_back(row->second.seen);
     }
-    const std::set<std::size_t> masks = FindMaskSlots(source, seen);
+    const Excuses excuses = FindExcuses(source, seen);
+    std::set<std::size_t> masks;
+    for (const auto& [at, excuse] : excuses) {
+      if (excuse == Excuse::kMask) masks.insert(at.first);
+    }
     if (!masks.empty()) kept_.masks[path] = masks.size();
     for (const auto& [slot, row] : rows) {
-      const auto& first = masks.contains(slot) ? row.first_nan : row.first_nonfinite;
-      if (first) TakeEarlier(*first, &kept_.processes[row.process].first_nonfinite);
+      for (const LogRow::Nonfinite& one : row.nonfinite) {
+        if (excuses.contains({slot, one.time})) continue;
+        TakeEarlier(one.place, &kept_.processes[row.process].first_nonfinite);
+      }
     }
     for (const source::Finding& told : source.Findings()) {
       const auto process = process_of.find(told.slot);
@@ -221,8 +230,7 @@ class RankFold::State {
         TakeTold(source, told, &kept_.processes[process->second]);
         continue;
       }
-      const bool is_mask = masks.contains(told.slot) && told.kind == source::Finding::Kind::kInf &&
-                           told.count == rows.at(told.slot).seen.neg_inf;
+      const bool is_mask = masks.contains(told.slot) && told.kind == source::Finding::Kind::kInf;
       if (is_mask) continue;
       const RankPlace place = PlaceOf(source, told);
       std::optional<RankPlace>& first = kept_.processes[process->second].first_nonfinite;
@@ -307,10 +315,11 @@ class RankFold::State {
       of.step = std::max(of.step, snapshot->step);
       TakeEarlier(place, &of.first);
       if (!of.last || *of.last < place) of.last = place;
-      if (row != nullptr) row->seen.Note(*stats);
-      if (stats->nonfinite() > 0) {
-        TakeEarlier(place, row != nullptr ? &row->first_nonfinite : &of.first_nonfinite);
-        if (row != nullptr && !IsOnlyNegInf(*stats)) TakeEarlier(place, &row->first_nan);
+      if (row != nullptr) row->seen.Note(key, *stats);
+      if (stats->nonfinite() > 0 && row != nullptr) {
+        row->nonfinite.push_back({{key.replay, key.iteration}, place});
+      } else if (stats->nonfinite() > 0) {
+        TakeEarlier(place, &of.first_nonfinite);
       }
       if (replica == nullptr || !cursor.positions.is_certain()) continue;
       // The job counts its steps from the start again: which time is meant nobody can tell.

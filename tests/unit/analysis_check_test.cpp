@@ -508,5 +508,21 @@ TEST(Check, LooksOnlyWhereItIsTold) {
   EXPECT_FALSE(CheckOf(source, options).found());
 }
 
+TEST(Check, OutsideOfGraphsAPlaceNeedNotRunInEachCall) {
+  MemorySource source;
+  for (const char* name : {"router", "expert"}) source.AddSlot(name, {2});
+  for (std::uint64_t call = 1; call <= 3; ++call) {
+    source.serials[{0, call}] = call * 10;
+    source.Add(0, call, {static_cast<float>(call), 1});
+  }
+  source.serials[{1, 1}] = 11;
+  source.Add(1, 1, {1, 2});
+  EXPECT_THAT(CheckText(source, CheckOf(source)), HasSubstr("replay 3 has no snapshot of expert"));
+  for (source::Slot& slot : source.Slots()) slot.graph_id = 0;
+  const Check check = CheckOf(source);
+  EXPECT_TRUE(check.complete());
+  EXPECT_EQ(CheckText(source, check), "nothing found in 4 snapshots\ncomplete: none is missing");
+}
+
 }  // namespace
 }  // namespace cgdebug::analysis

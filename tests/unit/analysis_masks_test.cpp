@@ -142,5 +142,74 @@ TEST(Masks, WhatTheDaemonSawEarlierCountsAsTheMaskThatIsHere) {
   EXPECT_EQ(check.first_told->slot, 2u) << "only the NaN";
 }
 
+TEST(Masks, OfAConstantOfTheProgramMayHaveAnotherSizeInEachReplay) {
+  Log log;
+  AddAttention(&log);
+  log.Row("aten._softmax.default", {1, 0, 0.5, 0.5}, "4");
+  log.Row("aten.masked_fill.Scalar", {1, -kInf, 3, 4}, "1");
+  log.Row("aten.index.Tensor", {-kInf, -kInf, -kInf, 4}, "6");  // a part of it, several times
+  for (const std::size_t slot : {2, 3, 5}) log.Change(slot, 2, {0, -kInf, -kInf, -kInf});
+  const Check check = CheckOf(log);
+  EXPECT_FALSE(check.found());
+  EXPECT_EQ(FindingOf(check, FindingKind::kMask)->count, 2u);
+  log.Change(3, 1, {-kInf, -kInf, -kInf, 0});  // more than the mask of that replay hides
+  EXPECT_EQ(CheckOf(log).first->slot, 3u);
+}
+
+TEST(Masks, AnInputWhoseNumberOfMinusInfChangesIsNone) {
+  Log log;
+  log.Row("input", {-kInf, 0});
+  EXPECT_FALSE(CheckOf(log).found());
+  log.Change(0, 2, {-kInf, -kInf});
+  EXPECT_TRUE(CheckOf(log).found());
+}
+
+TEST(Masks, AnInfThatNoLaterRowInheritsIsANote) {
+  Log log;
+  log.Row("input", {0, 1});
+  log.Row("aten.log.default", {-kInf, 0}, "1");
+  log.Row("aten.mul.Tensor", {-kInf, 0}, "2");
+  log.Row("aten.minimum.default", {-3, 0}, "3");
+  const Check check = CheckOf(log);
+  EXPECT_FALSE(check.found());
+  EXPECT_TRUE(check.complete());
+  ASSERT_NE(FindingOf(check, FindingKind::kAbsorbed), nullptr) << "it is not hidden";
+  log.Row("aten.add.Tensor", {-kInf, 0}, "2 4");
+  EXPECT_EQ(CheckOf(log).first->slot, 1u) << "a later row inherits it";
+}
+
+TEST(Masks, WhatNobodyReadsIsNotAbsorbedAndNanNeverIs) {
+  Log loss;
+  loss.Row("input", {0, 1});
+  loss.Row("aten.log.default", {-kInf, 0}, "1");
+  EXPECT_TRUE(CheckOf(loss).found());
+  loss.Row("aten.argmax.default", {1}, "2");
+  loss.Slots()[2].dtype = layout::Dtype::kInt32;
+  EXPECT_TRUE(CheckOf(loss).found()) << "which element is the largest says nothing of the values";
+  Log nan;
+  nan.Row("aten.sqrt.default", {NAN, 0});
+  nan.Row("aten.where.self", {0, 0}, "1");
+  EXPECT_TRUE(CheckOf(nan).found());
+}
+
+TEST(Masks, GradientsOfAStepThatTheGradScalerSkippedAreANote) {
+  Log log;
+  log.Row("aten.mm.default", {1, 2});
+  log.Row("aten.mm.default", {kInf, NAN}, "1");
+  log.Slots()[1].probe = "bwd/net/mm_0";
+  log.Row("aten._amp_foreach_non_finite_check_and_unscale_.default", {1}, "2");
+  log.Slots()[2].probe = "fwd/_amp_foreach_non_finite_check_and_unscale__0.found_inf";
+  const Check check = CheckOf(log);
+  EXPECT_FALSE(check.found());
+  EXPECT_EQ(FindingOf(check, FindingKind::kSkipped)->count, 2u);
+  log.Change(1, 2, {3e38F, 1});
+  EXPECT_FALSE(CheckOf(log).found()) << "its scale is as large as it can be";
+  log.Change(1, 2, {kInf, NAN});
+  log.Change(2, 2, {0});
+  EXPECT_EQ(CheckOf(log).first->snapshot.key.replay, 2u) << "that step was not skipped";
+  log.Change(0, 1, {NAN, 2});
+  EXPECT_EQ(CheckOf(log).first->slot, 0u) << "what the forward pass computed is no gradient";
+}
+
 }  // namespace
 }  // namespace cgdebug::analysis
