@@ -442,7 +442,7 @@ ring::GraphCensusWriter* SlotStore::Census() noexcept {
 void SlotStore::CountProbe(std::uint64_t graph_id, const std::string& label, std::uint64_t bytes) {
   ring::GraphCensusWriter* const census = Census();
   if (census == nullptr) return;
-  if (!census->Has(graph_id)) census->Begin(graph_id, label, "", /*counted=*/false);
+  if (!census->Knows(graph_id)) census->Begin(graph_id, label, "", /*counted=*/false);
   census->AddProbe(graph_id, bytes, label);
 }
 

@@ -84,6 +84,8 @@ Json StatsJson(const Stats& stats) {
   });
   json["xor_hash"] = nullptr;
   if (stats.has_hash) json["xor_hash"] = fmt::format("{:016x}", stats.hash);
+  json["ordered_hash"] = nullptr;
+  if (stats.has_ordered_hash) json["ordered_hash"] = fmt::format("{:08x}", stats.ordered_hash);
   json["first_nonfinite"] = nullptr;
   if (stats.has_nonfinite) {
     json["first_nonfinite"] = {{"index", stats.first_nonfinite},

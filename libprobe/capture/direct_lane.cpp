@@ -105,9 +105,13 @@ Device SetUpDevice(int index) {
   device.serial_offset_ns = MeasureSerialOffset(device.stream);
   device.clock_offset_ns = device.serial_offset_ns + layout::RealtimeNs() - ring::SerialClockNs();
   device.multiprocessors = Attribute(cudaDevAttrMultiProcessorCount, index);
-  const bool is_hopper_or_later = Attribute(cudaDevAttrComputeCapabilityMajor, index) >= 9;
-  device.overlaps = is_hopper_or_later;
-  device.adds_bfloat16 = is_hopper_or_later;
+  const int capability = Attribute(cudaDevAttrComputeCapabilityMajor, index);
+  // Kernels that were compiled for earlier devices do not wait (grid_overlap.cuh).
+  cudaFuncAttributes compiled = {};
+  CGD_CUDA(cudaFuncGetAttributes(&compiled, ClockKernel()));
+  device.overlaps = capability >= 9 && compiled.ptxVersion >= 90;
+  // How tensor cores round is known of Hopper alone (tensor_core_sums.cuh).
+  device.adds_bfloat16 = capability == 9 && compiled.ptxVersion >= 90;
   return device;
 }
 

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kWarps = kOpLogThreads / 32;
 
-// The order of the tensor that this block reads; null: the usual one. In shared memory, because it
-// is needed only for NaN and Inf.
+// The order of the tensor that this block reads; null: the usual one. In shared memory, because few
+// tensors have another.
 __device__ const ElementOrder** OrderOfBlock() {
   __shared__ const ElementOrder* order;
   return &order;
@@ -23,14 +23,17 @@ __device__ const ElementOrder** OrderOfBlock() {
 struct StreamReader {
   static constexpr int kGroup = 2;
   __device__ static uint4 Load(const uint4* from) { return __ldcs(from); }
+  __device__ static bool IsPermuted() { return *OrderOfBlock() != nullptr; }
   __device__ static std::uint64_t PlaceOf(std::uint64_t index) {
     const ElementOrder* const order = *OrderOfBlock();
     if (order == nullptr) return index;
-    std::uint64_t place = 0;
+    // Such a tensor has fewer than 2^32 elements.
+    auto left = static_cast<std::uint32_t>(index);
+    std::uint32_t place = 0;
 #pragma unroll 1
-    for (int d = 0; d < ElementOrder::kMaxDimensions; ++d) {
-      place += index % order->sizes[d] * order->strides[d];
-      index /= order->sizes[d];
+    for (int d = 0; d < ElementOrder::kMaxDimensions && left != 0; ++d) {
+      place += left % order->sizes[d] * order->strides[d];
+      left /= order->sizes[d];
     }
     return place;
   }
@@ -113,7 +116,6 @@ __global__ void __launch_bounds__(kOpLogThreads, kOpLogBlocksPerMultiprocessor)
     (batch.tensors[middle].first_block <= blockIdx.x ? first : last) = middle;
   }
   WaitForGridsBefore();
-  LetNextGridStart();
   if (skip != 0) return;
   if (tells) TellReached(rows, replay, batch.launch);
   const OpLogBatch::Tensor& tensor = batch.tensors[first];
@@ -121,6 +123,8 @@ __global__ void __launch_bounds__(kOpLogThreads, kOpLogBlocksPerMultiprocessor)
   ComputeAnyWarps(tensor,
                   std::uint64_t{blockIdx.x - tensor.first_block} * kOpLogThreads + threadIdx.x,
                   blocks * kOpLogThreads, warps);
+  // Not before all is read: a kernel of the job may write before it waits.
+  LetNextGridStart();
   __syncthreads();
   if (threadIdx.x >= 32) return;
   layout::DeviceStats mine = warps[threadIdx.x % kWarps];

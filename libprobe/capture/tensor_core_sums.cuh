@@ -215,15 +215,21 @@ class WarpGroups {
     ThreadVectors<Type>(span_, lane(), lanes()).AddTo(part, sink);
 #else
     GroupSums<kGroupVectors> sums;
+    part->in_order = span_.head == 0;
     EachGroup([&] {
       PassGroupTo(sink);
-      if (!sums.Add(vectors_)) AddEach(part);
+      if (sums.Add(vectors_)) {
+        AddOrdered(part);
+      } else {
+        AddEach(part);
+      }
     });
     sums.AddTo(part);
     span_.EachOutside(count_ * kVectors, lane(), lanes(), [&](std::uint64_t place, Type::Raw raw) {
       sink.Element(place, raw);
       part->Add(raw, place);
     });
+    part->AddOutOfOrder(span_, lane(), lanes());
 #endif
   }
 
@@ -260,6 +266,12 @@ class WarpGroups {
   __device__ void Load() {
 #pragma unroll
     for (int v = 0; v < kGroupVectors; ++v) vectors_[v] = at_[32 * v];
+  }
+  __device__ void AddOrdered(Part<Type>* part) const {
+#pragma unroll
+    for (int v = 0; v < kGroupVectors; ++v) {
+      part->AddOrdered(vectors_[v], span_.elements, at_ + 32 * v);
+    }
   }
   __device__ void AddEach(Part<Type>* part) const {
 #pragma unroll 1

@@ -3,8 +3,9 @@
 // Every element is widened to double, which is exact except for int64. Sums are doubles around a
 // shift, one element of the tensor, so that a large mean does not swamp the variance (Chan, Golub,
 // LeVeque, "Algorithms for computing the sample variance", 1983). Parts with the same shift can be
-// added in any order. 16-bit and 8-bit floats are first added in float32 (short_floats.cuh,
-// tensor_core_sums.cuh).
+// added in any order. So can the parts of the ordered hash, which are sums of what each 16 bytes,
+// or each element, adds (ordered_hash.h). 16-bit and 8-bit floats are first added in float32
+// (short_floats.cuh, tensor_core_sums.cuh).
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "libprobe/capture/grid_overlap.cuh"
 #include "libprobe/capture/short_floats.cuh"
 #include "proto/layout/device_stats.h"
+#include "proto/layout/ordered_hash.h"
 
 namespace cgdebug::capture {
 
@@ -103,6 +105,7 @@ struct UsualReader {
   static constexpr int kGroup = 0;
   // The place in the tensor of the element that is at `index` in memory.
   __device__ static std::uint64_t PlaceOf(std::uint64_t index) { return index; }
+  __device__ static bool IsPermuted() { return false; }  // else no two places need be the same
   __device__ static uint4 Load(const uint4* from) { return *from; }
 };
 
@@ -122,6 +125,8 @@ struct Part {
   double shift;
   double sum = 0, sum_squares = 0, l1 = 0, l2_squared = 0;
   std::uint64_t hash = 0;
+  std::uint64_t ordered = 0;                // sum of the ordered hash
+  bool in_order = true;                     // vectors in memory are those of the ordered hash
   std::uint64_t first = ~std::uint64_t{0};  // index of the first non-finite element * 4 + its kind
   std::uint32_t nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, subnormal = 0;
 
@@ -147,7 +152,20 @@ struct Part {
     }
     min = Least(value, min);
     max = Most(value, max);
-    AddDouble(static_cast<double>(value));
+    if constexpr (!Type::kFloating && sizeof(Raw) == 8) {
+      AddDouble(value, Distance(raw));
+    } else {
+      AddDouble(static_cast<double>(value), static_cast<double>(value) - shift);
+    }
+  }
+
+  // From the shift, which is an integer as well. Neighbours may be the same double.
+  __device__ double Distance(Raw raw) const {
+    const auto from = static_cast<Raw>(shift);
+    const auto distance =
+        static_cast<Raw>(static_cast<std::uint64_t>(raw) - static_cast<std::uint64_t>(from));
+    const bool overflows = ((raw ^ from) & (raw ^ distance)) < 0;
+    return overflows ? static_cast<double>(raw) - shift : static_cast<double>(distance);
   }
 
   __device__ void CountSmall(Raw raw) {
@@ -157,30 +175,64 @@ struct Part {
   }
 
   __device__ void Add(Raw raw, std::uint64_t index) {
+    const std::uint64_t place = Reader::PlaceOf(index);
+    if (in_order) ordered += OrderedTerm(raw, place);
     if (NonFinite(raw)) {
-      AddNonFinite(raw, index);
+      AddNonFinite(raw, place);
     } else {
       if constexpr (Type::kFloating) CountSmall(raw);
       AddFinite(raw);
     }
   }
 
-  __device__ void AddDouble(double value) {
-    const double centred = value - shift;
+  // What an element adds to the ordered hash. `place`: in logical order.
+  __device__ static std::uint64_t OrderedTerm(Raw raw, std::uint64_t place) {
+    auto bits = static_cast<std::make_unsigned_t<Raw>>(raw);
+    if constexpr (Type::kFloating) {
+      if (Type::NonFinite(raw) && Type::IsNan(raw)) bits = Type::kSign - 1;  // as OrderedBits()
+    }
+    return layout::OrderedTermOf(place, bits);
+  }
+
+  // Adds a vector without a NaN to the ordered hash.
+  __device__ void AddOrdered(uint4 v, const Raw* elements, const uint4* at) {
+    if (!in_order) return;
+    const auto n = static_cast<std::uint64_t>(at - reinterpret_cast<const uint4*>(elements));
+    ordered += layout::OrderedTerm(n, v.x, v.y, v.z, v.w);
+  }
+
+  // Makes the ordered hash in a second pass if the vectors in memory are not those of the hash: the
+  // tensor does not begin at a multiple of 16, or has another order in memory. Adds elements
+  // `start`, `start + stride`, ... Apart, because it takes many registers and is rare.
+  __device__ void AddOutOfOrder(const Span<Raw>& span, std::uint64_t start, std::uint64_t stride) {
+    if (!in_order) ordered = OutOfOrder(span.elements, span.count, start, stride);
+  }
+  __device__ static __noinline__ std::uint64_t OutOfOrder(const Raw* elements, std::uint64_t count,
+                                                          std::uint64_t start,
+                                                          std::uint64_t stride) {
+    std::uint64_t sum = 0;
+#pragma unroll 4
+    for (std::uint64_t i = start; i < count; i += stride) {
+      sum += OrderedTerm(elements[i], Reader::PlaceOf(i));
+    }
+    return sum;
+  }
+
+  __device__ void AddDouble(double value, double centred) {
     sum += centred;
     sum_squares += centred * centred;
     l1 += fabs(value);
     l2_squared += value * value;
   }
 
-  __device__ void AddNonFinite(Raw raw, std::uint64_t index) {
+  __device__ void AddNonFinite(Raw raw, std::uint64_t place) {
     if constexpr (Type::kFloating) {
       const bool negative = (raw & Type::kSign) != 0;
       const std::uint64_t kind = Type::IsNan(raw) ? 0 : negative ? 2 : 1;
       if (kind == 0) ++nan;
       if (kind == 1) ++pos_inf;
       if (kind == 2) ++neg_inf;
-      const std::uint64_t key = Reader::PlaceOf(index) * 4 + kind;
+      const std::uint64_t key = place * 4 + kind;
       first = key < first ? key : first;
       // Widened by hand: the GPU's conversion drops the payload of a NaN. A signalling NaN becomes
       // quiet, as on the CPU.
@@ -217,6 +269,8 @@ struct Part {
       for (int v = 0; v < kVectors; ++v) AddEach(elements, at + v * stride);
       return;
     }
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) AddOrdered(vectors[v], elements, at + v * stride);
     of.AddMoved(shift, &sum, &sum_squares);
     l1 += static_cast<double>(Sums::Total(of.l1));
     l2_squared += static_cast<double>(Sums::Total(of.l2_squared));
@@ -249,6 +303,7 @@ struct Part {
                          std::uint64_t stride, const Sink& sink = {}) {
     const uint4* const at = span.vectors() + start;
     const uint4* const end = span.vectors() + span.vector_count;
+    in_order = span.head == 0 && !Reader::IsPermuted();
     if constexpr (kGroup != 0) {
       AddGroups(first, span.elements, at, end, stride, sink);
     } else {
@@ -258,6 +313,7 @@ struct Part {
       sink.Element(place, raw);
       Add(raw, place);
     });
+    AddOutOfOrder(span, start, stride);
   }
 
   template <typename Sink>
@@ -343,6 +399,7 @@ struct Part {
     }
 #pragma unroll
     for (std::uint64_t k = 0; k < kPerVector; ++k) AddFinite(pack.raw[k]);
+    AddOrdered(vector, elements, at);
   }
 
   __device__ layout::DeviceStats Result(std::uint64_t count) const {
@@ -362,7 +419,7 @@ struct Part {
     stats.l2_squared = l2_squared;
     stats.hash = hash;
     stats.first_nonfinite = first;
-    stats.flags = 0;
+    stats.flags = ordered;
     return stats;
   }
 
@@ -375,6 +432,7 @@ struct Part {
     l1 += other.l1;
     l2_squared += other.l2_squared;
     hash ^= other.hash;
+    ordered += other.flags;
     first = other.first_nonfinite < first ? other.first_nonfinite : first;
     nan += static_cast<std::uint32_t>(other.nan);
     pos_inf += static_cast<std::uint32_t>(other.pos_inf);
@@ -450,7 +508,8 @@ __device__ double ShiftOf(const std::byte* from, std::uint64_t count) {
 
 // --- parts added up ----------------------------------------------------------------------------
 
-// While parts are added, first_nonfinite holds index * 4 + kind; all ones means none.
+// While parts are added, first_nonfinite holds index * 4 + kind, where all ones means none, and
+// `flags` the sum of the ordered hash.
 __device__ inline void AddPart(layout::DeviceStats* into, const layout::DeviceStats& part) {
   into->nan += part.nan;
   into->pos_inf += part.pos_inf;
@@ -464,13 +523,15 @@ __device__ inline void AddPart(layout::DeviceStats* into, const layout::DeviceSt
   into->l1 += part.l1;
   into->l2_squared += part.l2_squared;
   into->hash ^= part.hash;
+  into->flags += part.flags;
   into->first_nonfinite =
       part.first_nonfinite < into->first_nonfinite ? part.first_nonfinite : into->first_nonfinite;
 }
 
 // Makes a part without elements that has the shift and the count of the others.
 __device__ inline void Empty(layout::DeviceStats* part) {
-  part->nan = part->pos_inf = part->neg_inf = part->zero = part->subnormal = part->hash = 0;
+  part->nan = part->pos_inf = part->neg_inf = part->zero = part->subnormal = part->hash =
+      part->flags = 0;
   part->max = -__longlong_as_double(0x7ff0000000000000);
   part->min = -part->max;
   part->sum = part->sum_squares = part->l1 = part->l2_squared = 0;
@@ -498,6 +559,7 @@ __device__ inline layout::DeviceStats FromLane(const layout::DeviceStats& stats,
   other.l2_squared = FromLane(stats.l2_squared, offset);
   other.hash = FromLane(stats.hash, offset);
   other.first_nonfinite = FromLane(stats.first_nonfinite, offset);
+  other.flags = FromLane(stats.flags, offset);
   return other;
 }
 
@@ -542,6 +604,15 @@ __device__ inline double MinInWarp(double value) {
   return value;
 }
 
+// The sum mod 2^64: 32 numbers of 27 bits have a sum of 32 bits.
+__device__ inline std::uint64_t SumInWarp(std::uint64_t value) {
+  constexpr std::uint32_t kPart = (1u << 27) - 1;
+  const std::uint64_t low = SumInWarp(static_cast<std::uint32_t>(value) & kPart);
+  const std::uint64_t middle = SumInWarp(static_cast<std::uint32_t>(value >> 27) & kPart);
+  const std::uint64_t high = SumInWarp(static_cast<std::uint32_t>(value >> 54));
+  return low + (middle << 27) + (high << 54);
+}
+
 // Four sums over a warp for the price of one and a half: the halves of the warp exchange what the
 // other half keeps. Lane 8 * i gets the sum of value i.
 __device__ inline double SumFourInWarp(double a, double b, double c, double d) {
@@ -566,6 +637,7 @@ __device__ double AddUpInWarp(Part<Type, Reader>* part) {
   part->min = MinInWarp(part->min);
   part->max = -MinInWarp(-part->max);
   part->hash = XorInWarp(part->hash);
+  part->ordered = SumInWarp(part->ordered);
   part->zero = SumInWarp(part->zero);
   part->subnormal = SumInWarp(part->subnormal);
   if (__any_sync(0xffffffffu, part->first != ~std::uint64_t{0})) {
@@ -665,8 +737,14 @@ __device__ inline layout::DeviceStats ReduceInBlock(layout::DeviceStats mine,
 // Turns the sum of all parts into what leaves the GPU.
 __device__ inline void Close(layout::DeviceStats* stats, bool hash) {
   const std::uint64_t key = stats->first_nonfinite;
-  stats->flags = hash ? layout::kStatsHasHash : 0;
-  if (!hash) stats->hash = 0;
+  const std::uint64_t ordered = layout::OrderedHash(stats->flags);
+  stats->flags = 0;
+  if (hash) {
+    stats->flags = layout::kStatsHasHash | layout::kStatsHasOrderedHash |
+                   ordered << layout::kStatsOrderedHashShift;
+  } else {
+    stats->hash = 0;
+  }
   stats->first_nonfinite = 0;
   if (key == ~std::uint64_t{0}) return;
   stats->flags |= layout::kStatsHasNonfinite | (key & 3) << layout::kStatsFirstKindShift;

@@ -154,6 +154,7 @@ std::uint64_t GraphCensusWriter::Begin(std::uint64_t graph_id, const std::string
   StoreRelaxed(table_->captures, order);
   const std::optional<std::size_t> index = FreeEntry();
   if (!index) {
+    unlisted_.insert(graph_id);
     StoreRelaxed(table_->unlisted, ++counts_.unlisted);
     return order;
   }

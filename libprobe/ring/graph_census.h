@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "proto/layout/graph_facts.h"
@@ -41,7 +42,10 @@ class GraphCensusWriter {
   void Gone(std::uint64_t order);
   void GoneById(std::uint64_t graph_id);
 
-  bool Has(std::uint64_t graph_id) const { return FindId(graph_id).has_value(); }
+  // Whether Begin() was called for it, with an entry or without.
+  bool Knows(std::uint64_t graph_id) const {
+    return unlisted_.contains(graph_id) || FindId(graph_id).has_value();
+  }
   // The 64-bit word of the table that counts the replays of this graph; 0 without an entry.
   std::size_t counter(std::uint64_t order) const;
   std::byte* table() const { return reinterpret_cast<std::byte*>(table_); }
@@ -79,6 +83,7 @@ class GraphCensusWriter {
     std::uint64_t gone = 0;
   } counts_;  // as in the table
   std::vector<Own> own_;
+  std::unordered_set<std::uint64_t> unlisted_;    // ids of captures for which there was no entry
   std::unordered_map<std::string, Alike> alike_;  // by label and stack
 };
 

@@ -10,8 +10,11 @@ namespace cgdebug::layout {
 
 inline constexpr std::uint64_t kStatsHasHash = 1u << 0;
 inline constexpr std::uint64_t kStatsHasNonfinite = 1u << 1;
+inline constexpr std::uint64_t kStatsHasOrderedHash = 1u << 2;
 // From this bit of `flags` on: the value at first_nonfinite, 0 = NaN, 1 = +Inf, 2 = -Inf.
 inline constexpr int kStatsFirstKindShift = 8;
+// From this bit on: the ordered hash (ordered_hash.h).
+inline constexpr int kStatsOrderedHashShift = 32;
 
 // From this bit of `flags` on, for 12 bits: 2048 + the power of two by which the CPU multiplied the
 // elements before it took squares of them, which would have left the range; 0 = by none.
@@ -38,7 +41,7 @@ struct DeviceStats {
   double l2_squared;              // sum of x * x
   std::uint64_t hash;             // XOR of the elements widened to 64 bits, as torch.hash_tensor
   std::uint64_t first_nonfinite;  // flat index
-  std::uint64_t flags;            // kStatsHas...
+  std::uint64_t flags;            // kStatsHas..., and what is above
 };
 static_assert(sizeof(DeviceStats) == kStatsBytes);
 static_assert(std::is_trivially_copyable_v<DeviceStats>);

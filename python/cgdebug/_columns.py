@@ -31,7 +31,8 @@ STATS = (*COUNTS, *NUMBERS)
 _OF_SERIES = ("probe", "rank", "session", "graph", "graph_id", "invocation", "graph_order", "site")
 _OF_TENSOR = ("device", "dtype", "shape", "part")
 _WHEN = ("replay", "iteration", "step", "serial", "timestamp_ns")
-NAMES = (*_OF_SERIES, *_WHEN, *_OF_TENSOR, *STATS, "first_nonfinite", "hash", "xor_hash")
+_HASHES = {"hash": 16, "xor_hash": 16, "ordered_hash": 8}  # digits
+NAMES = (*_OF_SERIES, *_WHEN, *_OF_TENSOR, *STATS, "first_nonfinite", *_HASHES)
 
 
 class Columns:
@@ -85,9 +86,9 @@ class Columns:
         values = arrays[name].tolist()
         if name in ("step", "first_nonfinite"):
             return [None if value < 0 else value for value in values]
-        if name in ("hash", "xor_hash"):
-            there = arrays[f"has_{name}"].tolist()
-            return [f"{value:016x}" if known else None for value, known in zip(values, there)]
+        if name in _HASHES:
+            there, digits = arrays[f"has_{name}"].tolist(), _HASHES[name]
+            return [f"{value:0{digits}x}" if known else None for value, known in zip(values, there)]
         return values
 
     def lists(self) -> dict[str, list]:
@@ -130,7 +131,7 @@ class Columns:
                 columns[name] = of_series.take(pyarrow.array(self.arrays["place"]))
             elif name in ("step", "first_nonfinite"):
                 columns[name] = pyarrow.array(self.arrays[name], mask=self.arrays[name] < 0)
-            elif name in ("hash", "xor_hash"):
+            elif name in _HASHES:
                 columns[name] = pyarrow.array(self.column(name), pyarrow.string())
             else:
                 columns[name] = pyarrow.array(self.arrays[name])

@@ -81,7 +81,7 @@ def _about(series, snapshot) -> dict:
     stats = {
         name: value if math.isfinite(value) else repr(value)
         for name, value in vars(snapshot.stats).items()
-        if name != "xor_hash"
+        if name not in ("xor_hash", "ordered_hash")
     }
     return {
         "probe": series.name,

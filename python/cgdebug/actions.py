@@ -234,8 +234,8 @@ class TensorStats:
     in float64.
 
     every: looks at replays 1, 1 + every, ...
-    hash:  also the XOR of the elements widened to 64 bits, as `torch.hash_tensor`; without it
-           `Stats.xor_hash` is None.
+    hash:  also the XOR of the elements widened to 64 bits, as `torch.hash_tensor`, and a hash that
+           knows their places; without it `Stats.xor_hash` and `Stats.ordered_hash` are None.
     """
 
     every: int = 1

@@ -21,8 +21,11 @@ _REPR_STATS_LIMIT = 1 << 22  # elements; above, repr leaves the statistics out
 class Stats:
     """Statistics of one snapshot. min, max, mean and std are over the finite elements, NaN when
     there is none; std is the population's. `xor_hash` is torch.hash_tensor on a
-    CPU: the XOR of the elements, each as a double or an int64; None where it was not computed
-    (`TensorStats(hash=False)`)."""
+    CPU: the XOR of the elements, each as a double or an int64, in any order; None where it was not
+    computed (`TensorStats(hash=False)`). `ordered_hash` has 32 bits and knows the places of the
+    elements, in row-major order: tensors that differ have the same one with a probability of about
+    2**-31, unless somebody made them so. Every NaN counts as the same one. None as well where
+    an earlier cgdebug recorded it."""
 
     count: int
     nan: int
@@ -39,6 +42,7 @@ class Stats:
     l2: float
     rms: float
     xor_hash: int | None
+    ordered_hash: int | None
 
     @property
     def inf(self) -> int:
@@ -305,6 +309,7 @@ class TensorSnapshot:
                 l2=float(numpy.sqrt(numpy.square(wide).sum())),
                 rms=float(numpy.sqrt(numpy.square(wide).mean())) if has_finite else nan,
                 xor_hash=self._make_hash(values),
+                ordered_hash=self._make_ordered_hash(values),
             )
 
     def _make_hash(self, values) -> int:
@@ -315,6 +320,25 @@ class TensorSnapshot:
         else:
             bits = values.view(numpy.uint64)
         return int(numpy.bitwise_xor.reduce(bits))
+
+    def _make_ordered_hash(self, values) -> int:
+        """As proto/layout/ordered_hash.h defines it."""
+        import numpy
+
+        item = self._item_bytes()
+        bits = numpy.frombuffer(self._bytes(), dtype=f"<u{item}")
+        is_nan = numpy.isnan(values)
+        if is_nan.any():
+            bits = numpy.where(is_nan, bits.dtype.type(2 ** (8 * item - 1) - 1), bits)
+        raw = bits.tobytes()
+        words = numpy.frombuffer(raw + bytes(-len(raw) % 16), dtype="<u4").reshape(-1, 4)
+        weight = numpy.arange(1, len(words) + 1, dtype=numpy.uint64)
+        weight *= numpy.uint64(0x9E3779B97F4A7C15)
+        weight = (weight ^ weight >> numpy.uint64(32)) * numpy.uint64(0xD6E8FEB86659FD93)
+        weight ^= weight >> numpy.uint64(32)
+        factors = [0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F]
+        terms = words.astype(numpy.uint64) * numpy.array(factors, dtype=numpy.uint64)
+        return int((terms.sum(1, dtype=numpy.uint64) * weight).sum(dtype=numpy.uint64)) >> 32
 
 
 def part_of(text: str, shape: tuple) -> tuple[str, tuple]:

@@ -103,6 +103,10 @@ py::dict ToDict(const SnapshotColumns& columns) {
   dict["xor_hash"] = OfStats<std::uint64_t>(columns, 0, [](const Stats& one) { return one.hash; });
   dict["has_xor_hash"] =
       OfStats<bool>(columns, false, [](const Stats& one) { return one.has_hash; });
+  dict["ordered_hash"] =
+      OfStats<std::uint64_t>(columns, 0, [](const Stats& one) { return one.ordered_hash; });
+  dict["has_ordered_hash"] =
+      OfStats<bool>(columns, false, [](const Stats& one) { return one.has_ordered_hash; });
   dict["errors"] = columns.errors;
   return dict;
 }

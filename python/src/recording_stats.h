@@ -15,6 +15,9 @@ inline pybind11::dict StatsDict(const numerics::Stats& stats) {
       [&](const layout::Field& field, auto member) { dict[field.name] = stats.*member; });
   dict["xor_hash"] = stats.has_hash ? pybind11::object(pybind11::int_(stats.hash))
                                     : pybind11::object(pybind11::none());
+  dict["ordered_hash"] = stats.has_ordered_hash
+                             ? pybind11::object(pybind11::int_(stats.ordered_hash))
+                             : pybind11::object(pybind11::none());
   return dict;
 }
 
@@ -28,6 +31,9 @@ inline numerics::Stats StatsOf(const pybind11::dict& dict) {
   const pybind11::object hash = dict["xor_hash"];
   stats.has_hash = !hash.is_none();
   if (stats.has_hash) stats.hash = hash.cast<std::uint64_t>();
+  const pybind11::object ordered_hash = dict["ordered_hash"];
+  stats.has_ordered_hash = !ordered_hash.is_none();
+  if (stats.has_ordered_hash) stats.ordered_hash = ordered_hash.cast<std::uint64_t>();
   return stats;
 }
 

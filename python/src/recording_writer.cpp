@@ -88,7 +88,7 @@ class Writer {
     {
       const WithoutGil release;
       snapshot.stats = numerics::ComputeStats(view);
-      if (!xor_hash) snapshot.stats.has_hash = false;
+      if (!xor_hash) snapshot.stats.has_hash = snapshot.stats.has_ordered_hash = false;
       done = writer().Append(snapshot, stats_only ? std::span<const std::byte>() : bytes);
     }
     Checked(done);

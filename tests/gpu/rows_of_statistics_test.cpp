@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cgdebug/probe.h"
+#include "libprobe/op_log.h"
 #include "libprobe/ring/slot_ring_reader.h"
 #include "tests/gpu/kernels.h"
 #include "tests/gpu/leaf_branch_fixture.h"
@@ -114,6 +116,44 @@ TEST_P(RowOfStatistics, IsReadBeforeAKernelBehindItWritesEvenOneThatDoesNotWait)
     CaptureRow(counts, Dtype::kBfloat16);
     ExpectEachReplaysValues(Dtype::kBfloat16, 0);
     Release();
+  }
+}
+
+// A batch of an op log, too.
+TEST_P(RowOfStatistics, OfAnOpLogIsReadBeforeAKernelBehindItWritesEvenOneThatDoesNotWait) {
+  constexpr std::size_t kFloats = 4u << 20;
+  CU(cudaMalloc(reinterpret_cast<void**>(&memory_), kFloats * sizeof(float)));
+  OpLog log;
+  TensorRef tensor;
+  tensor.data = memory_;
+  tensor.dtype = Dtype::kFloat32;
+  tensor.shape = {static_cast<std::int64_t>(kFloats)};
+  CU(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  CU(test::LaunchFill(memory_, kFloats, value_, {}, stream_));
+  log.Add({.name = "fwd/fill_0", .site = "", .op = "1 aten.fill.default"}, tensor, stream_);
+  log.Flush();
+  CU(test::LaunchFill(memory_, kFloats, value_ + 1, {.overlaps = true}, stream_));
+  log.End();
+  CU(cudaStreamEndCapture(stream_, &graph_));
+  CU(cudaGraphInstantiate(&exec_, graph_, 0));
+  std::optional<ring::SlotRingReader> page;
+  for (std::uint32_t index = 0; index < View()->slot_count(); ++index) {
+    std::string reason;
+    auto slot = View()->OpenSlot(index, &reason);
+    if (!slot || slot->retired()) continue;
+    if ((slot->registration().flags & layout::kSlotHoldsOpLog) != 0) page = std::move(slot);
+  }
+  ASSERT_TRUE(page.has_value());
+  for (int replay = 1; replay <= kReplays; ++replay) {
+    value_[0] = static_cast<float>(replay);
+    Replay();
+    ring::Entry entry;
+    ASSERT_EQ(page->Read(page->accepted(), &entry), ring::ReadStatus::kOk);
+    layout::DeviceStats stats = {};
+    ASSERT_GE(entry.payload.size(), sizeof(stats));
+    std::memcpy(&stats, entry.payload.data(), sizeof(stats));
+    EXPECT_EQ(stats.min, replay) << "replay " << replay;
+    EXPECT_EQ(stats.max, replay) << "replay " << replay;
   }
 }
 

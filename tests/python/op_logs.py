@@ -5,6 +5,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import cgdebug
+
 SIZE = 8
 needs_mode = pytest.mark.skipif(
     not hasattr(TorchDispatchMode, "ignore_compile_internals"),
@@ -98,3 +100,14 @@ def capture_in(scope, function):
 
 def hash_of(tensor):
     return torch.hash_tensor(tensor.detach().cpu()).item()
+
+
+def ordered_of(tensor):
+    """The ordered hash of its values, computed by NumPy."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    payload = bytearray(flat.view(torch.uint8).numpy().tobytes())
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    snapshot = cgdebug.TensorSnapshot.from_payload(
+        payload, dtype=dtype, probe_name="x", replay_index=1, shape=tuple(tensor.shape), device=""
+    )
+    return snapshot.stats.ordered_hash

@@ -14,7 +14,7 @@ import torch
 
 import cgdebug
 from cgdebug import OpLogView, OpRow, Stats, _graph_dumps
-from op_logs import make, needs_mode, tokens, train
+from op_logs import make, needs_mode, ordered_of, tokens, train
 
 torchs_own = pytest.importorskip("torch.utils._debug_mode")
 DebugMode = torchs_own.DebugMode
@@ -63,6 +63,7 @@ def stats_of(tensor):
         subnormal=0,
         l1=float(finite.abs().sum()),
         xor_hash=torch.hash_tensor(tensor).item(),
+        ordered_hash=ordered_of(tensor),
         **numbers,
     )
 

@@ -137,6 +137,7 @@ def test_a_tensor_that_lies_in_another_order_is_read_where_it_is(cli, op_log, sh
     assert so["first_nonfinite"] == usually["first_nonfinite"]
     assert so["first_nonfinite"]["index"] == places[0] and so["nan"] == 3
     assert so["xor_hash"] == usually["xor_hash"]
+    assert so["ordered_hash"] == usually["ordered_hash"]
 
 
 def test_a_thousand_rows_of_each_replay(daemon, op_log, cli):

@@ -13,7 +13,7 @@ from torch import nn
 import cgdebug
 from cgdebug._op_log.rows import OpLog
 from conftest import capture
-from op_logs import capture_in, check_names, hash_of, needs_mode
+from op_logs import capture_in, check_names, hash_of, needs_mode, ordered_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("torch_as_before"), needs_mode]
 SIZE = 64
@@ -344,6 +344,7 @@ class Kept:
         assert len(names) == len(self.copies)
         for name, copy in zip(names, self.copies):
             assert log[name].stats.xor_hash == hash_of(copy), f"{name}\n{log}"
+            assert log[name].stats.ordered_hash == ordered_of(copy), f"{name}\n{log}"
 
 
 class EachRow:
@@ -371,6 +372,7 @@ class EachRow:
         assert len(names) == len(self.copies) and not set(names) ^ set(self.copies)
         for row in log:
             copy = self.copies[row.name].cpu()
+            assert row.stats.ordered_hash == ordered_of(copy), row
             if copy.dtype == torch.bfloat16:
                 copy = copy.float()
             wrong = wrong_stats(row.stats, copy.numpy())

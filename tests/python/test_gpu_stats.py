@@ -9,6 +9,7 @@ import torch
 import cgdebug
 from cgdebug import DaemonError, TensorRecord, TensorStats
 from conftest import capture, own_session, wait_until
+from op_logs import ordered_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("daemon")]
 
@@ -55,6 +56,47 @@ def check(stats, x):
     assert same(stats.l1, finite.abs().sum().item(), rel)
     assert same(stats.l2, finite.square().sum().sqrt().item(), rel)
     assert same(stats.rms, nan if empty else finite.square().mean().sqrt().item(), rel)
+
+
+def shapes_of(dtype):
+    """Tensors of many shapes, which lie in memory in many ways."""
+    torch.manual_seed(4)
+    wide = torch.randn(1 << 21, device="cuda") * 40
+    whole = wide.to(dtype)
+    for count in (0, 1, 3, 16, 1000, 4097, 300_001, (1 << 21) - 9):
+        for offset in (0, 1, 3):
+            yield whole[offset : offset + count]
+    yield whole[: 1 << 18 : 2]
+    yield whole[:60_000].reshape(200, 300).t()
+    yield whole[:48_000].reshape(4, 50, 8, 30).transpose(1, 2)
+    if dtype.is_floating_point:
+        wide[1 :: 1 << 19] = math.nan
+        wide[2 :: 1 << 18] = 0
+        wide[5 :: 1 << 18] = -math.inf
+        yield wide.to(dtype)
+        yield (-wide).to(dtype)[3:300_000]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *FLOATS8, *INTEGERS, torch.bool], ids=str)
+def test_the_ordered_hash_is_that_of_the_values(daemon, graph_probe, dtype):
+    for i, x in enumerate(shapes_of(dtype)):
+        p = graph_probe(TensorStats(), name=f"{dtype}.{i}", non_contiguous="copy")
+        stats = looked_at(p, x, daemon).stats
+        assert stats.ordered_hash == ordered_of(x), (tuple(x.shape), x.stride())
+        p.close()
+
+
+def test_neighbours_of_large_integers_have_their_spread(daemon, graph_probe):
+    x = 2**60 + torch.arange(5, device="cuda", dtype=torch.int64)
+    stats = looked_at(graph_probe(TensorStats(), name="large"), x, daemon).stats
+    assert math.isclose(stats.std, math.sqrt(2), rel_tol=1e-12)
+
+
+def test_statistics_whose_squares_leave_the_range_are_not_known(daemon, graph_probe):
+    x = torch.tensor([0, torch.finfo(torch.float64).min], device="cuda", dtype=torch.float64)
+    stats = looked_at(graph_probe(TensorStats(), name="mask"), x, daemon).stats
+    assert stats.min == x[1].item() and stats.max == 0
+    assert not any(math.isinf(one) for one in (stats.mean, stats.std, stats.l2, stats.rms))
 
 
 @pytest.mark.parametrize("count", SIZES)

@@ -1,6 +1,7 @@
 """TensorSnapshot: one tensor that owns its bytes."""
 
 import dataclasses
+import itertools
 import math
 import pickle
 import sys
@@ -93,6 +94,19 @@ def test_hash_is_torchs(dtype):
         == torch.hash_tensor(hashable).view(torch.int64).item() % 2**64
     )
     assert snapshot_of(tensor[:0]).stats.xor_hash == 0
+
+
+def test_the_ordered_hash_knows_places_but_no_payload_of_a_nan():
+    x = torch.tensor([1.0, 2.0, math.nan, 4.0])
+    hashes = {
+        snapshot_of(x[list(order)]).stats.ordered_hash for order in itertools.permutations(range(4))
+    }
+    assert len(hashes) == 24
+    other = x.view(torch.int32).clone()
+    other[2] = -1
+    assert snapshot_of(other.view(torch.float32)).stats.ordered_hash in hashes
+    counted = torch.arange(1, 41, dtype=torch.uint8)
+    assert snapshot_of(counted).stats.ordered_hash == 0x9EDCCC17  # as tests/unit/ordered_hash_test
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0, 3), ()])

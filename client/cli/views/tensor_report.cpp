@@ -131,9 +131,11 @@ std::string StatisticsBlock(const source::Tensor& tensor, const Style& style) {
                     fmt::format("{} at {}", numerics::FormatRepr(stats.first_nonfinite_value),
                                 numerics::FormatIndex(stats.first_nonfinite, tensor.slot.shape)));
   }
+  const std::string hash =
+      stats.has_ordered_hash ? RowText("hash", fmt::format("{:08x}", stats.ordered_hash)) : "";
   const std::string elements =
       FormatGrouped(stats.count) + "  " + numerics::FormatBytes(tensor.snapshot.payload_bytes);
-  return "\n" + RowText("elements", elements) + counts + first + measures;
+  return "\n" + RowText("elements", elements) + counts + first + measures + hash;
 }
 
 std::string Histogram(const numerics::Stats& stats) {

@@ -30,6 +30,8 @@ Stats FromDevice(const layout::DeviceStats& device) {
   stats.l2 = std::ldexp(std::sqrt(device.l2_squared), -scale);
   stats.has_hash = (device.flags & layout::kStatsHasHash) != 0;
   stats.hash = stats.has_hash ? device.hash : 0;
+  stats.has_ordered_hash = (device.flags & layout::kStatsHasOrderedHash) != 0;
+  if (stats.has_ordered_hash) stats.ordered_hash = device.flags >> layout::kStatsOrderedHashShift;
   stats.has_nonfinite = (device.flags & layout::kStatsHasNonfinite) != 0;
   if (stats.has_nonfinite) {
     stats.first_nonfinite = device.first_nonfinite;
@@ -45,7 +47,16 @@ Stats FromDevice(const layout::DeviceStats& device) {
   stats.max = device.max;
   stats.abs_max = std::max(std::fabs(device.min), std::fabs(device.max));
   const double mean = device.sum / finite;  // of x - shift
-  stats.mean = device.shift + mean;
+  // What a GPU has not scaled: squares of such numbers leave the range of a double, and so may
+  // their sum.
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  stats.mean =
+      std::isfinite(mean) ? std::clamp(device.shift + mean, stats.min, stats.max) : kUnknown;
+  if (scale == 0 && ScaleOf(stats.abs_max) != 0) {
+    stats.l2 = stats.rms = kUnknown;
+    stats.std = stats.min == stats.max ? 0 : kUnknown;
+    return stats;
+  }
   stats.rms = std::ldexp(std::sqrt(device.l2_squared / finite), -scale);
   stats.std =
       std::ldexp(std::sqrt(std::max(device.sum_squares / finite - mean * mean, 0.0)), -scale);
@@ -65,6 +76,10 @@ layout::DeviceStats ToDevice(const Stats& stats) {
   device.max = -kInfinity;
   device.hash = stats.hash;
   device.flags = stats.has_hash ? layout::kStatsHasHash : 0;
+  if (stats.has_ordered_hash) {
+    device.flags |= layout::kStatsHasOrderedHash | stats.ordered_hash
+                                                       << layout::kStatsOrderedHashShift;
+  }
   if (stats.has_nonfinite) {
     const double value = stats.first_nonfinite_value;
     const std::uint64_t kind = std::isnan(value) ? 0 : value > 0 ? 1 : 2;

@@ -11,6 +11,7 @@
 #include "daemon/core/numerics/moments.h"
 #include "daemon/core/numerics/ordered_key.h"
 #include "daemon/core/numerics/stats_kernel.h"
+#include "proto/layout/ordered_hash.h"
 
 namespace cgdebug::numerics {
 namespace {
@@ -356,11 +357,13 @@ namespace {
 Stats Compute(const TensorView& view, bool histogram) {
   Stats stats;
   stats.count = view.count();
-  stats.has_hash = true;
+  stats.has_hash = stats.has_ordered_hash = true;
   if (stats.count == 0) return stats;
   VisitDtype(view.dtype, [&](auto element) {
     Summarize<typename decltype(element)::type>(view, histogram, &stats);
   });
+  stats.ordered_hash = layout::OrderedHash(
+      layout::OrderedSum(view.dtype, view.data.data(), stats.count, /*may_be_nan=*/stats.nan > 0));
   return stats;
 }
 

@@ -51,6 +51,10 @@ struct Stats {
   // has_hash.
   bool has_hash = false;
   std::uint64_t hash = 0;
+  // 32 bits that know positions (proto/layout/ordered_hash.h, which says what collides). Not
+  // computed without has_ordered_hash: if `hash` was not, or by a cgdebug that had none.
+  bool has_ordered_hash = false;
+  std::uint64_t ordered_hash = 0;
   bool has_nonfinite = false;
   std::uint64_t first_nonfinite = 0;  // flat index; with has_nonfinite
   double first_nonfinite_value = 0;
@@ -88,6 +92,7 @@ struct Stats {
     visit(Field{17, "first_nonfinite_value"}, self.first_nonfinite_value);
     visit(Field{18, "histogram"}, self.histogram);
     visit(Field{19, "xor_hash", layout::Encoding::kFixed}, self.has_hash, self.hash);
+    visit(Field{20, "ordered_hash"}, self.has_ordered_hash, self.ordered_hash);
   }
 
   std::uint64_t nonfinite() const { return nan + pos_inf + neg_inf; }

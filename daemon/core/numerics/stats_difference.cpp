@@ -53,7 +53,16 @@ std::vector<StatsDifference> DifferencesOf(const Stats& a, const Stats& b) {
   if (a.has_hash && b.has_hash && a.hash != b.hash) {
     found.push_back({"xor_hash", fmt::format("{:016x}", a.hash), fmt::format("{:016x}", b.hash)});
   }
+  if (a.has_ordered_hash && b.has_ordered_hash && a.ordered_hash != b.ordered_hash) {
+    found.push_back({"ordered_hash", fmt::format("{:08x}", a.ordered_hash),
+                     fmt::format("{:08x}", b.ordered_hash)});
+  }
   return found;
+}
+
+bool OrderMatters(const Stats& stats) {
+  if (stats.count <= 1) return false;
+  return stats.nonfinite() > 0 || stats.min != stats.max || stats.min == 0;  // 0: of two signs
 }
 
 bool MayBeClose(const Stats& a, const Stats& b, double rtol, double atol) {

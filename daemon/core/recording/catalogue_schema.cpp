@@ -41,7 +41,8 @@ create table snapshot (
   hash text,  -- of the bytes, XXH3-64; null where they are not known
   unchanged integer, {0},
   first_nonfinite integer,  -- flat index
-  xor_hash text);  -- of the values, torch.hash_tensor; null where it was not computed
+  xor_hash text,  -- of the values, torch.hash_tensor; null where it was not computed
+  ordered_hash text);  -- of the values and their places; null likewise, and in old recordings
 create table comparison (  -- with the expected tensor of the probe; 0 mismatched: it passed, and
                            -- max_abs and max_rel, which are of elements that do not match, are null
   number integer primary key references snapshot, mismatched integer, max_abs real, max_rel real);
@@ -60,7 +61,7 @@ create view v_snapshots as
          probe.name as probe, probe.dtype,
          probe.shape, probe.part, snapshot.step, {1},
          snapshot.first_nonfinite, snapshot.unchanged,
-         snapshot.hash, snapshot.xor_hash, snapshot.timestamp_ns, snapshot.serial,
+         snapshot.hash, snapshot.xor_hash, snapshot.ordered_hash, snapshot.timestamp_ns, snapshot.serial,
          probe.graph, probe.graph_id, probe.invocation, probe.id as probe_id, probe.site,
          probe.device, session.label as session, snapshot.segment, snapshot.offset, snapshot.length
   from snapshot join probe on probe.id = snapshot.probe join session on session.id = probe.session;

@@ -8,7 +8,7 @@ namespace {
 std::string InsertSnapshot() {
   std::string sql = "insert or ignore into snapshot values (?,?,?,?,?,?,?,?,?,?,?,?,?";
   numerics::Stats::ForEachNumber([&](const layout::Field&, auto) { sql += ",?"; });
-  return sql + ",?,?)";
+  return sql + ",?,?,?)";
 }
 
 }  // namespace
@@ -22,12 +22,15 @@ SnapshotInsert::SnapshotInsert(sqlite3* database)
 
 bool SnapshotInsert::Run(const SnapshotRow& row) {
   std::optional<std::uint64_t> first;
-  std::optional<std::string> xor_hash;
+  std::optional<std::string> xor_hash, ordered_hash;
   if (row.stats && row.stats->has_nonfinite) first = row.stats->first_nonfinite;
   if (row.stats && row.stats->has_hash) xor_hash = HashText(row.stats->hash);
+  if (row.stats && row.stats->has_ordered_hash) {
+    ordered_hash = fmt::format("{:08x}", row.stats->ordered_hash);
+  }
   if (!snapshot_.Run(row.number, row.probe, row.replay, row.iteration, row.ordinal, row.step,
                      row.serial, row.timestamp_ns, row.segment, row.offset, row.length, row.hash,
-                     row.unchanged, row.stats, first, xor_hash)) {
+                     row.unchanged, row.stats, first, xor_hash, ordered_hash)) {
     return false;
   }
   if (!row.comparison) return true;

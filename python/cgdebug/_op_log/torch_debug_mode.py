@@ -503,6 +503,7 @@ def stats_of(norm: float | None, xor_hash: int | None, shape: typing.Sequence[in
         rms=0.0,
         l1=0.0 if norm is None or is_nan or is_inf else norm,
         xor_hash=xor_hash,
+        ordered_hash=0,  # DebugMode knows no order of the elements
     )
 
 
