@@ -68,7 +68,7 @@ struct Equal {
   std::uint64_t bits = 0;        // the values were read: every bit is the same
   std::uint64_t tolerance = 0;   // the values were read: all within the tolerance
   std::uint64_t hashes = 0;      // by the XXH3-64 recorded of the bytes; the values were not read
-  std::uint64_t statistics = 0;  // by all statistics and the XOR hash; there are no values
+  std::uint64_t statistics = 0;  // by all statistics and hashes; there are no values
 
   std::uint64_t total() const { return bits + tolerance + hashes + statistics; }
 };

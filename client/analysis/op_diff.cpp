@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kMaxCells = std::size_t{64} << 20;  // of the table of an alignment
 constexpr std::size_t kMaxMissingOpLines = 8;
 constexpr std::size_t kMaxSuspects = 8;
+constexpr std::size_t kMaxOnly = 6;
 constexpr std::size_t kNone = SIZE_MAX;
 
 using Places = std::vector<std::size_t>;
@@ -40,6 +41,8 @@ class RowAligner {
     });
     // A fused kernel writes what the last of its ops would.
     AlignByOrder(KeyOfContent);
+    // The same op of the same module, with another dtype or shape.
+    AlignByOrder([](const OpRow& row) { return fmt::format("{}|{}", PlaceOf(row), KeyOfOp(row)); });
     return of_a_;
   }
 
@@ -142,6 +145,12 @@ class RowAligner {
 };
 
 void JudgePair(const OpRow& a, const OpRow& b, OpPair* pair) {
+  if (a.type != b.type) {
+    pair->verdict = OpPair::Verdict::kDifferent;
+    pair->reason = fmt::format("{} against {}: the {} differs", a.type, b.type,
+                               a.dtype == b.dtype ? "shape" : "dtype");
+    return;
+  }
   if (!a.stats || !b.stats) {
     pair->verdict = OpPair::Verdict::kUnknown;
     pair->reason = fmt::format("lost in {}", a.stats ? "B" : "A");
@@ -250,6 +259,19 @@ std::string RowsText(const OpLog& log, const Places& places) {
   return text;
 }
 
+// "2 rows are only in A: #3 fwd/m/mul_0 (net.py:12), #4 fwd/m/relu_0 (net.py:13)"
+std::string OnlyText(const OpLog& log, const Places& places, const char* side) {
+  std::string text =
+      fmt::format("{} only in {}: ", CountText(places.size(), "row is", "rows are"), side);
+  for (std::size_t i = 0; i < std::min(places.size(), kMaxOnly); ++i) {
+    const OpRow& row = log.rows[places[i]];
+    text += fmt::format("{}#{} {}", i == 0 ? "" : ", ", row.number, row.name);
+    if (!row.site.empty()) text += fmt::format(" ({})", row.site);
+  }
+  if (places.size() > kMaxOnly) text += fmt::format(" and {} more", places.size() - kMaxOnly);
+  return text;
+}
+
 std::string PairText(const OpLog& a, const OpLog& b, const OpPair& pair) {
   const OpRow& row = a.rows[pair.a];
   const OpRow& other = b.rows[pair.b];
@@ -282,7 +304,7 @@ OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) {
   std::string first_unknown;
   for (std::size_t place = 0; place < a.rows.size(); ++place) {
     if (counterparts[place] == kNone) {
-      ++diff.only_a;
+      diff.only_a.push_back(place);
       continue;
     }
     OpPair pair{.a = place, .b = counterparts[place]};
@@ -316,17 +338,15 @@ OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) {
     diff.pairs.push_back(std::move(pair));
     pair_of[place] = &diff.pairs.back();
   }
-  diff.only_b = b.rows.size() - diff.pairs.size();
+  std::vector<bool> is_paired(b.rows.size(), false);
+  for (const OpPair& pair : diff.pairs) is_paired[pair.b] = true;
+  for (std::size_t place = 0; place < b.rows.size(); ++place) {
+    if (!is_paired[place]) diff.only_b.push_back(place);
+  }
   if (!diff.first_fault) FindSuspects(a, b, pair_of, &diff);
   if (diff.pairs.empty()) diff.missing.push_back("the two have no row in common");
-  if (diff.only_a > 0) {
-    diff.missing.push_back(
-        fmt::format("{} only in A", CountText(diff.only_a, "row is", "rows are")));
-  }
-  if (diff.only_b > 0) {
-    diff.missing.push_back(
-        fmt::format("{} only in B", CountText(diff.only_b, "row is", "rows are")));
-  }
+  if (!diff.only_a.empty()) diff.missing.push_back(OnlyText(a, diff.only_a, "A"));
+  if (!diff.only_b.empty()) diff.missing.push_back(OnlyText(b, diff.only_b, "B"));
   if (diff.unknown > 0) {
     diff.missing.push_back(fmt::format("{} not be compared, the first is {}",
                                        CountText(diff.unknown, "row can", "rows can"),
@@ -402,6 +422,18 @@ Json OpDiffJson(const OpLog& a, const OpLog& b, const OpDiff& diff) {
     for (const std::size_t place : places) names.push_back(log.rows[place].name);
     return names;
   };
+  const auto rows_json = [](const OpLog& log, const Places& places) -> Json {
+    Json rows = Json::array();
+    for (const std::size_t place : places) {
+      const OpRow& row = log.rows[place];
+      rows.push_back({{"number", row.number},
+                      {"name", row.name},
+                      {"op", row.op},
+                      {"type", row.type},
+                      {"site", row.site}});
+    }
+    return rows;
+  };
   const auto log_json = [](const OpLog& log) -> Json {
     return {{"graph", log.graph},
             {"graph_id", log.graph_id},
@@ -414,8 +446,10 @@ Json OpDiffJson(const OpLog& a, const OpLog& b, const OpDiff& diff) {
           {"b", log_json(b)},
           {"compared", diff.pairs.size() - diff.unknown},
           {"different", diff.different},
-          {"only_a", diff.only_a},
-          {"only_b", diff.only_b},
+          {"only_a", diff.only_a.size()},
+          {"only_b", diff.only_b.size()},
+          {"rows_only_a", rows_json(a, diff.only_a)},
+          {"rows_only_b", rows_json(b, diff.only_b)},
           {"first_divergence", pair_json(diff.first_fault)},
           {"first_difference", pair_json(diff.first_different)},
           {"first_suspect", pair_json(diff.first_suspect)},

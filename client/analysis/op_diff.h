@@ -16,9 +16,9 @@ namespace cgdebug::analysis {
 // Rows of A and B that stand for the same tensor.
 struct OpPair {
   enum class Verdict {
-    kSame,       // all statistics and the XOR hash
+    kSame,       // dtype, shape, all statistics and the hashes
     kDifferent,  // one of them differs
-    kUnknown,    // lost in one of the two, without a hash, or NaN may hide or feign a difference
+    kUnknown,    // lost in one of the two, or without a hash
   };
   std::size_t a = 0;  // places in OpLog::rows
   std::size_t b = 0;
@@ -29,9 +29,9 @@ struct OpPair {
 struct OpDiff {
   enum class Verdict { kSame, kDifferent, kInconclusive };
 
-  std::vector<OpPair> pairs;  // in the order of A
-  std::size_t only_a = 0;     // rows without a counterpart
-  std::size_t only_b = 0;
+  std::vector<OpPair> pairs;             // in the order of A
+  std::vector<std::size_t> only_a = {};  // rows without a counterpart, as places
+  std::vector<std::size_t> only_b = {};
   std::size_t different = 0;
   std::size_t unknown = 0;
   // Places in `pairs`: the first pair that differs, and the first that differs although its op

@@ -515,10 +515,9 @@ std::string NoOpLogText(const std::string& path, const std::string& graph,
                      fmt::join(others, ", "));
 }
 
-Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
-                        std::vector<std::string>* others) {
-  const std::vector<Entries> logs = LogsOf(source);
-  const std::string path = source.Describe().path;
+namespace {
+
+std::vector<OpLogHead> HeadsOf(const Source& source, const std::vector<Entries>& logs) {
   std::vector<OpLogHead> heads;
   for (const Entries& entries : logs) {
     const Slot& slot = source.slots()[entries.front().slot];
@@ -530,6 +529,61 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
     if (!last_ns.ok()) return last_ns.error();
     heads.back().last_timestamp_ns = *last_ns;
   }
+  return heads;
+}
+
+// When the replay began, as far as a row of it is kept.
+std::uint64_t SerialOf(Source& source, const Entries& entries, std::uint64_t replay) {
+  for (const Entry& entry : entries) {
+    const Result<std::optional<Key>> key = source.Find(entry.slot, replay);
+    if (!key.ok() || !*key) continue;
+    const Result<source::Snapshot> snapshot = source.Get(entry.slot, **key);
+    if (snapshot.ok()) return snapshot->serial;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<std::vector<OpReplay>> ListOpReplays(Source& source, const std::string& graph) {
+  const std::vector<Entries> logs = LogsOf(source);
+  const std::vector<OpLogHead> heads = HeadsOf(source, logs);
+  std::vector<std::string> others;
+  const std::optional<std::size_t> chosen = ChooseOpLog(heads, graph, &others);
+  if (!chosen) return Error{NoOpLogText(source.Describe().path, graph, others)};
+  std::map<std::string, std::size_t> counts;
+  std::vector<OpReplay> replays;
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    OpReplay replay;
+    replay.log = i;
+    // Two processes number their captures differently.
+    replay.name = heads[i].graph_id != 0 && heads[i].graph.empty() ? "capture" : NameOf(heads[i]);
+    replay.nth = counts[replay.name]++;
+    if (!graph.empty() && i != *chosen) continue;
+    const Result<std::set<std::uint64_t>> kept = KeptReplays(source, logs[i]);
+    if (!kept.ok()) return kept.error();
+    for (const std::uint64_t number : *kept) {
+      replay.replay = number;
+      replay.serial = SerialOf(source, logs[i], number);
+      replays.push_back(replay);
+    }
+  }
+  std::ranges::stable_sort(replays, {}, &OpReplay::serial);
+  return replays;
+}
+
+Result<OpLog> ReadOpReplay(Source& source, const OpReplay& replay, bool with_job) {
+  const std::vector<Entries> logs = LogsOf(source);
+  Result<OpLog> log = Read(source, logs.at(replay.log), replay.replay);
+  if (log.ok()) AddGaps(source, logs.at(replay.log), with_job, &*log);
+  return log;
+}
+
+Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
+                        std::vector<std::string>* others) {
+  const std::vector<Entries> logs = LogsOf(source);
+  const std::string path = source.Describe().path;
+  const std::vector<OpLogHead> heads = HeadsOf(source, logs);
   const std::optional<std::size_t> place = ChooseOpLog(heads, choice.graph, others);
   if (!place) return Error{NoOpLogText(path, choice.graph, *others)};
   const Entries* chosen = &logs[*place];

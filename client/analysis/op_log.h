@@ -161,4 +161,19 @@ std::string NoOpLogText(const std::string& path, const std::string& graph,
 Result<OpLog> ReadOpLog(source::Source& source, const OpLogChoice& choice,
                         std::vector<std::string>* others);
 
+// One replay of one op log of a source; an eager run is a replay as well.
+struct OpReplay {
+  std::size_t log = 0;  // place among the source's logs, oldest first
+  std::string name;     // what the log is called, without a number: "bs=8", "eager", "capture"
+  std::size_t nth = 0;  // among the logs of that name
+  std::uint64_t replay = 0;
+  std::uint64_t serial = 0;  // when it began; 0: unknown
+};
+// Those that the source keeps, of all of its logs or of the one that `graph` means (OpLogChoice),
+// in the order in which they ran. Fails: as ReadOpLog().
+Result<std::vector<OpReplay>> ListOpReplays(source::Source& source, const std::string& graph);
+// Requires: `replay` is of ListOpReplays() of this source. `with_job`: what the job's logs do not
+// show belongs to its gaps.
+Result<OpLog> ReadOpReplay(source::Source& source, const OpReplay& replay, bool with_job);
+
 }  // namespace cgdebug::analysis

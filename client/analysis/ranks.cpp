@@ -8,6 +8,7 @@
 #include "client/analysis/masks.h"
 #include "client/analysis/ranks_state.h"
 #include "daemon/core/replicas/shard_text.h"
+#include "daemon/core/replicas/spread.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -53,6 +54,11 @@ bool HasSeveralPerStep(Source& source, std::size_t slot, const std::vector<Key>&
   return false;
 }
 
+// Whether the first snapshot that is here need not be the first of its step.
+bool MayBeginInside(Source& source, std::size_t slot, const std::vector<Key>& keys) {
+  return !keys.empty() && keys.front().id > 1 && HasSeveralPerStep(source, slot, keys);
+}
+
 RankProcess Describe(const Slot& slot, const std::string& path) {
   RankProcess process;
   process.uuid = slot.uuid.empty() ? path + "\n" + slot.session : slot.uuid;
@@ -93,6 +99,72 @@ void Join(const RankProcess& from, RankProcess* to) {
   if (from.last && (!to->last || *to->last < *from.last)) to->last = from.last;
 }
 
+// The slots of a process that have a replica, by the path of the recording.
+using SlotsOfReplicas =
+    std::map<std::pair<std::size_t, ReplicaKey>, std::map<std::string, std::size_t>>;
+
+// Reads the values of replicas whose statistics do not tell how far they differ.
+class ValueReader {
+ public:
+  ValueReader(const RanksOptions& options, const SlotsOfReplicas& places)
+      : options_(options), places_(places) {}
+
+  std::optional<bool> AreWithin(const ReplicaKey& key, const Position& position,
+                                const std::vector<std::size_t>& processes) {
+    if (!options_.open) return std::nullopt;
+    replicas::Spread spread;
+    for (const std::size_t process : processes) {
+      const auto place = places_.find({process, key});
+      if (place == places_.end()) return std::nullopt;
+      bool is_here = false;
+      for (const auto& [path, slot] : place->second) {
+        is_here = is_here || Add(path, slot, position, &spread);
+      }
+      if (!is_here) return std::nullopt;
+    }
+    return spread.Within(options_.tolerance);
+  }
+
+ private:
+  bool Add(const std::string& path, std::size_t slot, const Position& position,
+           replicas::Spread* spread) {
+    Source* const source = options_.open(path);
+    if (source == nullptr || slot >= source->slots().size()) return false;
+    const std::map<Position, Key>& keys = KeysOf(*source, path, slot);
+    const auto key = keys.find(position);
+    if (key == keys.end()) return false;
+    const Result<Snapshot> snapshot = source->Get(slot, key->second);
+    if (!snapshot.ok() || !snapshot->has_values) return false;
+    const Result<source::Values> values = source->Load(*snapshot);
+    return values.ok() && spread->Add(source->slots()[slot].dtype, values->bytes);
+  }
+
+  // As AddSlot() counts positions.
+  const std::map<Position, Key>& KeysOf(Source& source, const std::string& path, std::size_t slot) {
+    const auto [known, is_new] = keys_.try_emplace({path, slot});
+    std::map<Position, Key>& of_slot = known->second;
+    if (!is_new) return of_slot;
+    const Result<std::vector<Key>> keys = source.Keys(slot);
+    if (!keys.ok()) return of_slot;
+    replicas::PositionCounter positions;
+    const bool may_begin_inside = MayBeginInside(source, slot, *keys);
+    for (const Key& key : *keys) {
+      const Result<Snapshot> snapshot = source.Get(slot, key);
+      if (!snapshot.ok()) continue;
+      const Position position =
+          positions.Next(key.id, key.replay, key.iteration, snapshot->step, may_begin_inside);
+      if (positions.is_certain() && options_.scope.Wants(key.replay)) {
+        of_slot.try_emplace(position, key);
+      }
+    }
+    return of_slot;
+  }
+
+  const RanksOptions& options_;
+  const SlotsOfReplicas& places_;
+  std::map<std::pair<std::string, std::size_t>, std::map<Position, Key>> keys_;
+};
+
 }  // namespace
 
 class RankFold::State {
@@ -125,6 +197,7 @@ class RankFold::State {
         replica = &kept_.replicas[*key];
         replica->order = std::min(replica->order, info.order);
         replica->processes.Set(process);
+        places_[{process, *key}][path] = slot;
       }
       LogRow* row = nullptr;
       if (!info.op.empty()) {
@@ -183,7 +256,14 @@ class RankFold::State {
       place_of_.emplace(kept_.processes[i].uuid, i);
     }
   }
-  RanksReport Finish() const { return JudgeRanks(kept_, options_); }
+  RanksReport Finish() const {
+    ValueReader values(options_, places_);
+    return JudgeRanks(kept_, options_,
+                      [&](const ReplicaKey& key, const Position& position,
+                          const std::vector<std::size_t>& processes) {
+                        return values.AreWithin(key, position, processes);
+                      });
+  }
 
  private:
   std::size_t Enlist(const RankProcess& process) {
@@ -290,10 +370,8 @@ class RankFold::State {
     RankProcess& of = kept_.processes[process];
     Cursor whole;
     Cursor& cursor = options_.follows ? cursors_[path][slot] : whole;
-    bool may_begin_inside = false;
-    if (replica != nullptr && cursor.seen_id == 0 && !keys->empty() && keys->front().id > 1) {
-      may_begin_inside = HasSeveralPerStep(source, slot, *keys);
-    }
+    const bool may_begin_inside =
+        replica != nullptr && cursor.seen_id == 0 && MayBeginInside(source, slot, *keys);
     for (const Key& key : *keys) {
       if (key.id <= cursor.seen_id) continue;  // ids of a slot ascend
       cursor.seen_id = key.id;
@@ -338,6 +416,7 @@ class RankFold::State {
   std::map<std::string, std::size_t> place_of_;                   // by uuid
   std::map<std::string, std::map<std::size_t, Cursor>> cursors_;  // by path and slot
   std::map<std::string, LogRows> rows_;                           // by path; when following
+  SlotsOfReplicas places_;  // not encoded: another process has other recordings at hand
 };
 
 RankFold::RankFold(RanksOptions options) : state_(std::make_unique<State>(std::move(options))) {}

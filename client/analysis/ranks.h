@@ -12,6 +12,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,9 +36,12 @@ struct RanksOptions {
   // `has_replicated`.
   Selector replicated = {};
   bool has_replicated = false;
-  double tolerance = 1e-6;  // of l1 and mean, relative
+  double tolerance = 1e-6;  // of each element, relative to the largest magnitude
   bool bitwise = false;     // every difference is a finding
   bool follows = false;     // sources are added again when they have grown
+  // Opens what was added under this path, to compare values; null if it cannot. Without it, how far
+  // replicas differ is known only as far as their statistics tell.
+  std::function<source::Source*(const std::string& path)> open = {};
   // What opens the sources in a proposed command: "runs -s train --ranks 0,1".
   std::string typed = {};
 };
@@ -88,14 +92,15 @@ struct RankProcess {
 enum class ReplicaVerdict {
   kNotChecked,  // it has no replica
   kSame,        // bit for bit, as far as statistics and hashes tell
-  kClose,       // not bit for bit, but within the tolerance
+  kClose,       // not bit for bit, but within the tolerance, element by element
+  kUnknown,     // not bit for bit, and by how much is not known
   kIncomplete,  // nothing found, but a snapshot of it, or of the rank it is compared with, is
                 // missing
   kTie,         // it differs from as many ranks as it agrees with
   kDifferent,   // it differs from most ranks
 };
 constexpr std::string_view NameOf(ReplicaVerdict verdict) {
-  constexpr std::string_view kNames[] = {"not checked", "same", "close",
+  constexpr std::string_view kNames[] = {"not checked", "same", "close",    "unknown",
                                          "incomplete",  "tie",  "different"};
   return kNames[static_cast<std::size_t>(verdict)];
 }
@@ -125,12 +130,14 @@ struct RanksReport {
   std::vector<RankRow> rows;       // by run, restart and rank
   std::size_t replicas = 0;        // probes that were compared
   std::uint64_t compared = 0;      // positions of them
-  std::uint64_t without_hash = 0;  // of these, by other statistics alone
+  std::uint64_t without_hash = 0;  // of these, by statistics that know no order alone
   std::uint64_t unequal = 0;
   std::uint64_t snapshots = 0;
   bool by_step = false;
-  std::optional<ReplicaDifference> first;        // finding
-  std::optional<ReplicaDifference> first_close;  // within the tolerance
+  std::optional<ReplicaDifference> first;          // finding
+  std::optional<ReplicaDifference> first_close;    // within the tolerance
+  std::optional<ReplicaDifference> first_unknown;  // by how much is not known
+  std::uint64_t unknown = 0;                       // such differences
   // The row that went wrong first, by a difference or by NaN or Inf; and those that did at the same
   // place.
   std::optional<std::size_t> first_bad;
@@ -144,7 +151,7 @@ struct RanksReport {
 
   bool found() const { return first.has_value() || first_bad.has_value() || !told.empty(); }
   // Whether "nothing found" may be said: replicas were compared, and nothing was missing.
-  bool complete() const { return missing_count == 0 && compared > 0; }
+  bool complete() const { return missing_count == 0 && unknown == 0 && compared > 0; }
 };
 
 // Thread: one at a time.

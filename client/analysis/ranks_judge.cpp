@@ -31,7 +31,8 @@ struct Cell {
 
 class Judge {
  public:
-  Judge(const RankState& state, const RanksOptions& options) : state_(state), options_(options) {}
+  Judge(const RankState& state, const RanksOptions& options, const AreWithin& are_within)
+      : state_(state), options_(options), are_within_(are_within) {}
 
   RanksReport Run() {
     MakeRows();
@@ -149,8 +150,9 @@ class Judge {
       ++report_.compared;
       compared_.insert(cell.number);
       for (const std::size_t row : RowsOf(cell.vote->processes())) ++report_.rows[row].compared;
-      std::optional<replicas::Difference> unequal =
-          judge.Take(cell.number, cell.position, *cell.vote);
+      std::optional<replicas::Difference> unequal = judge.Take(
+          cell.number, cell.position, *cell.vote,
+          [&] { return are_within_(*cell.key, cell.position, cell.vote->processes().Members()); });
       if (!unequal) {
         if (cell.vote->lacks_hash()) ++report_.without_hash;
         continue;
@@ -159,8 +161,12 @@ class Judge {
       ReplicaDifference difference{*std::move(unequal), cell.key->Name(), cell.key->type,
                                    cell.replica->order};
       MarkRows(cell, difference);
-      std::optional<ReplicaDifference>& first =
-          difference.is_finding ? report_.first : report_.first_close;
+      const bool is_unknown =
+          !difference.is_finding && difference.distance == replicas::Distance::kUnknown;
+      report_.unknown += is_unknown;
+      std::optional<ReplicaDifference>& first = difference.is_finding ? report_.first
+                                                : is_unknown          ? report_.first_unknown
+                                                                      : report_.first_close;
       const auto place = [](const ReplicaDifference& one) {
         return std::tuple(one.position, one.order);
       };
@@ -177,6 +183,7 @@ class Judge {
       RankRow& row = report_.rows[at];
       if (!row.first_unequal) row.first_unequal = place;
       if (!difference.is_finding) {
+        if (difference.distance == replicas::Distance::kUnknown) unknown_.insert(at);
         const std::optional<RankPlace>& told = row.process.first_told;
         const bool is_told =
             told && told->position == cell.position && told->probe.starts_with(cell.key->probe);
@@ -241,6 +248,13 @@ class Judge {
   }
 
   void TellMissing() {
+    if (report_.without_hash > 0) {
+      Miss(
+          fmt::format("{} of {} comparisons are of statistics without an ordered_hash, which are "
+                      "the same for the same elements in any order: record again with this "
+                      "version, with TensorStats(hash=True)",
+                      report_.without_hash, report_.compared));
+    }
     for (const std::string& why : state_.unreadable) Miss("not read: " + why);
     const auto is_named = [&](const auto& replica) {
       return options_.replicated.Matches(replica.first.probe);
@@ -358,6 +372,8 @@ class Judge {
         row.verdict = ReplicaVerdict::kTie;
       } else if (row.missing > 0) {
         row.verdict = ReplicaVerdict::kIncomplete;
+      } else if (unknown_.contains(at)) {
+        row.verdict = ReplicaVerdict::kUnknown;
       } else if (row.first_unequal) {
         row.verdict = ReplicaVerdict::kClose;
       } else if (row.compared > 0) {
@@ -545,19 +561,22 @@ class Judge {
 
   const RankState& state_;
   const RanksOptions& options_;
+  const AreWithin& are_within_;
   RanksReport report_;
   std::vector<std::size_t> row_of_;                                     // of each process
   std::map<Attempt, std::map<int, std::vector<std::size_t>>> rows_of_;  // by rank
   std::map<std::string, int> last_restart_;                             // by run
   std::map<std::size_t, std::vector<std::size_t>> expected_;            // rows, by replica
   std::set<std::size_t> compared_, differs_, ties_;                     // replicas; rows; rows
+  std::set<std::size_t> unknown_;     // rows that differ by what is not known
   std::set<std::size_t> told_close_;  // rows: what the daemon told is here, and close
 };
 
 }  // namespace
 
-RanksReport JudgeRanks(const RankState& state, const RanksOptions& options) {
-  return Judge(state, options).Run();
+RanksReport JudgeRanks(const RankState& state, const RanksOptions& options,
+                       const AreWithin& are_within) {
+  return Judge(state, options, are_within).Run();
 }
 
 }  // namespace cgdebug::analysis

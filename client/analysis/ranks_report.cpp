@@ -28,7 +28,11 @@ std::string PlaceText(const RankPlace& place) {
 std::string StatsText(const numerics::Stats& stats) {
   std::string text = fmt::format("l1 {:.9g}, mean {:.9g}, min {:.9g}, max {:.9g}", stats.l1,
                                  stats.mean, stats.min, stats.max);
-  if (stats.has_hash) text = fmt::format("hash {:016x}, ", stats.hash) + text;
+  if (stats.has_ordered_hash) {
+    text = fmt::format("hash {:08x}, ", stats.ordered_hash) + text;
+  } else if (stats.has_hash) {
+    text = fmt::format("hash in any order {:016x}, ", stats.hash) + text;
+  }
   if (stats.nonfinite() > 0) text += fmt::format(", {} NaN or Inf", stats.nonfinite());
   return text;
 }
@@ -68,8 +72,12 @@ std::string DifferenceText(const RanksReport& report, const ReplicaDifference& d
     text += fmt::format("\n  before that it was the same on all of them: {}",
                         Plural(difference.equal_before, "time"));
   }
-  if (difference.is_close) {
+  if (difference.distance == replicas::Distance::kWithin) {
     text += "\n  the difference is small: a bit, rather than another computation";
+  }
+  if (difference.distance == replicas::Distance::kUnknown) {
+    text +=
+        "\n  by how much is not known: the statistics nearly agree, the values were not compared";
   }
   return text;
 }
@@ -80,7 +88,7 @@ std::string SawText(const RankRow& row) {
   if (row.process.first_nonfinite) saw.push_back({*row.process.first_nonfinite, "NaN or Inf"});
   const bool was_close =
       row.first_unequal && (!row.first_different || *row.first_unequal < *row.first_different);
-  if (was_close) saw.push_back({*row.first_unequal, "differs within the tolerance"});
+  if (was_close) saw.push_back({*row.first_unequal, "not equal bit for bit"});
   if (row.first_different) saw.push_back({*row.first_different, "differs from the other ranks"});
   if (row.first_missing) saw.push_back({*row.first_missing, "a snapshot is missing"});
   std::ranges::stable_sort(saw, [](const auto& x, const auto& y) { return x.first < y.first; });
@@ -94,9 +102,21 @@ std::string SawText(const RankRow& row) {
 std::string CloseText(const RanksReport& report, const RanksOptions& options) {
   const ReplicaDifference& close = *report.first_close;
   return fmt::format(
-      "replicas are not equal bit for bit, but within {:g} by l1 and mean: first {} at {}. An "
-      "all-reduce that is not reproducible does that; --bitwise makes it a finding",
+      "replicas are not equal bit for bit, but each element is within {:g} of the largest "
+      "magnitude: first {} at {}. An all-reduce that is not reproducible does that; --bitwise "
+      "makes "
+      "it a finding",
       options.tolerance, close.probe, PositionText(close.position));
+}
+
+std::string UnknownText(const RanksReport& report) {
+  const ReplicaDifference& first = *report.first_unknown;
+  return fmt::format(
+      "inconclusive: replicas are not equal, and by how much is not known: {} of {} comparisons, "
+      "first {} at {}. Their statistics nearly agree, as after an all-reduce that is not "
+      "reproducible, or with elements in other places. Record values to compare "
+      "(TensorRecord); --bitwise makes it a finding",
+      report.unknown, report.compared, first.probe, PositionText(first.position));
 }
 
 Json PlaceJson(const std::optional<RankPlace>& place) {
@@ -124,6 +144,9 @@ Json DifferenceJson(const RanksReport& report, const std::optional<ReplicaDiffer
              {"min", JsonNumber(value.stats.min)},
              {"max", JsonNumber(value.stats.max)}};
     if (value.stats.has_hash) one["xor_hash"] = fmt::format("{:016x}", value.stats.hash);
+    if (value.stats.has_ordered_hash) {
+      one["ordered_hash"] = fmt::format("{:08x}", value.stats.ordered_hash);
+    }
     values.push_back(std::move(one));
   }
   Json json = PlaceJson(RankPlace{.position = difference->position, .probe = difference->probe});
@@ -135,7 +158,8 @@ Json DifferenceJson(const RanksReport& report, const std::optional<ReplicaDiffer
   }
   json["ranks"] = difference->ranks;
   json["equal_before"] = difference->equal_before;
-  json["close"] = difference->is_close;
+  json["close"] = difference->distance == replicas::Distance::kWithin;
+  json["distance_known"] = difference->distance != replicas::Distance::kUnknown;
   json["values"] = std::move(values);
   return json;
 }
@@ -170,6 +194,7 @@ std::string RanksText(const RanksReport& report, const RanksOptions& options) {
   for (const std::string& told : report.told) {
     lines.push_back("replicas differ, as the daemon saw while it ran: " + told);
   }
+  if (report.first_unknown) lines.push_back(UnknownText(report));
   if (report.first_close) lines.push_back(CloseText(report, options));
   if (report.missing_count > 0) {
     lines.push_back(fmt::format("{}: {} missing", report.found() ? "incomplete" : "inconclusive",
@@ -189,12 +214,9 @@ std::string RanksText(const RanksReport& report, const RanksOptions& options) {
               "DTensors with Replicate() and the parameters of DistributedDataParallel say so; "
               "name "
               "others, for example: --replicated 'param/*'");
-  } else if (!report.found() && !report.first_close && report.missing_count == 0) {
-    lines.push_back(fmt::format(
-        "same{}: {}: {}", report.goes_on ? " so far" : "", compared,
-        report.without_hash > 0
-            ? fmt::format("equal, {} of them by statistics without a hash", report.without_hash)
-            : "equal by hash and statistics"));
+  } else if (!report.found() && !report.first_close && report.complete()) {
+    lines.push_back(fmt::format("same{}: {}: equal by hash and statistics",
+                                report.goes_on ? " so far" : "", compared));
   } else {
     lines.push_back(fmt::format("compared: {}, {} not equal", compared, report.unequal));
   }
@@ -216,7 +238,7 @@ Result<std::optional<RanksReport>> CompareRanks(source::Source& source, const Sc
         has_replicas || replicas::ReplicasOf(slot.shard).kind != replicas::Replication::kNone;
   }
   if (ranks.size() < 2 || !has_replicas) return std::optional<RanksReport>();
-  RankFold fold({.scope = scope});
+  RankFold fold({.scope = scope, .open = [&](const std::string&) { return &source; }});
   if (const Result<void> added = fold.Add(source, source.Describe().path); !added.ok()) {
     return added.error();
   }
@@ -269,6 +291,8 @@ Json RanksJson(const RanksReport& report, const RanksOptions& options) {
           {"first_bad", std::move(first_bad)},
           {"first_difference", DifferenceJson(report, report.first)},
           {"first_close", DifferenceJson(report, report.first_close)},
+          {"first_unknown", DifferenceJson(report, report.first_unknown)},
+          {"unknown", report.unknown},
           {"paired_by", report.by_step ? "step" : "replay"},
           {"replicas", report.replicas},
           {"compared", report.compared},

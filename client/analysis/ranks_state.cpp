@@ -12,7 +12,7 @@ namespace {
 
 using numerics::Stats;
 
-constexpr std::uint64_t kEncodingVersion = 6;
+constexpr std::uint64_t kEncodingVersion = 7;
 
 template <typename T, typename U>
 concept Is = std::same_as<std::remove_const_t<T>, U>;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -41,6 +42,12 @@ struct RankState {
   static Result<RankState> Decode(const std::string& bytes);
 };
 
-RanksReport JudgeRanks(const RankState& state, const RanksOptions& options);
+// Whether the values that these processes have of a replica at a position lie within the tolerance
+// of each other, element by element; nullopt if not all of them can be read.
+using AreWithin = std::function<std::optional<bool>(const ReplicaKey&, const Position&,
+                                                    const std::vector<std::size_t>& processes)>;
+
+RanksReport JudgeRanks(const RankState& state, const RanksOptions& options,
+                       const AreWithin& are_within);
 
 }  // namespace cgdebug::analysis

@@ -37,9 +37,13 @@ StatisticsVerdict JudgeStatistics(const RecordedStats& a, const RecordedStats& b
                            "--equal-nan takes that for equal",
                            a.stats.nan, b.stats.nan));
   }
-  const bool differs_by_hash_alone =
-      verdict.differing.size() == 1 && verdict.differing.front() == "xor_hash";
-  if (differs_by_hash_alone && has_nan && !tolerance.bitwise) {
+  const bool has_order = a.stats.has_ordered_hash && b.stats.has_ordered_hash;
+  const auto differs_by = [&](std::string_view name) {
+    return verdict.differing.size() == 1 && verdict.differing.front() == name;
+  };
+  if (differs_by("xor_hash") && has_nan && !tolerance.bitwise) {
+    // For the ordered hash, every NaN is the same one.
+    if (has_order) return StatisticsVerdict{};
     return say(
         Kind::kUnknown,
         "only the xor_hash differs, and with a NaN it can differ though all values are equal");
@@ -51,6 +55,10 @@ StatisticsVerdict JudgeStatistics(const RecordedStats& a, const RecordedStats& b
                                            "within it",
                                            differing));
   }
+  if (differs_by("ordered_hash")) {
+    return say(Kind::kDifferent,
+               fmt::format("the same elements in other places: only the {}", differing));
+  }
   if (!verdict.differing.empty()) {
     return say(Kind::kDifferent, fmt::format("the statistics differ: {}", differing));
   }
@@ -59,6 +67,12 @@ StatisticsVerdict JudgeStatistics(const RecordedStats& a, const RecordedStats& b
                fmt::format("{} has no xor_hash of it, and equal statistics alone do not prove "
                            "equal values",
                            (a.stats.has_hash ? b : a).path));
+  }
+  if (!has_order && numerics::OrderMatters(a.stats)) {
+    return say(Kind::kUnknown,
+               fmt::format("{} has no ordered_hash of it, and everything else is the same for the "
+                           "same elements in any order: record it again with this version",
+                           (a.stats.has_ordered_hash ? b : a).path));
   }
   return verdict;
 }

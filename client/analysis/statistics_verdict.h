@@ -16,7 +16,7 @@ struct RecordedStats {
 
 struct StatisticsVerdict {
   enum class Kind {
-    kSame,  // all statistics and the XOR hash: very probably the same values, in some order
+    kSame,  // all statistics and both hashes (without NaN): the same values, at the same places
     kDifferent,
     kUnknown,
   };

@@ -42,6 +42,7 @@ struct ReplicaCounts {
   std::uint64_t compared = 0;   // snapshots that were compared with those of one other rank or more
   std::uint64_t different = 0;  // of these, not what most ranks have, or no two ranks agree
   std::uint64_t close = 0;      // likewise, but within the tolerance of an all-reduce
+  std::uint64_t unknown = 0;    // likewise, and by how much is not known
   // A rank of this machine lacked the snapshot or came too late, or which ranks have it is not
   // known.
   std::uint64_t incomplete = 0;
@@ -54,6 +55,7 @@ struct ReplicaCounts {
     visit(layout::Field{3, "close"}, self.close);
     visit(layout::Field{4, "incomplete"}, self.incomplete);
     visit(layout::Field{5, ""}, self.waiting);
+    visit(layout::Field{6, "unknown"}, self.unknown);
   }
 };
 

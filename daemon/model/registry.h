@@ -58,6 +58,7 @@ struct ReplicaCounts {
   std::uint64_t compared = 0;   // snapshots that were compared with those of one other rank or more
   std::uint64_t different = 0;  // of these, not what most ranks have, or no two ranks agree
   std::uint64_t close = 0;      // likewise, but within the tolerance of an all-reduce
+  std::uint64_t unknown = 0;    // likewise, and by how much is not known
   // A rank of this machine lacked the snapshot or came too late, or which ranks have it is not
   // known.
   std::uint64_t incomplete = 0;

@@ -104,6 +104,7 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
   message->mutable_replicas()->set_incomplete(record.replicas.incomplete);
   message->mutable_replicas()->set_waiting(record.replicas.waiting);
   for (const layout::NotSeen& one : record.not_seen) FillMessage(one, message->add_not_seen());
+  message->mutable_replicas()->set_unknown(record.replicas.unknown);
   message->set_unseen_probes(record.unseen_probes);
   message->mutable_unseen()->Assign(record.unseen.begin(), record.unseen.end());
   if (const auto& [slot, seen] = record.first_nan; slot != nullptr) {

@@ -7,11 +7,13 @@
 
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/replicas/shard_text.h"
+#include "daemon/core/replicas/spread.h"
 #include "proto/layout/slot_control.h"
 
 namespace cgdebug::sinks {
 namespace {
 
+using pipeline::PayloadPtr;
 using pipeline::SessionPtr;
 using pipeline::SlotPtr;
 using pipeline::SnapshotPtr;
@@ -91,7 +93,7 @@ class ReplicaSink::Run {
   }
 
   void Take(std::size_t number, std::size_t process, const Position& position,
-            const SnapshotPtr& snapshot) {
+            const SnapshotPtr& snapshot, const PayloadPtr& payload) {
     Replica& replica = replicas_.at(number);
     replica.members[process].newest = position;
     replica.absent.erase(snapshot->slot->session->rank);
@@ -100,7 +102,13 @@ class ReplicaSink::Run {
       cell.since = sink_->now_();
       ++replica.waiting;
     }
-    cell.votes.emplace_back(process, snapshot);
+    cell.votes.push_back({process, snapshot});
+    Cast& cast = cell.votes.back();
+    // Values are held until all ranks have come, or not at all.
+    if (payload != nullptr && held_bytes_ + payload->size() <= kMostHeldBytes) {
+      cast.payload = payload;
+      held_bytes_ += payload->size();
+    }
     ++waiting_;
     ++Count(process).waiting;
     Settle();
@@ -148,6 +156,9 @@ class ReplicaSink::Run {
       waiting_ -= next.mapped().votes.size();
       --replicas_.at(next.key().number).waiting;
       Judge(next.key(), next.mapped());
+      for (const Cast& cast : next.mapped().votes) {
+        if (cast.payload != nullptr) held_bytes_ -= cast.payload->size();
+      }
       Drop(next.key().number);
     }
   }
@@ -189,8 +200,13 @@ class ReplicaSink::Run {
 
     auto operator<=>(const Place&) const = default;
   };
+  struct Cast {
+    std::size_t process;
+    SnapshotPtr snapshot;
+    PayloadPtr payload = nullptr;  // null: its values are not here
+  };
   struct Cell {
-    std::vector<std::pair<std::size_t, SnapshotPtr>> votes;  // by process
+    std::vector<Cast> votes;
     Clock::time_point since;
   };
 
@@ -205,7 +221,8 @@ class ReplicaSink::Run {
   }
 
   static bool Has(const Cell& cell, std::size_t process) {
-    return std::ranges::any_of(cell.votes, [&](const auto& v) { return v.first == process; });
+    return std::ranges::any_of(cell.votes,
+                               [&](const Cast& cast) { return cast.process == process; });
   }
 
   // Whether the process may still bring a snapshot of that position.
@@ -277,19 +294,31 @@ class ReplicaSink::Run {
     });
     replica.absent.insert(late.begin(), late.end());
     const bool is_unclear = IsUnclear(replica, cell);
-    for (const auto& [process, snapshot] : cell.votes) {
+    for (const auto& [process, snapshot, payload] : cell.votes) {
       --Count(process).waiting;
       if (!is_whole || is_unclear) ++Count(process).incomplete;
     }
     if (cell.votes.size() < 2 || is_unclear) return;
     replicas::Vote vote;
-    for (const auto& [process, snapshot] : cell.votes) {
+    for (const auto& [process, snapshot, payload] : cell.votes) {
       vote.Add(process, snapshot->stats, std::nullopt);
       ++Count(process).compared;
     }
     const std::optional<replicas::Difference> difference =
-        judge_.Take(place.number, place.position, vote);
+        judge_.Take(place.number, place.position, vote, [&cell] { return AreWithin(cell); });
+    if (!difference && vote.lacks_hash()) {
+      for (const Cast& cast : cell.votes) ++Count(cast.process).unknown;
+    }
     if (difference) Tell(place, replica, cell, *difference);
+  }
+
+  static std::optional<bool> AreWithin(const Cell& cell) {
+    replicas::Spread spread;
+    for (const Cast& cast : cell.votes) {
+      if (cast.payload == nullptr) return std::nullopt;
+      if (!spread.Add(cast.snapshot->slot->dtype, *cast.payload)) return std::nullopt;
+    }
+    return spread.Within(replicas::JudgeOptions{}.tolerance);
   }
 
   void Tell(const Place& place, const Replica& replica, const Cell& cell,
@@ -298,10 +327,11 @@ class ReplicaSink::Run {
     for (const std::size_t one : difference.Minority()) odd.insert(one & UINT32_MAX);
     std::vector<int> ranks;
     std::vector<SnapshotPtr> news;
-    for (const auto& [process, snapshot] : cell.votes) {
+    for (const auto& [process, snapshot, payload] : cell.votes) {
       if (difference.has_majority && !odd.contains(process)) continue;
       if (!difference.is_finding) {
-        ++Count(process).close;
+        ++(difference.distance == replicas::Distance::kUnknown ? Count(process).unknown
+                                                               : Count(process).close);
         continue;
       }
       ++Count(process).different;
@@ -366,7 +396,8 @@ class ReplicaSink::Run {
   // How many slots each process had, by key without `nth`.
   std::map<replicas::ReplicaKey, std::vector<std::uint64_t>> opened_;
   std::map<Place, Cell> cells_;
-  std::size_t waiting_ = 0;  // snapshots in them
+  std::size_t waiting_ = 0;     // snapshots in them
+  std::size_t held_bytes_ = 0;  // of their values
   replicas::AttemptJudge judge_;
 };
 
@@ -434,7 +465,7 @@ void ReplicaSink::Consume(const pipeline::Delivery& delivery,
                             is_repeated ? std::nullopt : std::optional(position));
   }
   member.newest = position;
-  member.run->Take(member.replica, member.process, position, snapshot);
+  member.run->Take(member.replica, member.process, position, snapshot, delivery.payload);
 }
 
 void ReplicaSink::CloseSlot(const SlotPtr& slot, std::uint64_t /*last_replay*/,

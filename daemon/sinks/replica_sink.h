@@ -36,7 +36,8 @@ class ReplicaSink final : public pipeline::Sink {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr auto kPatience = std::chrono::seconds(3);
-  static constexpr std::size_t kMostWaiting = 32'768;  // snapshots, of each run
+  static constexpr std::size_t kMostWaiting = 32'768;                    // snapshots, of each run
+  static constexpr std::size_t kMostHeldBytes = std::size_t{256} << 20;  // of their values
 
   // `findings`: who is told what is found, besides the job. All four outlive the sink.
   ReplicaSink(pipeline::Registry* registry, pipeline::EventLog* events,

@@ -165,6 +165,12 @@ def _why_not_compared(own, sessions) -> str:
             "all ranks of this machine: a rank lacks them, or is behind. Type: cgdebug-cli ranks "
             f"-s {run}"
         )
+    if counts.unknown:
+        return (
+            f"{counts.unknown} snapshot{'s' if counts.unknown > 1 else ''} of replicas may differ "
+            "from those of other ranks: by how much is not known without their values. Give the "
+            f"probes TensorRecord(), or type: cgdebug-cli ranks -s {run}"
+        )
     if counts.compared:
         return ""
     is_alone = not any(

@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +65,15 @@ class Fold {
     options.has_replicated = !replicated.empty();
     options.tolerance = tolerance;
     options.bitwise = bitwise;
+    auto opened = std::make_shared<std::map<std::string, std::unique_ptr<source::Source>>>();
+    options.open = [opened](const std::string& path) -> source::Source* {
+      const auto [place, is_new] = opened->try_emplace(path);
+      if (is_new) {
+        Result<std::unique_ptr<source::Source>> source = source::Open(path);
+        if (source.ok()) place->second = *std::move(source);
+      }
+      return place->second.get();
+    };
     return options;
   }
 

@@ -223,10 +223,39 @@ def test_a_diff_over_rows_that_only_one_has_is_inconclusive(debug_mode, cli, tmp
     done = cli("ops", "diff", f"{path}@g:eager#1", f"{path}@g:eager#2")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "2 rows are only in B" in done.stdout
-    newest = cli("ops", "diff", path, path)
+    both = cli("ops", "diff", path, path)
+    assert both.returncode == 0, both.stdout + both.stderr
+    assert "same: " in both.stdout and " rows compared in 2 replays" in both.stdout
+    newest = cli("ops", "diff", f"{path}@-1", f"{path}@-1")
     assert newest.returncode == 3, "the older run was not compared"
     assert "both.cgrec has 2 op logs, and only the newest was compared" in newest.stdout
     assert cli("ops", "diff", f"{path}@g:eager", f"{path}@g:eager").returncode == 0
+
+
+def test_a_diff_of_two_runs_stops_at_the_first_call_that_differs(debug_mode, cli, tmp_path):
+    paths = [str(tmp_path / f"{name}.cgrec") for name in ("right", "wrong", "permuted")]
+    torch.manual_seed(5)
+    calls = [torch.randn(4, 6) for _ in range(4)]
+    for path in paths:
+        with cgdebug.connect().record(path):
+            dm = debug_mode()
+            for number, x in enumerate(calls):
+                with dm:
+                    y = x * 2
+                    y = y * (1.0001 if path == paths[1] and number >= 2 else 1)
+                    y = y.roll(1 if path == paths[2] else 0, 0)
+                    y.exp()
+            dm.log()
+            dm.close()
+    same = cli("ops", "diff", paths[0], paths[0])
+    assert same.returncode == 0 and " in 4 replays, 0 differ" in same.stdout, same.stdout
+    wrong = cli("ops", "diff", paths[1], paths[0])
+    assert wrong.returncode == 1, wrong.stdout + wrong.stderr
+    assert "in replay 3 of the eager run" in wrong.stdout and "the 2 before it" in wrong.stdout
+    answer = json.loads(cli("--json", "ops", "diff", paths[1], paths[0]).stdout)
+    assert (answer["replays_compared"], answer["replays_in_common"]) == (3, 4)
+    permuted = cli("ops", "diff", paths[2], paths[0])
+    assert permuted.returncode == 1, "the same elements in another order"
 
 
 def test_the_line_of_an_eager_run_shows_that_run_whatever_came_later(debug_mode, cli):

@@ -72,6 +72,23 @@ def test_recordings_of_statistics_are_compared(tmp_path):
     assert a.diff(paths[3]).verdict == "incomplete"
 
 
+def test_statistics_of_the_same_elements_in_other_places_are_not_the_same(tmp_path):
+    x = numpy.arange(12, dtype="float32").reshape(3, 4)
+    paths = []
+    for name, values in (("a", x), ("rows", x[[1, 0, 2]]), ("flipped", x[:, ::-1])):
+        writer = Writer(tmp_path / f"{name}.cgrec")
+        writer.add("x", 1, numpy.ascontiguousarray(values), stats_only=True)
+        paths.append(writer.close())
+    a = cgdebug.open(paths[0])
+    for path in paths[1:]:
+        for bitwise in (False, True):
+            different = a.diff(path, bitwise=bitwise)
+            assert different.verdict == "different"
+            assert different.first["statistics"] == ["ordered_hash"]
+        with pytest.raises(AssertionError, match="the same elements in other places"):
+            assert_recordings_close(a, path)
+
+
 def test_the_xor_hash_of_the_statistics_is_kept_and_none_where_it_was_not_computed(tmp_path):
     writer = Writer(tmp_path / "a.cgrec")
     values = numpy.float32([1, 2, 5])

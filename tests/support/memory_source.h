@@ -28,6 +28,7 @@ class MemorySource : public source::Source {
         is_same_as_before(std::move(other.is_same_as_before)),
         has_hashes(other.has_hashes),
         has_xor_hash(other.has_xor_hash),
+        has_ordered_hash(other.has_ordered_hash),
         has_stats(other.has_stats),
         timestamp_ns(other.timestamp_ns),
         slots_(std::move(other.slots_)),
@@ -42,7 +43,8 @@ class MemorySource : public source::Source {
   std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> serials;  // by slot and replay
   std::set<std::pair<std::size_t, std::uint64_t>> is_same_as_before;       // by slot and replay
   bool has_hashes = false;
-  bool has_xor_hash = true;  // among the statistics
+  bool has_xor_hash = true;      // among the statistics
+  bool has_ordered_hash = true;  // likewise
   bool has_stats = true;
   std::int64_t timestamp_ns = 0;  // of every snapshot
 
@@ -101,6 +103,7 @@ class MemorySource : public source::Source {
       snapshot.stats = numerics::ComputeStats(
           *numerics::MakeTensorView(slots_[slot].dtype, slots_[slot].shape, entry.bytes));
       snapshot.stats->has_hash = has_xor_hash;
+      snapshot.stats->has_ordered_hash = has_ordered_hash;
     }
     if (is_same_as_before.contains({slot, key.replay})) snapshot.same_as = key.id - 1;
     if (has_hashes) {

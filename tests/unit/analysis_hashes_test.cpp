@@ -69,9 +69,10 @@ TEST(Diff, EveryStatisticThatDiffersIsNamed) {
   EXPECT_THAT(DiffStatText(a, diff, false), HasSubstr("first 1  values were not recorded"));
   // Hash and range are equal; only the mean differs.
   MemorySource plus = StatsOnly({3, -3, 1, 1}), minus = StatsOnly({3, -3, -1, -1});
-  EXPECT_THAT(DiffOf(plus, minus).first->statistics, ElementsAre("mean"));
+  EXPECT_THAT(DiffOf(plus, minus).first->statistics, ElementsAre("mean", "ordered_hash"));
   MemorySource zero = StatsOnly({0, 1}), negative_zero = StatsOnly({-0.0F, 1});
-  EXPECT_THAT(DiffOf(zero, negative_zero).first->statistics, ElementsAre("xor_hash"));
+  EXPECT_THAT(DiffOf(zero, negative_zero).first->statistics,
+              ElementsAre("xor_hash", "ordered_hash"));
 }
 
 TEST(Diff, StatisticsWithoutAHashAreNeverTheSame) {
@@ -94,10 +95,34 @@ TEST(Diff, NanInStatisticsIsADifferenceAndItsHashProvesNoneWhereNanEqualsNan) {
   bitwise.bitwise = true;
   EXPECT_EQ(DiffOf(a, same, equal_nan).verdict(), Verdict::kSame);
   EXPECT_EQ(DiffOf(a, same, bitwise).verdict(), Verdict::kSame);
-  EXPECT_EQ(DiffOf(a, b, equal_nan).verdict(), Verdict::kIncomplete);
+  EXPECT_EQ(DiffOf(a, b, equal_nan).verdict(), Verdict::kSame) << "for the ordered hash it is";
   EXPECT_EQ(DiffOf(a, b, bitwise).verdict(), Verdict::kDifferent);
   MemorySource larger = StatsOnly({2, nan});
   EXPECT_EQ(DiffOf(a, larger, equal_nan).verdict(), Verdict::kDifferent);
+  a.has_ordered_hash = b.has_ordered_hash = false;
+  EXPECT_EQ(DiffOf(a, b, equal_nan).verdict(), Verdict::kIncomplete);
+}
+
+TEST(Diff, TheSameElementsInOtherPlacesAreADifference) {
+  MemorySource a = StatsOnly({1, 2, 3, 4}), b = StatsOnly({1, 3, 2, 4});
+  const Diff diff = DiffOf(a, b);
+  EXPECT_EQ(diff.verdict(), Verdict::kDifferent);
+  EXPECT_THAT(diff.first->statistics, ElementsAre("ordered_hash"));
+  EXPECT_THAT(DiffText(a, b, diff), HasSubstr("the same elements in other places"));
+}
+
+TEST(Diff, StatisticsOfAnOlderVersionAreNotTheSameUnlessNoOrderCouldDiffer) {
+  for (const bool of_a : {false, true}) {
+    MemorySource a = StatsOnly({1, 2, 3, 4}), b = StatsOnly({1, 2, 3, 4});
+    (of_a ? a : b).has_ordered_hash = false;
+    EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kIncomplete);
+    EXPECT_THAT(DiffText(a, b, DiffOf(a, b)), HasSubstr("x@1: memory has no ordered_hash of it"));
+  }
+  for (const std::vector<float>& values : {std::vector<float>{7}, std::vector<float>{2, 2, 2}}) {
+    MemorySource a = StatsOnly(values), b = StatsOnly(values);
+    a.has_ordered_hash = b.has_ordered_hash = false;
+    EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kSame);
+  }
 }
 
 TEST(Diff, AToleranceThatIsAskedForDecidesOnlyWhatStatisticsCanProve) {

@@ -389,6 +389,49 @@ TEST(OpDiff, AHashThatDiffersByANanAloneProvesNothing) {
   EXPECT_EQ(DiffOpLogs(a, b).verdict(), OpDiff::Verdict::kInconclusive);
 }
 
+TEST(OpDiff, TheSameElementsInOtherPlacesAreADifference) {
+  OpLog a = Log(), b = Log();
+  for (OpLog* log : {&a, &b}) {
+    for (OpRow& row : log->rows) {
+      row.stats->count = 4;
+      row.stats->max += 1;
+      row.stats->has_ordered_hash = true;
+    }
+  }
+  EXPECT_EQ(DiffOpLogs(a, b).verdict(), OpDiff::Verdict::kSame);
+  b.rows[2].stats->ordered_hash = 1;
+  EXPECT_EQ(FirstOf(a, b), "fwd/m/g_0");
+  b.rows[2].stats->has_ordered_hash = false;  // of an older version
+  EXPECT_EQ(DiffOpLogs(a, b).verdict(), OpDiff::Verdict::kInconclusive);
+}
+
+TEST(OpDiff, AnotherDtypeOrShapeIsADifference) {
+  OpLog b = Log();
+  b.rows[2].dtype = layout::Dtype::kBfloat16;
+  b.rows[2].type = "bf16[1]";
+  const OpLog a = Log();
+  const OpDiff diff = DiffOpLogs(a, b);
+  EXPECT_EQ(diff.verdict(), OpDiff::Verdict::kDifferent);
+  EXPECT_EQ(FirstOf(a, b), "fwd/m/g_0");
+  EXPECT_NE(OpDiffText(a, b, diff).find("f32[1] against bf16[1]: the dtype differs"),
+            std::string::npos)
+      << OpDiffText(a, b, diff);
+}
+
+TEST(OpDiff, RowsOfOneSideAreNamedInOrderWithTheirLine) {
+  OpLog b = Log();
+  b.rows.push_back(Row(5, "fwd/m/k_0", "aten.k.default", {4}, 5));
+  b.rows.push_back(Row(6, "fwd/m/l_0", "aten.l.default", {5}, 6));
+  b.rows[4].site = "net.py:12 in forward";
+  const OpLog a = Log();
+  const OpDiff diff = DiffOpLogs(a, b);
+  EXPECT_NE(OpDiffText(a, b, diff)
+                .find("2 rows are only in B: #5 fwd/m/k_0 (net.py:12 in forward), #6 fwd/m/l_0"),
+            std::string::npos)
+      << OpDiffText(a, b, diff);
+  EXPECT_EQ(OpDiffJson(a, b, diff)["rows_only_b"][0]["site"], "net.py:12 in forward");
+}
+
 TEST(OpDiff, AlignsAnOutVariantWithThePlainOpAndAnotherOrderByName) {
   OpLog b = Log();
   b.rows[1].op = "aten.f.out";
@@ -408,7 +451,8 @@ TEST(OpDiff, AnOpThatOneLogHasMoreShiftsNothing) {
     b.rows[i].number = static_cast<std::uint32_t>(i + 1);
   const OpDiff diff = DiffOpLogs(Log(), b);
   EXPECT_EQ(diff.different, 0u);
-  EXPECT_EQ(diff.only_b, 1u);
+  ASSERT_EQ(diff.only_b.size(), 1u);
+  EXPECT_EQ(b.rows[diff.only_b[0]].name, "fwd/m/extra_0");
   EXPECT_EQ(diff.pairs.size(), 4u);
 }
 

@@ -59,6 +59,11 @@ class Ranked {
     sources[rank]->Add(2, replay, {n, static_cast<float>(rank), 0, 1}, 100 + step);
   }
 
+  // As Report(), and with their values at hand.
+  RanksReport ReportWithValues(RanksOptions options = {}) {
+    options.open = [this](const std::string& path) { return sources.at(path[1] - '0').get(); };
+    return Report(std::move(options));
+  }
   RanksReport Report(RanksOptions options = {}) {
     RankFold fold(std::move(options));
     for (std::size_t i = 0; i < sources.size(); ++i) AddTo(&fold, i);
@@ -161,7 +166,7 @@ TEST(Ranks, OneLastBitIsAFindingWhereReplicasWereEqualBefore) {
   const RanksReport report = run.Report();
   ASSERT_TRUE(report.first.has_value());
   EXPECT_EQ(report.first->position.number, 107u);
-  EXPECT_TRUE(report.first->is_close);
+  EXPECT_EQ(report.first->distance, replicas::Distance::kUnknown);
   EXPECT_THAT(Minority(report), ElementsAre(1));
 }
 
@@ -196,12 +201,16 @@ TEST(Ranks, OneWithoutAHashOfStatisticsDoesNotMakeOthersTheSameEither) {
 // Or who is blamed would depend on how the recordings are shared out among workers.
 TEST(Ranks, OneWithoutAHashIsTheSameAsTheMostWhateverIsMergedFirst) {
   const std::optional<std::uint64_t> hashes[] = {1, std::nullopt, 2, 2};
+  numerics::Stats stats = {};
+  stats.count = 2;
+  stats.min = 0;
+  stats.max = 1;
   std::vector<std::size_t> order = {0, 1, 2, 3};
   do {
     for (std::size_t first = 0; first <= order.size(); ++first) {
       Vote halves[2];
       for (std::size_t i = 0; i < order.size(); ++i) {
-        halves[i < first ? 0 : 1].Add(order[i], {}, hashes[order[i]]);
+        halves[i < first ? 0 : 1].Add(order[i], stats, hashes[order[i]]);
       }
       halves[0].Merge(halves[1], {0, 1, 2, 3});
       const std::vector<Vote::Choice> values = halves[0].values();
@@ -211,6 +220,51 @@ TEST(Ranks, OneWithoutAHashIsTheSameAsTheMostWhateverIsMergedFirst) {
       EXPECT_TRUE(halves[0].lacks_hash());
     }
   } while (std::ranges::next_permutation(order).found);
+}
+
+// The statistics of these are the same.
+TEST(Ranks, AReplicaWithItsElementsInOtherPlacesIsNeverTheSameOrClose) {
+  Ranked run(2);
+  for (std::uint64_t step = 1; step <= 10; ++step) {
+    const auto n = static_cast<float>(step);
+    run.sources[1]->Change(0, step, {2 * n, n, 3, 4});
+  }
+  const RanksReport with_values = run.ReportWithValues();
+  ASSERT_TRUE(with_values.first.has_value());
+  EXPECT_EQ(with_values.first->distance, replicas::Distance::kBeyond);
+  const RanksReport unknown = run.Report();
+  EXPECT_FALSE(unknown.found());
+  EXPECT_FALSE(unknown.complete());
+  EXPECT_EQ(unknown.unknown, 10u);
+}
+
+TEST(Ranks, OneElementThatIsFarOffIsFoundThoughTheSumsAreNear) {
+  std::vector<float> values(1'000'000, 0.02f);
+  values[0] = 1;
+  Ranked run(2, 0);
+  for (int rank = 0; rank < 2; ++rank) {
+    MemorySource& source = *run.sources[rank];
+    const std::size_t large = source.AddSlot("large", {values.size()});
+    source::Slot slot = source.slots()[0];
+    slot.probe = "large";
+    slot.shape = {values.size()};
+    slot.order = source.slots()[large].order;
+    source.Slots()[large] = slot;
+    values[7] = rank == 0 ? 0.02f : 0.021f;
+    source.Add(large, 1, values, 101);
+  }
+  EXPECT_TRUE(run.ReportWithValues().found());
+}
+
+TEST(Ranks, StatisticsOfAnOlderVersionAreNotTheSame) {
+  Ranked run(2);
+  for (const auto& source : run.sources) {
+    source->has_stats = true;
+    source->has_ordered_hash = false;
+  }
+  const RanksReport report = run.Report();
+  EXPECT_FALSE(report.complete());
+  EXPECT_THAT(RanksText(report, {}), HasSubstr("without an ordered_hash"));
 }
 
 TEST(Ranks, ReplicasThatWereNeverBitwiseEqualAreCloseAndNoAlarm) {
@@ -223,7 +277,7 @@ TEST(Ranks, ReplicasThatWereNeverBitwiseEqualAreCloseAndNoAlarm) {
       run.sources[rank]->Change(0, step, {n, 2 * n, third, 4});
     }
   }
-  const RanksReport report = run.Report();
+  const RanksReport report = run.ReportWithValues();
   EXPECT_FALSE(report.found());
   EXPECT_TRUE(report.complete());
   ASSERT_TRUE(report.first_close.has_value());
@@ -231,17 +285,27 @@ TEST(Ranks, ReplicasThatWereNeverBitwiseEqualAreCloseAndNoAlarm) {
   EXPECT_EQ(report.unequal, 9u);
   EXPECT_EQ(report.rows[3].verdict, ReplicaVerdict::kClose);
   EXPECT_THAT(RanksText(report, {}),
-              AllOf(HasSubstr("not equal bit for bit, but within 1e-06"), Not(HasSubstr("same:"))));
+              AllOf(HasSubstr("not equal bit for bit, but each element is within 1e-06"),
+                    Not(HasSubstr("same:"))));
   EXPECT_EQ(RanksJson(report, {})["verdict"], "close");
   EXPECT_TRUE(run.Report({.bitwise = true}).found());
 
+  // Without the values the same statistics prove nothing.
+  const RanksReport unknown = run.Report();
+  EXPECT_FALSE(unknown.found());
+  EXPECT_FALSE(unknown.complete());
+  EXPECT_EQ(unknown.unknown, 9u);
+  EXPECT_EQ(unknown.rows[3].verdict, ReplicaVerdict::kUnknown);
+  EXPECT_THAT(RanksText(unknown, {}), HasSubstr("by how much is not known"));
+  EXPECT_EQ(RanksJson(unknown, {})["verdict"], "incomplete");
+
   // A rank that leaves the tolerance is still found among ranks of which no two are equal.
   run.sources[1]->Change(0, 8, {8, 16, 30, 4});
-  const RanksReport worse = run.Report();
+  const RanksReport worse = run.ReportWithValues();
   ASSERT_TRUE(worse.first.has_value());
   EXPECT_EQ(worse.first->position.number, 108u);
   EXPECT_THAT(Minority(worse), ElementsAre(1));
-  EXPECT_THAT(RanksText(worse, {}), HasSubstr("w at step 102: differs within the tolerance; then "
+  EXPECT_THAT(RanksText(worse, {}), HasSubstr("w at step 102: not equal bit for bit; then "
                                               "w at step 108: differs from the other ranks"));
 }
 
@@ -569,7 +633,7 @@ TEST(Ranks, AToleranceHoldsForWhatTheDaemonSawAsWell) {
   run.sources[1]->findings.push_back(
       {.slot = 0, .kind = source::Finding::Kind::kReplica, .replay = 4, .step = 104, .text = "no"});
   EXPECT_TRUE(run.Report().first.has_value());
-  const RanksReport lenient = run.Report({.tolerance = 1e-4});
+  const RanksReport lenient = run.ReportWithValues({.tolerance = 1e-4});
   EXPECT_FALSE(lenient.found()) << RanksText(lenient, {});
   EXPECT_TRUE(lenient.first_close.has_value());
 }

@@ -481,6 +481,15 @@ class ReplicaSinkTest : public testing::Test {
   void Give(int rank, std::size_t slot, std::uint64_t step, float value) {
     Give(slots_[rank][slot], step, value);
   }
+  // Two elements, with their values or their statistics alone.
+  void GiveTwo(int rank, std::uint64_t step, float a, float b, bool with_values) {
+    pipeline::Delivery delivery = MakeDelivery(slots_[rank][0], step, {a, b});
+    pipeline::Snapshot snapshot = *delivery.snapshot;
+    snapshot.step = static_cast<std::int64_t>(step);
+    delivery.snapshot = std::make_shared<const pipeline::Snapshot>(snapshot);
+    if (!with_values) delivery.payload = nullptr;
+    sink_.Consume(delivery, feedback_);
+  }
   // All slots of a rank at one step.
   void Step(int rank, std::uint64_t step) {
     for (std::size_t slot = 0; slot < slots_[rank].size(); ++slot) {
@@ -637,6 +646,24 @@ TEST_F(ReplicaSinkTest, RanksThatAddInDifferentOrdersAreCloseAndNotDifferent) {
   EXPECT_THAT(Told(), testing::IsEmpty());
   EXPECT_EQ(Counts(1).close, 20u);
   EXPECT_EQ(Counts(1).different, 0u);
+}
+
+// Their statistics are the same.
+TEST_F(ReplicaSinkTest, ElementsInOtherPlacesAreDifferentByTheirValues) {
+  for (const int rank : {0, 1, 2}) GiveTwo(rank, 1, rank == 1 ? 2 : 1, rank == 1 ? 1 : 2, true);
+  EXPECT_EQ(Told().size(), 1u);
+  EXPECT_EQ(Counts(1).different, 1u);
+}
+
+TEST_F(ReplicaSinkTest, ElementsInOtherPlacesAreNotCloseWithoutTheirValues) {
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    for (const int rank : {0, 1, 2}) {
+      GiveTwo(rank, step, rank == 1 ? 2 : 1, rank == 1 ? 1 : 2, false);
+    }
+  }
+  EXPECT_THAT(Told(), testing::IsEmpty());
+  EXPECT_EQ(Counts(1).unknown, 3u);
+  EXPECT_EQ(Counts(1).close, 0u);
 }
 
 TEST_F(ReplicaSinkTest, CapturesThatOneRankHasMoreOftenAreNotPaired) {

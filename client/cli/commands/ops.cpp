@@ -11,10 +11,12 @@
 #include "client/analysis/masks.h"
 #include "client/analysis/op_diff.h"
 #include "client/analysis/op_log.h"
+#include "client/analysis/op_runs.h"
 #include "client/analysis/statistics_verdict.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/tensor_json.h"
+#include "client/source/merged_source.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/numerics/stats_difference.h"
 
@@ -38,6 +40,7 @@ struct OpsCommand {
 struct Where {
   std::string source;
   analysis::OpLogChoice choice;
+  bool names_replay = false;
 };
 
 Result<Where> ParseWhere(const Context& context, const std::string& text,
@@ -58,6 +61,7 @@ Result<Where> ParseWhere(const Context& context, const std::string& text,
           number, text.substr(0, mark), ShellWord(text.substr(0, mark)), where.choice.among)};
     }
     where.choice.replay = replay;
+    where.names_replay = true;
     where.source.resize(mark);
   }
   const std::size_t label = where.source.rfind("@g:");
@@ -127,7 +131,9 @@ TextTable MakeTable(const OpLog& log, const std::string& only) {
     if (row.stats) {
       const numerics::Stats& stats = *row.stats;
       cells.push_back(numerics::FormatNumber(stats.l1, 4));
-      cells.push_back(stats.has_hash ? fmt::format("{:016x}", stats.hash) : "-");
+      cells.push_back(stats.has_ordered_hash ? fmt::format("{:08x}", stats.ordered_hash)
+                      : stats.has_hash       ? fmt::format("{:016x} (any order)", stats.hash)
+                                             : "-");
       cells.push_back(BadText(stats));
       cells.push_back(numerics::FormatNumber(stats.abs_max, 4));
     } else {
@@ -326,34 +332,19 @@ int RunOps(Context& context, const OpsCommand& command) {
   return code;
 }
 
-int RunOpsDiff(Context& context, const OpsCommand& command) {
-  OpLog a, b;
-  std::vector<std::string> not_compared;
-  for (auto [text, log] : {std::pair(&command.a, &a), std::pair(&command.b, &b)}) {
-    std::vector<std::string> others;
-    const int failed = OpenLog(context, *text, "", log, &others);
-    if (failed != kExitOk) return failed;
-    const Result<Where> where = ParseWhere(context, *text, "");
-    if (others.empty() || !where->choice.graph.empty()) continue;
-    not_compared.push_back(
-        fmt::format("{} has {} op logs, and only the one that was replayed last was compared. "
-                    "Choose one with: cgdebug-cli ops "
-                    "diff A@g:LOG B@g:LOG, for example {}@g:{}",
-                    *text, others.size() + 1, *text, others.back()));
-  }
-  analysis::OpDiff diff = analysis::DiffOpLogs(a, b);
-  diff.missing.insert(diff.missing.end(), not_compared.begin(), not_compared.end());
+int PrintDiff(Context& context, const OpsCommand& command, analysis::OpDiff::Verdict verdict,
+              const Json& json, const std::string& text) {
   if (context.options.json) {
-    Context::PrintJson(analysis::OpDiffJson(a, b, diff));
+    Context::PrintJson(json);
   } else {
-    const std::string text = PrintableLines(analysis::OpDiffText(a, b, diff));
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const bool is_same = diff.verdict() == analysis::OpDiff::Verdict::kSame;
-    const std::string head = text.substr(0, end);
-    Context::Print((is_same ? context.out.Green(head) : context.out.Red(head)) + text.substr(end) +
+    const std::string shown = PrintableLines(text);
+    const std::size_t end = std::min(shown.find('\n'), shown.size());
+    const bool is_same = verdict == analysis::OpDiff::Verdict::kSame;
+    const std::string head = shown.substr(0, end);
+    Context::Print((is_same ? context.out.Green(head) : context.out.Red(head)) + shown.substr(end) +
                    "\n");
   }
-  switch (diff.verdict()) {
+  switch (verdict) {
     case analysis::OpDiff::Verdict::kSame:
       return kExitOk;
     case analysis::OpDiff::Verdict::kDifferent:
@@ -362,6 +353,51 @@ int RunOpsDiff(Context& context, const OpsCommand& command) {
       break;
   }
   return kExitInconclusive;
+}
+
+// All replays that two sources have in common.
+int RunOpsDiffOfRuns(Context& context, const OpsCommand& command, const Where& a, const Where& b) {
+  std::unique_ptr<source::Source> of_a, of_b;
+  for (auto [where, source] : {std::pair(&a, &of_a), std::pair(&b, &of_b)}) {
+    const int failed = OpenSource(context, where->source, source);
+    if (failed != kExitOk) return failed;
+    if (context.options.ranks.empty()) continue;
+    *source = source::Only(std::move(*source), [&](const source::Slot& slot) {
+      return context.ranks.Contains(slot.rank);
+    });
+  }
+  const Result<analysis::OpRunsDiff> runs =
+      analysis::DiffOpRuns(*of_a, a.choice.graph, *of_b, b.choice.graph);
+  if (!runs.ok()) return context.Fail(kExitNoMatch, runs.error().message);
+  return PrintDiff(context, command, runs->verdict(), analysis::OpRunsJson(*runs),
+                   analysis::OpRunsText(*runs));
+}
+
+int RunOpsDiff(Context& context, const OpsCommand& command) {
+  const Result<Where> where_a = ParseWhere(context, command.a, "");
+  if (!where_a.ok()) return context.Fail(kExitTrouble, where_a.error().message);
+  const Result<Where> where_b = ParseWhere(context, command.b, "");
+  if (!where_b.ok()) return context.Fail(kExitTrouble, where_b.error().message);
+  if (!where_a->names_replay && !where_b->names_replay) {
+    return RunOpsDiffOfRuns(context, command, *where_a, *where_b);
+  }
+  OpLog a, b;
+  std::vector<std::string> not_compared;
+  for (auto [where, log] : {std::pair(&*where_a, &a), std::pair(&*where_b, &b)}) {
+    std::vector<std::string> others;
+    const int failed = OpenOpLog(context, where->source, where->choice, log, &others);
+    if (failed != kExitOk) return failed;
+    if (others.empty() || !where->choice.graph.empty()) continue;
+    not_compared.push_back(
+        fmt::format("{} has {} op logs, and only the one that was replayed last was compared. "
+                    "Choose one with: cgdebug-cli ops "
+                    "diff A@g:LOG@REPLAY B@g:LOG@REPLAY, for example {}@g:{}@{}",
+                    where->source, others.size() + 1, where->source, others.back(), log->replay));
+  }
+  analysis::OpDiff diff = analysis::DiffOpLogs(a, b);
+  diff.missing.insert(diff.missing.end(), not_compared.begin(), not_compared.end());
+  return PrintDiff(context, command, diff.verdict(), analysis::OpDiffJson(a, b, diff),
+                   analysis::OpDiffText(a, b, diff));
 }
 
 }  // namespace
@@ -381,8 +417,10 @@ RunFunction AddOps(CLI::App& app) {
   app.add_flag("--coverage", command->is_coverage,
                "which kernels of the graph no row explains, and where they run");
   app.add_flag("--exit-zero", command->exit_zero, "exit 0, not 1, over a NaN or an Inf");
-  CLI::App* diff =
-      app.add_subcommand("diff", "the first op whose result differs although its inputs agree");
+  CLI::App* diff = app.add_subcommand(
+      "diff",
+      "the first op whose result differs although its inputs agree, in the first replay "
+      "that differs");
   diff->add_option("A", command->a, kWhereHelp)->required();
   diff->add_option("B", command->b, "what A is compared with, in the same form")->required();
   diff->add_flag("--exit-zero", command->exit_zero, "exit 0, not 1, if they differ");

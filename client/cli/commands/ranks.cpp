@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 // A growing recording whose files did not change is looked at again after so many rounds: its
 // writer may have been killed.
 constexpr int kRoundsBetweenLooks = 5;
+constexpr std::size_t kMostOpen = 64;  // recordings at once
 
 struct RanksCommand {
   std::string source = "live";
@@ -56,7 +57,7 @@ std::string VerdictText(const analysis::RankRow& row) {
   using enum analysis::ReplicaVerdict;
   const std::optional<analysis::RankPlace>* place = nullptr;
   if (row.verdict == kDifferent || row.verdict == kTie) place = &row.first_different;
-  if (row.verdict == kClose) place = &row.first_unequal;
+  if (row.verdict == kClose || row.verdict == kUnknown) place = &row.first_unequal;
   if (row.verdict == kIncomplete) place = &row.first_missing;
   if (place != nullptr && *place) {
     text += fmt::format(" from {}: {}", PositionText((*place)->position), (*place)->probe);
@@ -156,7 +157,7 @@ std::string Highlighted(const Style& style, const std::string& text) {
 class Reading {
  public:
   Reading(Context& context, const RanksCommand& command)
-      : context_(context), command_(command), fold_(command.options) {}
+      : context_(context), command_(command), options_(command.options), fold_(MakeOptions()) {}
 
   // Takes in what is there now. 0, or what to exit with.
   int Round() {
@@ -170,8 +171,9 @@ class Reading {
     if (const int failed = OpenSource(context_, command_.source, &source); failed != kExitOk) {
       return failed;
     }
-    fold_ = analysis::RankFold(command_.options);
-    return Take(*source, command_.source);
+    fold_ = analysis::RankFold(options_);
+    whole_ = std::move(source);
+    return Take(*whole_, command_.source);
   }
 
   analysis::RanksReport Finish() {
@@ -183,6 +185,30 @@ class Reading {
   }
 
  private:
+  // Values are read when all is taken in: a few recordings stay open for that.
+  analysis::RanksOptions& MakeOptions() {
+    options_.open = [this](const std::string& path) -> source::Source* {
+      if (whole_ != nullptr) return whole_.get();
+      const auto known = opened_.find(path);
+      if (known != opened_.end()) return known->second.get();
+      Result<std::unique_ptr<source::Source>> source = OpenOne(path);
+      if (!source.ok()) return nullptr;
+      if (opened_.size() >= kMostOpen) opened_.clear();
+      return (opened_[path] = *std::move(source)).get();
+    };
+    return options_;
+  }
+
+  // The recording, or its session that was asked for.
+  Result<std::unique_ptr<source::Source>> OpenOne(const std::string& path) const {
+    Result<std::unique_ptr<source::Source>> opened = source::OpenRecording(path);
+    const std::string& session = context_.options.session;
+    if (!opened.ok() || session.empty()) return opened;
+    const std::set<std::string> wanted = UuidsOf(**opened, session);
+    return source::Only(*std::move(opened),
+                        [wanted](const source::Slot& slot) { return wanted.contains(slot.uuid); });
+  }
+
   struct Seen {
     std::uint64_t bytes = 0;
     bool is_growing = true;
@@ -245,9 +271,12 @@ class Reading {
 
   Context& context_;
   const RanksCommand& command_;
+  analysis::RanksOptions options_;
   analysis::RankFold fold_;
-  std::map<std::string, Seen> seen_;               // by path
-  std::map<std::string, std::string> unreadable_;  // why, by path; when following
+  std::unique_ptr<source::Source> whole_;                          // if it is one source
+  std::map<std::string, std::unique_ptr<source::Source>> opened_;  // by path, to read values
+  std::map<std::string, Seen> seen_;                               // by path
+  std::map<std::string, std::string> unreadable_;                  // why, by path; when following
 };
 
 void Show(Context& context, const RanksCommand& command, const analysis::RanksReport& report) {
@@ -336,8 +365,10 @@ RunFunction AddRanks(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--replays", command->scope.replays, "only these replays")->type_name("100..200");
   AddWhichOptions(app, &command->scope.which);
-  app.add_option("--tolerance", command->options.tolerance,
-                 "how far l1 and mean of replicas may differ that were never bitwise equal (1e-6)")
+  app.add_option(
+         "--tolerance", command->options.tolerance,
+         "how far an element of replicas may differ that were never bitwise equal, relative to "
+         "the largest magnitude (1e-6)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("R");
   app.add_flag("--bitwise", command->options.bitwise, "every difference is a finding");

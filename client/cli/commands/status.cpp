@@ -173,6 +173,7 @@ std::string ReplicasText(const live::JobRanks& job, const Style& style) {
     sum.compared += session->replicas.compared;
     sum.different += session->replicas.different;
     sum.close += session->replicas.close;
+    sum.unknown += session->replicas.unknown;
     sum.incomplete += session->replicas.incomplete;
   }
   if (sum.compared + sum.incomplete == 0) return "";
@@ -181,10 +182,14 @@ std::string ReplicasText(const live::JobRanks& job, const Style& style) {
     text += "  " + style.Red(fmt::format("{} differ", FormatGrouped(sum.different)));
   }
   if (sum.close > 0) text += fmt::format("  {} close, not equal", FormatGrouped(sum.close));
+  if (sum.unknown > 0) {
+    text += "  " + style.Yellow(fmt::format("{} differ, by how much is not known",
+                                            FormatGrouped(sum.unknown)));
+  }
   if (sum.incomplete > 0) {
     text += "  " + style.Yellow(fmt::format("{} not on all ranks: one lacked them or came too late",
                                             FormatGrouped(sum.incomplete)));
-  } else if (sum.different + sum.close == 0) {
+  } else if (sum.different + sum.close + sum.unknown == 0) {
     text += "  the same on all ranks of this machine";
   }
   return fmt::format("{} {}\n", style.Bold("replicas"), text);

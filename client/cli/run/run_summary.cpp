@@ -102,8 +102,8 @@ bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
 // Whether replicas were asked for, and some of them may differ unseen.
 bool LacksReplicas(const RunSummary& summary, const FailOn& fail_on) {
   const live::ReplicaCounts replicas = summary.Replicas();
-  return fail_on.replica &&
-         (replicas.incomplete > 0 || replicas.waiting > 0 || replicas.compared == 0);
+  return fail_on.replica && (replicas.incomplete > 0 || replicas.waiting > 0 ||
+                             replicas.unknown > 0 || replicas.compared == 0);
 }
 
 // Whether values stayed in device memory that might be what was asked for. What is compared there
@@ -174,6 +174,7 @@ live::ReplicaCounts RunSummary::Replicas() const {
     sum.compared += session.replicas.compared;
     sum.different += session.replicas.different;
     sum.close += session.replicas.close;
+    sum.unknown += session.replicas.unknown;
     sum.incomplete += session.replicas.incomplete;
     sum.waiting += session.replicas.waiting;
   }

@@ -6,9 +6,9 @@
 
 namespace cgdebug::numerics {
 
-// There is no histogram: that takes a second pass over the values. l2, rms and std are NaN, which is
-// not known, if squares of the elements leave the range of a double.
-// Thread: any. Requires: counts that were checked against the tensor's (ring::SlotRingReader).
+// There is no histogram: that takes a second pass over the values. l2, rms and std are NaN, which
+// is not known, if squares of the elements leave the range of a double. Thread: any. Requires:
+// counts that were checked against the tensor's (ring::SlotRingReader).
 Stats FromDevice(const layout::DeviceStats& device);
 
 // The reverse, without the histogram. FromDevice() then gives the same counts, extremes, mean, sum

@@ -29,7 +29,7 @@ std::vector<std::size_t> Difference::Minority() const {
 }
 
 std::optional<Difference> AttemptJudge::Take(std::size_t replica, const Position& position,
-                                             const Vote& vote) {
+                                             const Vote& vote, const AreWithin& are_within) {
   Seen& seen = seen_[replica];
   const std::vector<Vote::Choice> values = vote.values();
   if (values.size() == 1) {
@@ -47,17 +47,23 @@ std::optional<Difference> AttemptJudge::Take(std::size_t replica, const Position
   Difference difference = Describe(vote, values, &lead);
   difference.position = position;
   difference.equal_before = seen.equal_before;
-  difference.is_close = vote.IsClose(options_.tolerance);
+  if (vote.MayBeClose(options_.tolerance)) {
+    const std::optional<bool> within = are_within ? are_within() : std::nullopt;
+    difference.distance = !within   ? Distance::kUnknown
+                          : *within ? Distance::kWithin
+                                    : Distance::kBeyond;
+  }
+  const bool may_be_small = difference.distance != Distance::kBeyond;
   // A tensor that most ranks did not change was changed on the others by nothing that they share.
   bool is_held = false;
   if (seen.before && difference.has_majority) {
     is_held = HaveSameValues(*seen.before, values[lead]);
   }
-  const bool was_reproducible = proven_ >= kProvenReproducible && !had_close_;
+  const bool was_reproducible = proven_ >= kProvenReproducible && !had_small_;
   difference.is_finding =
-      options_.bitwise || !difference.is_close || is_held || is_strict_ || was_reproducible;
-  is_strict_ = is_strict_ || (difference.is_finding && difference.is_close);
-  had_close_ = had_close_ || !difference.is_finding;
+      options_.bitwise || !may_be_small || is_held || is_strict_ || was_reproducible;
+  is_strict_ = is_strict_ || (difference.is_finding && may_be_small);
+  had_small_ = had_small_ || !difference.is_finding;
   seen.before.reset();
   return difference;
 }
@@ -98,7 +104,7 @@ void AttemptJudge::JoinClose(Difference* difference) const {
     std::size_t count = 0;
     std::vector<bool> is_close;
     for (const RankValues& other : difference->values) {
-      is_close.push_back(AreClose(difference->values[i].stats, other.stats, options_.tolerance));
+      is_close.push_back(MayBeClose(difference->values[i].stats, other.stats, options_.tolerance));
       if (is_close.back()) count += other.processes.size();
     }
     if (2 * count <= difference->ranks || count == difference->ranks) continue;

@@ -41,14 +41,21 @@ struct RankValues {
   numerics::Stats stats;
 };
 
+// How far replicas are apart that are not the same.
+enum class Distance {
+  kWithin,   // the tolerance, element by element
+  kUnknown,  // the statistics allow that, but nobody has compared the values
+  kBeyond,   // the tolerance
+};
+
 // A replica that is not the same on all ranks.
 struct Difference {
   Position position;
   std::uint64_t equal_before = 0;  // positions of this replica before that were the same everywhere
-  bool is_close = false;           // within the tolerance
-  bool is_finding = false;         // not close, or none of the run was ever bitwise equal
-  bool is_scattered = false;       // more different values than are kept apart
-  std::size_t ranks = 0;           // that were compared
+  Distance distance = Distance::kBeyond;
+  bool is_finding = false;    // beyond the tolerance, or replicas had been bitwise equal
+  bool is_scattered = false;  // more different values than are kept apart
+  std::size_t ranks = 0;      // that were compared
   // Those of most ranks first; without a majority `has_majority` is false.
   std::vector<RankValues> values;
   bool has_majority = false;
@@ -58,7 +65,7 @@ struct Difference {
 };
 
 struct JudgeOptions {
-  double tolerance = 1e-6;  // of l1 and mean, relative
+  double tolerance = 1e-6;  // of each element, relative to the largest magnitude
   bool bitwise = false;     // every difference is a finding
 };
 
@@ -71,9 +78,15 @@ class AttemptJudge {
   AttemptJudge(const JudgeOptions& options, PlaceOf place_of)
       : options_(options), place_of_(std::move(place_of)) {}
 
-  // Nothing if all have the same values. `replica`: a number of the caller's. Calls come in the
-  // order of positions. Requires: a vote of two processes at least.
-  std::optional<Difference> Take(std::size_t replica, const Position& position, const Vote& vote);
+  // Whether the values of all processes lie within the tolerance of each other; nothing if it
+  // cannot be known.
+  using AreWithin = std::function<std::optional<bool>()>;
+
+  // Nothing if all have the same values. `replica`: a number of the caller's. Asks `are_within`
+  // only if hashes differ and the statistics allow it. Calls come in the order of positions.
+  // Requires: a vote of two processes at least.
+  std::optional<Difference> Take(std::size_t replica, const Position& position, const Vote& vote,
+                                 const AreWithin& are_within);
   // Nothing more comes of this replica.
   void Forget(std::size_t replica) { seen_.erase(replica); }
 
@@ -92,8 +105,8 @@ class AttemptJudge {
   std::map<std::size_t, Seen> seen_;
   int proven_ = 0;
   std::optional<Position> proof_;  // the last of them
-  bool had_close_ = false;
-  bool is_strict_ = false;  // a small difference was a finding, so the next ones are too
+  bool had_small_ = false;         // a difference that was no finding
+  bool is_strict_ = false;         // such a difference was a finding, so the next ones are too
 };
 
 }  // namespace cgdebug::replicas

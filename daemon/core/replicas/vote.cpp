@@ -19,7 +19,7 @@ constexpr double kOutermostTolerance = 1e-3;
 // What there is to compare besides statistics. Only among values for which this is the same can one
 // not be the same as two that differ.
 auto HashesOf(const Value& value) {
-  return std::tuple(value.hash.has_value(), value.stats.has_hash);
+  return std::tuple(value.hash.has_value(), value.stats.has_ordered_hash, value.stats.has_hash);
 }
 
 }  // namespace
@@ -56,11 +56,11 @@ bool HaveSameValues(const Value& a, const Value& b) {
   return numerics::DifferencesOf(a.stats, b.stats).empty();
 }
 
-bool AreClose(const Stats& a, const Stats& b, double tolerance) {
+bool MayBeClose(const Stats& a, const Stats& b, double tolerance) {
   Vote both;
   both.Add(0, a, std::nullopt);
   both.Add(1, b, std::nullopt);
-  return both.IsClose(tolerance);
+  return both.MayBeClose(tolerance);
 }
 
 void Vote::Range::Take(double number) {
@@ -104,7 +104,7 @@ void Vote::TakeRanges(const Stats& stats) {
   parts_.count.Take(static_cast<double>(stats.count));
 }
 
-bool Vote::IsClose(double tolerance) const {
+bool Vote::MayBeClose(double tolerance) const {
   const auto& [values, processes, is_scattered, l1, mean, min, max, nonfinite, count] = parts_;
   if (!nonfinite.Within(0) || nonfinite.most > 0 || !count.Within(0)) return false;
   const double abs_max = std::max(std::fabs(min.least), std::fabs(max.most));
@@ -154,8 +154,10 @@ std::vector<Vote::Choice> Vote::values() const {
 }
 
 bool Vote::lacks_hash() const {
-  return std::ranges::any_of(
-      parts_.values, [](const Choice& value) { return !value.hash && !value.stats.has_hash; });
+  return std::ranges::any_of(parts_.values, [](const Choice& value) {
+    return !value.hash && numerics::OrderMatters(value.stats) &&
+           !(value.stats.has_hash && value.stats.has_ordered_hash);
+  });
 }
 
 void Vote::Add(std::size_t process, const Stats& stats, std::optional<std::uint64_t> hash) {

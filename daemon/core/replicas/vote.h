@@ -37,8 +37,8 @@ struct Value {
   std::optional<std::uint64_t> hash;  // of the bytes
 };
 bool HaveSameValues(const Value& a, const Value& b);
-// Whether two values lie within the tolerance, as Vote::IsClose.
-bool AreClose(const numerics::Stats& a, const numerics::Stats& b, double tolerance);
+// As Vote::MayBeClose, of two values.
+bool MayBeClose(const numerics::Stats& a, const numerics::Stats& b, double tolerance);
 
 // The different values that the processes have of one replica at one position.
 class Vote {
@@ -79,13 +79,14 @@ class Vote {
   // Empty if there are too many. One without a hash counts for the value with its statistics that
   // most processes have; if there is no such one, for itself. In whatever order they came.
   std::vector<Choice> values() const;
-  // Whether some are known by statistics alone.
+  // Whether some are known by statistics alone, which are the same in any order of the elements.
   bool lacks_hash() const;
   bool is_scattered() const { return parts_.is_scattered; }
   const Bits& processes() const { return parts_.processes; }
-  // Whether all lie within a relative tolerance of each other, by l1 and mean, and the outermost
-  // elements are not far apart.
-  bool IsClose(double tolerance) const;
+  // Whether the statistics allow that all are close: l1 and mean lie within a relative tolerance of
+  // each other, and the outermost elements are not far apart. That is no proof: a transposed tensor
+  // has the same statistics.
+  bool MayBeClose(double tolerance) const;
 
  private:
   void TakeRanges(const numerics::Stats& stats);

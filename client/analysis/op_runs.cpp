@@ -1,0 +1,163 @@
+#include "client/analysis/op_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "client/analysis/gaps.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using OpLogName = std::pair<std::string, std::size_t>;  // name and number of an op log
+using OpReplays = std::vector<OpReplay>;
+using OpReplayPairs = std::vector<std::pair<OpReplay, OpReplay>>;
+
+std::map<OpLogName, std::map<std::uint64_t, OpReplay>> ByLog(const OpReplays& replays) {
+  std::map<OpLogName, std::map<std::uint64_t, OpReplay>> logs;
+  for (const OpReplay& one : replays) logs[{one.name, one.nth}][one.replay] = one;
+  return logs;
+}
+
+std::string NameOfLog(const OpLogName& log) {
+  return log.second == 0 ? log.first : fmt::format("{}#{}", log.first, log.second + 1);
+}
+
+// Sentences about the logs and replays of one side that the other lacks.
+void TellOnly(const std::map<OpLogName, std::map<std::uint64_t, OpReplay>>& here,
+              const std::map<OpLogName, std::map<std::uint64_t, OpReplay>>& there, const char* side,
+              std::vector<std::string>* missing) {
+  for (const auto& [log, replays] : here) {
+    const auto other = there.find(log);
+    if (other == there.end()) {
+      missing->push_back(fmt::format("the op log of {} is only in {}", NameOfLog(log), side));
+      continue;
+    }
+    std::vector<std::uint64_t> only;
+    for (const auto& [number, replay] : replays) {
+      if (!other->second.contains(number)) only.push_back(number);
+    }
+    if (only.empty()) continue;
+    missing->push_back(fmt::format("replay{} {} of {} {} only in {}", only.size() == 1 ? "" : "s",
+                                   RangesText(only), NameOfLog(log),
+                                   only.size() == 1 ? "is" : "are", side));
+  }
+}
+
+OpReplayPairs PairUp(const OpReplays& a, const OpReplays& b, std::vector<std::string>* missing) {
+  const auto of_a = ByLog(a), of_b = ByLog(b);
+  OpReplayPairs pairs;
+  if (of_a.size() == 1 && of_b.size() == 1 && of_a.begin()->first != of_b.begin()->first) {
+    pairs.push_back({of_a.begin()->second.rbegin()->second, of_b.begin()->second.rbegin()->second});
+    return pairs;
+  }
+  for (const OpReplay& one : a) {
+    const auto log = of_b.find({one.name, one.nth});
+    if (log == of_b.end()) continue;
+    const auto other = log->second.find(one.replay);
+    if (other != log->second.end()) pairs.push_back({one, other->second});
+  }
+  TellOnly(of_a, of_b, "A", missing);
+  TellOnly(of_b, of_a, "B", missing);
+  return pairs;
+}
+
+std::string ReplayPlace(const OpLog& log) {
+  return fmt::format("replay {} of {}", log.replay,
+                     log.graph_id == 0 ? "the eager run" : log.graph);
+}
+
+}  // namespace
+
+Result<OpRunsDiff> DiffOpRuns(source::Source& a, const std::string& graph_a, source::Source& b,
+                              const std::string& graph_b) {
+  const Result<OpReplays> of_a = ListOpReplays(a, graph_a);
+  if (!of_a.ok()) return of_a.error();
+  const Result<OpReplays> of_b = ListOpReplays(b, graph_b);
+  if (!of_b.ok()) return of_b.error();
+  for (auto [source, replays] : {std::pair(&a, &*of_a), std::pair(&b, &*of_b)}) {
+    if (!replays->empty()) continue;
+    return Error{
+        fmt::format("{} keeps no replay of its op log: its graph has not been replayed, or "
+                    "they are gone",
+                    source->Describe().path)};
+  }
+  OpRunsDiff runs;
+  const OpReplayPairs pairs = PairUp(*of_a, *of_b, &runs.missing);
+  runs.pairs = pairs.size();
+  bool is_inconclusive = false;
+  for (const auto& [place_a, place_b] : pairs) {
+    Result<OpLog> log_a = ReadOpReplay(a, place_a, graph_a.empty());
+    if (!log_a.ok()) return log_a.error();
+    Result<OpLog> log_b = ReadOpReplay(b, place_b, graph_b.empty());
+    if (!log_b.ok()) return log_b.error();
+    OpDiff diff = DiffOpLogs(*log_a, *log_b);
+    ++runs.compared;
+    runs.rows += diff.pairs.size() - diff.unknown;
+    const bool is_different = diff.verdict() == OpDiff::Verdict::kDifferent;
+    if (is_different || !is_inconclusive) {
+      is_inconclusive = diff.verdict() == OpDiff::Verdict::kInconclusive;
+      runs.a = *std::move(log_a);
+      runs.b = *std::move(log_b);
+      runs.diff = std::move(diff);
+    }
+    if (is_different) break;
+  }
+  if (pairs.empty()) runs.diff.missing.push_back("the two have no replay in common");
+  return runs;
+}
+
+std::string OpRunsText(const OpRunsDiff& runs) {
+  std::string text;
+  if (runs.pairs <= 1) {
+    text = OpDiffText(runs.a, runs.b, runs.diff);
+  } else if (runs.verdict() == OpDiff::Verdict::kDifferent) {
+    text = OpDiffText(runs.a, runs.b, runs.diff);
+    const std::size_t before = runs.compared - 1;
+    const std::string which = fmt::format(
+        "\nin {} (A) against {} (B), {}{}", ReplayPlace(runs.a), ReplayPlace(runs.b),
+        before == 0   ? "the first that was compared"
+        : before == 1 ? "the one before it does not differ"
+                      : fmt::format("the {} before it do not differ", before),
+        runs.compared < runs.pairs
+            ? fmt::format("; nothing after it was compared: {} more", runs.pairs - runs.compared)
+            : "");
+    text.insert(std::min(text.find('\n'), text.size()), which);
+  } else {
+    text = fmt::format("{}: {} rows compared in {} replays, 0 differ", NameOf(runs.verdict()),
+                       runs.rows, runs.compared);
+    if (runs.diff.verdict() == OpDiff::Verdict::kInconclusive) {
+      const std::string first = OpDiffText(runs.a, runs.b, runs.diff);
+      text += fmt::format("\nfirst in {}:{}", ReplayPlace(runs.a),
+                          first.substr(std::min(first.find('\n'), first.size())));
+    }
+  }
+  if (runs.verdict() == OpDiff::Verdict::kDifferent && runs.diff.first_different) {
+    const OpRow& row = runs.a.rows[runs.diff.pairs[*runs.diff.first_different].a];
+    if (row.op == "input" && runs.compared > 1) {
+      text += fmt::format(
+          "\n{} is an input, and no row of the replays before it differs: what "
+          "wrote it is in no log",
+          row.name);
+    }
+  }
+  for (const std::string& sentence : runs.missing) text += "\nnot compared: " + sentence;
+  return text;
+}
+
+Json OpRunsJson(const OpRunsDiff& runs) {
+  Json json = OpDiffJson(runs.a, runs.b, runs.diff);
+  json["verdict"] = NameOf(runs.verdict());
+  json["replays_compared"] = runs.compared;
+  json["replays_in_common"] = runs.pairs;
+  json["rows_compared"] = runs.rows;
+  for (const std::string& sentence : runs.missing) json["missing"].push_back(sentence);
+  return json;
+}
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,69 @@
+#include "daemon/core/replicas/spread.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "daemon/core/numerics/decode.h"
+
+namespace cgdebug::replicas {
+namespace {
+
+// The distance of two neighbours, relative to the greater of them; 0 for integers.
+double LastPlace(layout::Dtype dtype) {
+  using layout::Dtype;
+  switch (dtype) {
+    case Dtype::kFloat64:
+      return 0x1p-52;
+    case Dtype::kFloat32:
+      return 0x1p-23;
+    case Dtype::kFloat16:
+      return 0x1p-10;
+    case Dtype::kBfloat16:
+      return 0x1p-7;
+    case Dtype::kFloat8E4m3fn:
+      return 0x1p-3;
+    case Dtype::kFloat8E5m2:
+      return 0x1p-2;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+bool Spread::Add(layout::Dtype dtype, std::span<const std::byte> values) {
+  const std::size_t element_bytes = layout::DtypeBytes(dtype);
+  if (element_bytes == 0 || (ranks_ > 0 && dtype != dtype_)) return is_known_ = false;
+  const std::size_t count = values.size() / element_bytes;
+  if (ranks_ == 0) {
+    least_.assign(count, INFINITY);
+    most_.assign(count, -INFINITY);
+  } else if (count != least_.size()) {
+    return is_known_ = false;
+  }
+  dtype_ = dtype;
+  ++ranks_;
+  numerics::VisitDtype(dtype, [&](auto element) {
+    using T = typename decltype(element)::type;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto value =
+          static_cast<double>(numerics::ToNative(numerics::LoadElement<T>(values, i)));
+      is_known_ = is_known_ && std::isfinite(value);
+      least_[i] = std::min(least_[i], value);
+      most_[i] = std::max(most_[i], value);
+    }
+  });
+  return is_known_;
+}
+
+std::optional<bool> Spread::Within(double tolerance) const {
+  if (!is_known_ || ranks_ < 2) return std::nullopt;
+  double widest = 0, largest = 0;
+  for (std::size_t i = 0; i < least_.size(); ++i) {
+    widest = std::max(widest, most_[i] - least_[i]);
+    largest = std::max({largest, std::fabs(least_[i]), std::fabs(most_[i])});
+  }
+  return widest <= std::max(tolerance, 2 * LastPlace(dtype_)) * largest;
+}
+
+}  // namespace cgdebug::replicas
