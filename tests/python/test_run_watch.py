@@ -388,3 +388,21 @@ def test_a_log_of_captures_says_so_in_a_job_without_one(run, tmp_path):
     done = run(*code, watch="op:*", options=["-o", str(tmp_path / "a.cgrec")], expect=4)
     assert f"nothing was recorded: {text}" in done.stderr
     assert text not in run(*code, watch="op:*", options=["--eager"]).stderr
+
+
+@pytest.mark.parametrize("watch", ["*", "op:*"])
+def test_a_watched_job_exports_the_program_that_it_exports_alone(run, watch):
+    """strict=True: Dynamo refuses what it traces under a global hook."""
+    run(
+        """
+        import torch
+        from torch.export import export
+        net, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.ones(2, 4)
+        expected = net(x)
+        for strict in (True, False):
+            program = export(net, (x,), strict=strict)
+            assert not [node for node in program.graph.nodes if "cgdebug" in str(node.target)]
+            assert torch.equal(program.module()(x), expected)
+        """,
+        watch=watch,
+    )
