@@ -301,9 +301,8 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
 bool SetSeesEager(bool sees) noexcept { return sees_eager.exchange(sees); }
 
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
-  const auto count_and_throw = [&](const std::exception& error) {  // the job may catch it and go on
+  const auto count = [&](const std::exception& error) {  // the job may catch it and go on
     CountRefused(probe.name, WithoutName(probe.name, error.what()));
-    throw;
   };
   bool is_capturing = false;
   try {
@@ -313,11 +312,17 @@ void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
       ObserveHost(probe, tensor);
     }
   } catch (const ProbeError& error) {
-    if (error.kind() != ErrorKind::kNoSpace || is_capturing) count_and_throw(error);
-    // A new shape may come at any step, and the job has to go on.
-    CountNotSeen(probe.name, WithoutName(probe.name, error.what()), /*is_new_place=*/true);
+    if (error.kind() == ErrorKind::kNoSpace && !is_capturing) {
+      // A new shape may come at any step, and the job has to go on.
+      CountNotSeen(probe.name, WithoutName(probe.name, error.what()), /*is_new_place=*/true);
+      return;
+    }
+    // What the caller did wrong it is told, and nothing was wanted that could have been seen.
+    if (error.kind() == ErrorKind::kNoSpace || error.kind() == ErrorKind::kSystem) count(error);
+    throw;
   } catch (const std::exception& error) {
-    count_and_throw(error);
+    count(error);
+    throw;
   }
 }
 
