@@ -517,14 +517,15 @@ std::string NoOpLogText(const std::string& path, const std::string& graph,
 
 namespace {
 
-std::vector<OpLogHead> HeadsOf(const Source& source, const std::vector<Entries>& logs) {
+// With the times of the last snapshots only where these decide which log is meant.
+Result<std::vector<OpLogHead>> HeadsOf(Source& source, const std::vector<Entries>& logs,
+                                       const std::string& graph) {
   std::vector<OpLogHead> heads;
   for (const Entries& entries : logs) {
     const Slot& slot = source.slots()[entries.front().slot];
     const std::uint64_t last = source.slots()[entries.back().slot].order;
     heads.push_back({slot.graph_id, slot.graph, slot.order, last});
-    // Only where it decides which log is meant.
-    if (!choice.graph.empty() || logs.size() == 1) continue;
+    if (!graph.empty() || logs.size() == 1) continue;
     const Result<std::int64_t> last_ns = LastNsOf(source, entries.back().slot);
     if (!last_ns.ok()) return last_ns.error();
     heads.back().last_timestamp_ns = *last_ns;
@@ -547,7 +548,9 @@ std::uint64_t SerialOf(Source& source, const Entries& entries, std::uint64_t rep
 
 Result<std::vector<OpReplay>> ListOpReplays(Source& source, const std::string& graph) {
   const std::vector<Entries> logs = LogsOf(source);
-  const std::vector<OpLogHead> heads = HeadsOf(source, logs);
+  const Result<std::vector<OpLogHead>> found = HeadsOf(source, logs, graph);
+  if (!found.ok()) return found.error();
+  const std::vector<OpLogHead>& heads = *found;
   std::vector<std::string> others;
   const std::optional<std::size_t> chosen = ChooseOpLog(heads, graph, &others);
   if (!chosen) return Error{NoOpLogText(source.Describe().path, graph, others)};
@@ -583,8 +586,9 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
                         std::vector<std::string>* others) {
   const std::vector<Entries> logs = LogsOf(source);
   const std::string path = source.Describe().path;
-  const std::vector<OpLogHead> heads = HeadsOf(source, logs);
-  const std::optional<std::size_t> place = ChooseOpLog(heads, choice.graph, others);
+  const Result<std::vector<OpLogHead>> heads = HeadsOf(source, logs, choice.graph);
+  if (!heads.ok()) return heads.error();
+  const std::optional<std::size_t> place = ChooseOpLog(*heads, choice.graph, others);
   if (!place) return Error{NoOpLogText(path, choice.graph, *others)};
   const Entries* chosen = &logs[*place];
   std::uint64_t replay = static_cast<std::uint64_t>(choice.replay);

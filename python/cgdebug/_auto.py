@@ -157,12 +157,6 @@ def _fail(name: str, error: Exception) -> None:
         _native.not_seen(name, text, is_new)
 
 
-def begin_pass(model) -> None:
-    """`model` is about to run, and may not be called: some frameworks call its forward()."""
-    if _eager is not None and model is _eager.model():
-        _eager.model_is_called(hooks_are_late=False)
-
-
 def _watch(module, note: str) -> None:
     from . import watching
     from ._watching.modules import modules_of

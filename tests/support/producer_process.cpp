@@ -133,7 +133,7 @@ class Census {
         writer_.emplace(block.data);
         segment.PublishGraphs(block);
       }
-      if (!writer_->Has(spec.graph_id)) {
+      if (!writer_->Knows(spec.graph_id)) {
         orders_[spec.graph_id] = writer_->Begin(spec.graph_id, spec.graph, "", /*counted=*/true);
         writer_->End(orders_[spec.graph_id], 10, /*failed=*/false, spec.graph);
       }

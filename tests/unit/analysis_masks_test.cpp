@@ -105,9 +105,10 @@ TEST(Masks, AProbeIsNoMask) {
 TEST(Masks, AnInputThatWasFiniteBeforeIsNoMask) {
   Log log;
   log.Row("input", {-kInf, 0});
-  log.Row("aten.relu.default", {0, 0}, "1");
+  log.Row("aten.mul.Tensor", {-kInf, 0}, "1");
   EXPECT_FALSE(CheckOf(log).found());
   log.Change(0, 1, {1, 0});
+  log.Change(1, 1, {1, 0});
   const Check check = CheckOf(log);
   ASSERT_TRUE(check.first);
   EXPECT_EQ(check.first->snapshot.key.replay, 2u);
@@ -152,8 +153,11 @@ TEST(Masks, OfAConstantOfTheProgramMayHaveAnotherSizeInEachReplay) {
   const Check check = CheckOf(log);
   EXPECT_FALSE(check.found());
   EXPECT_EQ(FindingOf(check, FindingKind::kMask)->count, 2u);
-  log.Change(3, 1, {-kInf, -kInf, -kInf, 0});  // more than the mask of that replay hides
-  EXPECT_EQ(CheckOf(log).first->slot, 3u);
+  log.Change(3, 1, {-kInf, -kInf, -kInf, -kInf});  // more than the mask of that replay hides
+  log.Change(4, 1, {NAN, NAN, NAN, NAN});
+  const Check hidden = CheckOf(log);
+  ASSERT_TRUE(hidden.first);
+  EXPECT_EQ(hidden.first->slot, 3u);
 }
 
 TEST(Masks, AnInputWhoseNumberOfMinusInfChangesIsNone) {

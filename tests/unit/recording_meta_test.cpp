@@ -102,7 +102,9 @@ void ExpectListedAs(const google::protobuf::Descriptor* message, int others = 0)
     const FieldDescriptor* there = message->FindFieldByNumber(static_cast<int>(field.number));
     ASSERT_NE(there, nullptr);
     EXPECT_EQ(std::string(there->name()), field.name);
-    EXPECT_EQ(there->has_presence() && there->type() != FieldDescriptor::TYPE_MESSAGE, is_optional);
+    if (there->type() != FieldDescriptor::TYPE_MESSAGE) {
+      EXPECT_EQ(there->has_presence(), is_optional);
+    }
     const auto type = there->type();
     if constexpr (std::is_same_v<Value, double>) {
       EXPECT_EQ(type, FieldDescriptor::TYPE_DOUBLE);

@@ -60,8 +60,7 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   }
   const Result<analysis::Check> check = analysis::RunCheck(*source, options);
   if (!check.ok()) return context.Fail(kExitTrouble, check.error().message);
-  const bool lacks_all = command.scope.probes.empty() && !check->missing.empty();
-  if (check->slots == 0 && !lacks_all) {
+  if (check->slots == 0) {
     return FailNoProbe(context, *source, command.scope,
                        ShellWord(command.source) + context.SameJob());
   }

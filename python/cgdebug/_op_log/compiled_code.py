@@ -1,5 +1,5 @@
-"""Tells recorders when code of Inductor runs: its fused kernels are no ops, so no dispatch mode sees
-them. Those that run on a GPU are seen by triton_kernels, if rows of kernels are wanted.
+"""Tells recorders when code of Inductor runs: its fused kernels are no ops, so no dispatch mode
+sees them. Those that run on a GPU are seen by triton_kernels, if rows of kernels are wanted.
 
 The calls of such code are wrapped for good when the first recorder comes. Without a recorder they
 only call the original.

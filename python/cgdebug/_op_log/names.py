@@ -251,7 +251,7 @@ def _outside_step(closure):
         finally:
             _thread.optimizers = inside
 
-    run._cgdebug_closure = True
+    typing.cast(typing.Any, run)._cgdebug_closure = True
     return run
 
 
@@ -272,10 +272,9 @@ def current_place(names: ModuleNames, arguments: typing.Iterable[object] = ()) -
     if _thread.optimizers:
         return Place("opt", module, site)
     _remember_node(torch.autograd._get_sequence_nr() - 1, module, site)
-    phase = "fwd" if module else phase
     if is_compiled:
         module = names.inner_path(module, arguments)
-    return Place(phase, module, site)
+    return Place("fwd" if module else phase, module, site)
 
 
 def _remember_node(number: int, module: str, site: str) -> None:
@@ -343,8 +342,8 @@ _PHASES = {"clip_grad.py": "clip", "grad_scaler.py": "scaler"}
 
 
 def _site_of_op() -> tuple[str, str, bool]:
-    """The innermost line that is neither cgdebug's, nor torch's, nor of code that was generated,
-    the phase of what was called there, and whether code of a compiler calls the op."""
+    """The innermost line that is neither cgdebug's, nor torch's, nor of code that was generated;
+    the phase of what was called there; and whether such code of a compiler calls the op."""
     phase = "fwd"
     frame: types.FrameType | None = sys._getframe(1)
     is_generated = False

@@ -212,7 +212,8 @@ class _Following:
         self.thread = threading.get_ident()
         self.has_root = False  # whether the model was called in this call
         self._root: weakref.ref | None = None  # of a scope that is not told, see _begins()
-        self._names = modules = beside._names if beside else names.ModuleNames()
+        modules = beside._names if beside else names.ModuleNames()
+        self._names: names.ModuleNames = modules
         for scope in () if beside else scopes:
             model = scope.model and scope.model()
             if model is not None:

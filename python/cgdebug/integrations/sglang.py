@@ -62,8 +62,8 @@ def _wrap_runner(module) -> None:
         _names.update((one, name) for name, one in runner.model.named_modules())
 
     def begin_pass(runner, *args, **kwargs):
-        _auto.begin_pass(runner.model)
         if not getattr(runner, "is_draft_worker", False):
+            _auto.begin_call()  # of the eager log: SGLang calls forward() of the model
             # Not its forward_pass_id, which begins again after a recovery.
             runner._cgdebug_step = getattr(runner, "_cgdebug_step", 0) + 1
             step(runner._cgdebug_step)

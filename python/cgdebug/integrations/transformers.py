@@ -4,6 +4,7 @@ Trainer(..., callbacks=[CgdebugCallback()]) gives it in a program that imports c
 from __future__ import annotations
 
 import functools
+import typing
 
 import transformers
 
@@ -35,7 +36,7 @@ class CgdebugCallback(transformers.TrainerCallback):
             step(None)
 
 
-def add_to_trainers(trainer: type) -> None:
+def add_to_trainers(trainer: typing.Any) -> None:
     """Each Trainer that is made from now on has the callback."""
     init = trainer.__init__
 
@@ -45,4 +46,4 @@ def add_to_trainers(trainer: type) -> None:
         if not any(isinstance(one, CgdebugCallback) for one in self.callback_handler.callbacks):
             self.add_callback(CgdebugCallback())
 
-    trainer.__init__ = init_with_callback  # type: ignore[method-assign]
+    trainer.__init__ = init_with_callback
