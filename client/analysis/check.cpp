@@ -116,7 +116,7 @@ class Checker {
     scanned.keys = *std::move(keys);
     scanned.is_empty = is_empty;
     scanned.abs_max.assign(scanned.keys.size(), NAN);
-    FindingRun mismatch, near_overflow, zero;
+    FindingRun mismatch, near_overflow, largest, zero;
     std::optional<Snapshot> previous;
     const bool is_row = !source_.slots()[slot].op.empty();
     for (const Key& key : scanned.keys) {
@@ -143,7 +143,9 @@ class Checker {
       }
       if (is_row) scanned.seen.Note(key, *stats);
       const double share = ShareOfMaximum(slot, *stats);
-      if (share > kNearOverflowShare) {
+      if (share == 1 && ElementBytes(slot) > 1) {  // float8 has it wherever a value was cut off
+        largest.Add(FindingKind::kLargest, slot, key.replay);
+      } else if (share > kNearOverflowShare) {
         near_overflow.Add(FindingKind::kNearOverflow, slot, key.replay, share);
       }
       if (stats->count > 0 && stats->zero == stats->count) {
@@ -153,7 +155,7 @@ class Checker {
       if (previous && !source_.slots()[slot].in_body) NoteChange(*previous, *snapshot, &scanned);
       previous = *snapshot;
     }
-    for (const FindingRun* run : {&mismatch, &near_overflow}) {
+    for (const FindingRun* run : {&mismatch, &near_overflow, &largest}) {
       if (run->finding) result_.findings.push_back(*run->finding);
     }
     if (zero.finding && zero.finding->count == scanned.keys.size()) {
@@ -214,6 +216,11 @@ class Checker {
                                             SlotText(source_.slots()[slot]),
                                             ReplayText(source_.slots()[slot], key), error.message));
     }
+  }
+
+  std::size_t ElementBytes(std::size_t slot) const {
+    const layout::DtypeInfo* info = layout::FindDtype(source_.slots()[slot].dtype);
+    return info == nullptr ? 0 : info->bytes;
   }
 
   double ShareOfMaximum(std::size_t slot, const Stats& stats) const {

@@ -164,6 +164,9 @@ std::string FindingText(Source& source, const Finding& finding) {
     case FindingKind::kConstant:
       return fmt::format("note: {} never changed while an earlier probe did: a weight or a mask?",
                          name);
+    case FindingKind::kLargest:
+      return fmt::format("note: {} holds the largest {} there is, in {}: a mask?", name,
+                         layout::DtypeName(slot.dtype), Replays(finding));
     case FindingKind::kMask:
       return fmt::format("note: {} holds -Inf, no NaN and no +Inf, in {}: a mask?", name,
                          Replays(finding));
