@@ -143,7 +143,8 @@ class Checker {
       }
       if (is_row) scanned.seen.Note(key, *stats);
       const double share = ShareOfMaximum(slot, *stats);
-      if (share == 1 && ElementBytes(slot) > 1) {  // float8 has it wherever a value was cut off
+      if (is_row && share == 1 &&
+          ElementBytes(slot) > 1) {  // float8 has it wherever a value was cut off
         largest.Add(FindingKind::kLargest, slot, key.replay);
       } else if (share > kNearOverflowShare) {
         near_overflow.Add(FindingKind::kNearOverflow, slot, key.replay, share);

@@ -33,6 +33,7 @@ _known: weakref.WeakSet | None = None  # modules that need no further look
 _told: set[tuple[str, str]] = set()  # the failures that were printed
 _eager: typing.Any = None  # the scope that logs what runs eagerly
 _root_has_parameters = False  # whether its model has
+_kept: typing.Any = None  # a first module without parameters: the log would end with it
 _framework_begins = False  # whether a framework says where calls begin
 
 
@@ -165,7 +166,7 @@ def _watch(module, note: str) -> None:
     if module in known:
         return
     known.add(module)
-    global _root_has_parameters
+    global _root_has_parameters, _kept
     level, select = parse(os.environ.get(VARIABLE, ""))
     is_log = level not in ("module", "fx")
     wants_eager = is_log and os.environ.get(EAGER) == "1"
@@ -187,6 +188,7 @@ def _watch(module, note: str) -> None:
     if eager:
         _follow_eager(made._scope)
         _root_has_parameters = has_parameters
+        _kept = None if has_parameters else module
     elif wants_eager and not _root_has_parameters:
         _eager.model = weakref.ref(module)
         _root_has_parameters = True

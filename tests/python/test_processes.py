@@ -195,16 +195,22 @@ def test_the_traced_process_gets_no_thread_no_socket_no_protobuf(job):
     one.finish()
 
 
-def test_without_room_in_shared_memory_the_job_goes_on_and_the_status_says_why(probe):
-    # More than /dev/shm holds in all: refused at once, without filling the machine's memory.
-    total = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
-    p = probe(TensorRecord(capacity=total // (1 << 20) + 2), name="huge")
-    x = torch.ones(1 << 18)
-    assert p(x) is x
-    assert re.search("(?s)probe 'huge': .*/dev/shm.*--shm-size", p.status().error)
-    q = probe(TensorRecord(), name="small")
-    q(torch.ones(2))
-    assert len(q.records()) == 1
+def test_without_room_in_shared_memory_the_job_goes_on_and_the_status_says_why(daemon, job):
+    """In a process of its own: what was not seen counts for all that is said of a process."""
+    one = job("""
+        # More than /dev/shm holds in all: refused at once, without filling the machine's memory.
+        total = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
+        p = CudaGraphTensorProbe("huge", [TensorRecord(total // (1 << 20) + 2)], mode="always")
+        x = torch.ones(1 << 18)
+        assert p(x) is x
+        print(" ".join(p.status().error.split()))
+        q = CudaGraphTensorProbe("small", [TensorRecord()], mode="always")
+        q(torch.ones(2))
+        print(len(q.records()))
+    """)
+    assert re.search("probe 'huge': .*/dev/shm.*--shm-size", one.line())
+    assert one.line() == "1"
+    one.finish()
 
 
 def test_a_command_that_names_no_job_means_the_newest_that_is_alive(daemon, cli, job, tmp_path):

@@ -42,13 +42,13 @@ except Exception as error:
     found = f"{type(error).__name__}: {error}"
 slots = [slot for probe in watch.probes.values() for slot in probe.status(timeout=5).slots]
 from cgdebug import _native
-counts = _native.probe_module().not_seen()
+not_seen = _native.probe_module().not_seen()  # "7 of 9 probes are not watched ..."
 files = [os.stat(f"/dev/shm/{name}") for name in os.listdir("/dev/shm")]
 print(json.dumps({
     "alone_ms": alone * 1e3, "watched_ms": watched * 1e3, "found": found, "slots": len(slots),
     "payload_bytes": max(slot.payload_bytes for slot in slots),
     "shm_bytes": sum(file.st_blocks * 512 for file in files),
-    "places_not_seen": counts[0],
+    "places_not_seen": int(not_seen.split()[0]) if not_seen else 0,
 }))
 """
 

@@ -449,7 +449,6 @@ int RunJob(Context& context, const RunOptions& options) {
   RunSummary summary;
   summary.job_exit_code = job.exit_code();
   summary.job_signal = job.signal();
-  summary.is_watched = !options.watch.empty();
   Drain(&context.client(), run_id, since_ns, &summary);
   const bool is_first_daemon = !summary.is_unreachable;
   if (!is_first_daemon && FindNextDaemon(&context.client(), connect)) {

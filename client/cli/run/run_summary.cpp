@@ -185,9 +185,6 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (summary.job_exit_code != 0) return summary.job_exit_code;
   if (HasFound(summary, fail_on)) return kExitFound;
   if (!summary.NotSeen().empty() || summary.is_unreachable) return kExitInconclusive;
-  if (!fail_on.any() && summary.is_watched && summary.sessions.empty() && summary.complete) {
-    return kExitNoMatch;
-  }
   if (!fail_on.any()) return kExitOk;
   if (!summary.complete) return kExitInconclusive;
   if (summary.sessions.empty()) return kExitNoMatch;

@@ -26,7 +26,6 @@ struct RunSummary {
   int job_signal = 0;
   // The daemon has found every session, read all of it and seen its end: nothing is missing.
   bool complete = false;
-  bool is_watched = false;                // the run itself asked for probes
   bool is_unreachable = false;            // the daemon is gone, or does not answer
   std::uint64_t not_compared_probes = 0;  // with a comparison that did not reach every snapshot
   // Which first NaN or Inf of a session is in a row of an op log: its key and Slot::order.
