@@ -241,7 +241,7 @@ def test_graphs_of_sglang_are_labelled_by_size_variant_stream_and_draft():
 
 
 def test_a_pass_of_the_engine_s_own_is_not_seen_and_has_no_step(daemon):
-    with cgdebug.CudaGraphTensorProbe("own", cgdebug.TensorStats(), mode="always") as probe:
+    with cgdebug.CudaGraphTensorProbe("own", [cgdebug.TensorStats()], mode="always") as probe:
         with _engines.own_pass():
             probe(torch.ones(2))
             with _engines.own_pass():

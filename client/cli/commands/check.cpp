@@ -60,7 +60,8 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   }
   const Result<analysis::Check> check = analysis::RunCheck(*source, options);
   if (!check.ok()) return context.Fail(kExitTrouble, check.error().message);
-  if (check->slots == 0) {
+  const bool lacks_all = command.scope.probes.empty() && !source->Describe().not_seen.empty();
+  if (check->slots == 0 && !lacks_all) {
     return FailNoProbe(context, *source, command.scope,
                        ShellWord(command.source) + context.SameJob());
   }
