@@ -228,7 +228,8 @@ def test_a_diff_over_rows_that_only_one_has_is_inconclusive(debug_mode, cli, tmp
     assert "same: " in both.stdout and " rows compared in 2 replays" in both.stdout
     newest = cli("ops", "diff", f"{path}@-1", f"{path}@-1")
     assert newest.returncode == 3, "the older run was not compared"
-    assert "both.cgrec has 2 op logs, and only the one that was replayed last was compared" in newest.stdout
+    said = "both.cgrec has 2 op logs, and only the one that was replayed last was compared"
+    assert said in newest.stdout
     assert cli("ops", "diff", f"{path}@g:eager", f"{path}@g:eager").returncode == 0
 
 
