@@ -221,8 +221,9 @@ TEST(OrderedHash, SeesSimpleNumbersInAnotherOrder) {
       {"small integers", [](Random* random) { return static_cast<double>(random->Below(8)) - 4; }},
       {"zeros and ones", [](Random* random) { return static_cast<double>(random->Below(2)); }},
   };
-  for (const auto& [what, value] : kinds) {
-    ExpectNoCollision(what, [&](Random* random, Elements* a) {
+  for (const auto& kind : kinds) {
+    const std::function<double(Random*)>& value = kind.second;  // clang 14 captures no binding
+    ExpectNoCollision(kind.first, [&](Random* random, Elements* a) {
       const Dtype dtype = random->AnyDtype();
       *a = random->Filled(dtype, 2 + random->Below(120), [&] {
         const double number = value(random);
