@@ -149,9 +149,10 @@ constexpr Command kCommands[] = {
      "  g++ -std=c++20 main.cpp $(cgdebug-cli config --cflags --libs)\n"
      "  cmake -DCMAKE_PREFIX_PATH=$(cgdebug-cli config --prefix) ..\n",
      AddConfig},
-    {"help", kSetup, "The help of a command; the manual page",
+    {"help", kSetup, "The help of a command, the environment variables, the manual page",
      "  cgdebug-cli help check\n"
      "  cgdebug-cli help daemon start\n"
+     "  cgdebug-cli help variables\n"
      "  cgdebug-cli help --man | man -l -\n",
      AddHelp},
     {"completion", kSetup, "Prints a completion script for a shell",

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/cli/command.h"
+#include "client/cli/variables.h"
 #include "daemon/core/base/suggest.h"
 
 namespace cgdebug::cli {
@@ -38,6 +39,23 @@ std::string Literal(std::string_view text) {
   return out + ".fi\n";
 }
 
+std::string VariablesText() {
+  std::string out;
+  for (const EnvironmentVariable& variable : EnvironmentVariables()) {
+    out += fmt::format("{} ({})\n    {}\n", variable.names, variable.read_by, variable.meaning);
+  }
+  return out;
+}
+
+Json VariablesJson() {
+  Json rows = Json::array();
+  for (const EnvironmentVariable& variable : EnvironmentVariables()) {
+    rows.push_back(
+        {{"names", variable.names}, {"read_by", variable.read_by}, {"meaning", variable.meaning}});
+  }
+  return rows;
+}
+
 std::string Manual(const CLI::App& app) {
   std::string out = fmt::format(
       ".TH CGDEBUG\\-CLI 1 \"\" \"cgdebug {}\"\n.SH NAME\ncgdebug\\-cli \\- see the tensors inside "
@@ -56,6 +74,7 @@ std::string Manual(const CLI::App& app) {
       out += fmt::format(".SS {} {}\n", command.name, verb->get_name()) + Literal(HelpOf(*verb));
     }
   }
+  out += ".SH ENVIRONMENT\n" + Literal(VariablesText());
   out +=
       ".SH EXIT STATUS\n0 done, 1 something found (NaN, a failed comparison), 2 trouble, 3 nothing "
       "found but something was missed, 4 nothing matched, 5 timed out, 128 + N ended by signal N.\n"
@@ -67,6 +86,14 @@ int RunHelp(Context& context, const HelpOptions& options) {
   const CLI::App* app = context.app;
   if (options.man) {
     Context::PrintRaw(Manual(*app));
+    return kExitOk;
+  }
+  if (options.words == std::vector<std::string>{"variables"}) {
+    if (context.options.json) {
+      Context::PrintJson(VariablesJson());
+    } else {
+      Context::Print(VariablesText());
+    }
     return kExitOk;
   }
   std::string typed = "cgdebug-cli";
@@ -92,7 +119,8 @@ int RunHelp(Context& context, const HelpOptions& options) {
 
 RunFunction AddHelp(CLI::App& app) {
   auto options = std::make_shared<HelpOptions>();
-  app.add_option("COMMAND", options->words, "a command of cgdebug-cli; default: all of them");
+  app.add_option("COMMAND", options->words,
+                 "a command of cgdebug-cli, or \"variables\"; default: all commands");
   app.add_flag("--man", options->man, "the manual page, as troff");
   return [options](Context& context) { return RunHelp(context, *options); };
 }
