@@ -93,8 +93,8 @@ class SlotStore {
   bool Finish();
   bool finished() const { return finished_; }
 
-  // Whether the daemon has consumed what it must of `probe`; nullptr: of every probe, the closed
-  // ones included.
+  // True if the daemon has consumed every entry of `probe` that someone waits for; nullptr: of all
+  // probes, closed ones too.
   bool AllDrained(const ProbeState* probe) const;
   // Whether it has read everything, also what nobody waits for.
   bool AllRead() const;

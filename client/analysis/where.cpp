@@ -34,9 +34,8 @@ std::int64_t LastSign(const Series& series) {
   return last_ns;
 }
 
-// Those that tell how far the newest replay came: those that passed it, also one that did not have
-// to, and those that have to. One that missed the replay before it as well was closed, or lost what
-// it had: it says nothing.
+// Probes that show how far the newest replay got: those that reached it and those that still must.
+// A probe that also missed the replay before is ignored: it was closed or lost its snapshots.
 Series Telling(const Series& series, std::uint64_t newest) {
   Series telling;
   for (const Passed* passed : series) {

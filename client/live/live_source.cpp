@@ -87,9 +87,8 @@ class LiveSource : public source::Source {
   }
   const std::vector<Slot>& slots() const override { return slots_; }
 
-  // Leaves out snapshots that came after the counters were asked for: the account lacks them.
-  // Asks for those of the slots behind it as well, as many as one answer holds: whoever looks at
-  // one row of an op log looks at the next one, too.
+  // Skips snapshots newer than the counters. Prefetches the next slots too, because op logs are read
+  // row after row.
   Result<std::vector<Key>> Keys(std::size_t slot) override {
     if (!live_[slot].keys) {
       if (const Result<void> loaded = LoadKeys(slot); !loaded.ok()) return loaded.error();
@@ -101,9 +100,8 @@ class LiveSource : public source::Source {
     return live_[slot].keys ? Source::NewestReplay(slot) : live_[slot].probe.replay;
   }
 
-  // Without the other keys, asks for that replay of the whole graph: an op log is read so. The rows
-  // of a job that runs are not listed at one moment, so a row may have it although it was listed
-  // before it had.
+  // Without the other keys, asks for that replay of the whole graph: an op log is read so. Rows are
+  // listed while the job runs, so a row may have gained this replay since it was listed.
   Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay,
                                   std::optional<std::uint32_t> iteration) override {
     if (live_[slot].keys || slots_[slot].in_body) return Source::Find(slot, replay, iteration);

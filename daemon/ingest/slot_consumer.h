@@ -52,8 +52,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
 
   // The slot of the directory.
   const pipeline::SlotPtr& slot() const { return slot_; }
-  // The slots that everybody else sees: that slot, or one for each row of its op log. An entry is a
-  // snapshot of each of them, and what is lost of the slot is lost of each.
+  // The slots that clients see: this slot, or one per row of its op log. Each ring entry is one
+  // snapshot of every row, so a lost entry is a loss of every row.
   std::vector<pipeline::SlotPtr> shown_slots() const;
   bool Shows(const pipeline::SlotPtr& slot) const { return NumberOf(slot) < shown_.size(); }
   std::int64_t last_timestamp_ns() const { return last_timestamp_ns_; }
@@ -112,7 +112,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
 
  private:
-  // One of the slots that everybody else sees.
+  // One of the slots that clients see.
   struct ShownSlot {
     pipeline::SlotPtr slot;
     pipeline::SnapshotMaker maker;

@@ -38,7 +38,7 @@ constexpr auto kDevicePatience = std::chrono::seconds(5);
 // What is left of one slot, in the order of its ordinals.
 class Remains {
  public:
-  // `patience`: how long to wait for a value on the device; none once one did not come in time.
+  // `patience`: how long to wait for a value on the device; 0 after the first timeout.
   Remains(SlotPtr slot, const SnapshotStore& store, RingReads* rings,
           std::chrono::nanoseconds* patience)
       : slot_(std::move(slot)), rings_(rings), patience_(patience) {

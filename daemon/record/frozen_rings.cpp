@@ -24,7 +24,7 @@ constexpr std::size_t kMostNames = 4;
 // meanwhile lose nothing.
 constexpr auto kOthersPatience = std::chrono::seconds(2);
 
-// How long the rest of a replay may take, in which the rings stopped.
+// How long to wait for the other probes of the replay that triggered.
 constexpr auto kRestPatience = std::chrono::seconds(2);
 constexpr auto kLook = std::chrono::milliseconds(10);
 
@@ -221,7 +221,8 @@ FrozenRings::Stopped FrozenRings::StopAll(const Cause& cause,
     std::unique_lock lock(mutex_);
     wake_.wait_for(lock, kOthersPatience, all_stopped);
   }
-  // Withdraws what those did not obey. If one obeys just now, it goes on when its freeze is found.
+  // Cancels the stop request for devices that did not stop. If one stops now anyway, it resumes when
+  // its freeze is found.
   for (const std::uint32_t device : running) {
     daemon_.controls->Switch({.session = job, .device = device});
   }

@@ -125,7 +125,7 @@ class ReplicaSink::Run {
   // another rank comes.
   void SkipAlone(const SessionPtr& session) { ++processes_[by_uuid_.at(session->uuid)].alone; }
 
-  // Which ranks have what comes of the session is not known, or nobody has looked at it.
+  // Counts a snapshot as not comparable: its replica group is unknown, or it has no statistics.
   void SkipUnknown(const SessionPtr& session) { Count(by_uuid_.at(session->uuid)).incomplete += 1; }
 
   void Close(std::size_t number, std::size_t process) {

@@ -47,8 +47,8 @@ bool MappingRefused();
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device);
 
 // What CaptureDirect() does first: clears the slot's state, and ties the slot to the lifetime of
-// the graph that `stream` is capturing. For a slot whose memory the graph uses before that call; a
-// user object holds the slot.
+// the graph that `stream` is capturing. Call it first if the graph already uses the slot's memory: a
+// user object then keeps the slot alive.
 // Requires: buffers of kind kDirect.
 // Fails: throws ProbeError.
 void BeginDirect(ProbeSlot* slot, int device, void* stream);
