@@ -25,6 +25,8 @@ class _Report:
 
 
 class Diff(_Report):
+    """What `cgdebug-cli diff` says. `to_dict()` is its JSON, str() its text."""
+
     def _repr_html_(self) -> str:
         from . import _notebook
 
@@ -55,6 +57,8 @@ class Diff(_Report):
 
 
 class Check(_Report):
+    """What `cgdebug-cli check` says. `to_dict()` is its JSON, str() its text."""
+
     def _repr_html_(self) -> str:
         from . import _notebook
 
@@ -74,10 +78,12 @@ class Check(_Report):
 
     @property
     def findings(self) -> list[dict]:
+        """All that was found, in the order of the text."""
         return self._document["findings"]
 
     @property
     def missing(self) -> list[str]:
+        """What was not looked at, in sentences."""
         return self._document["missing"]
 
 
@@ -103,10 +109,12 @@ class Ranks(_Report):
 
     @property
     def ranks(self) -> list[dict]:
+        """One row for each rank."""
         return self._document["ranks"]
 
     @property
     def missing(self) -> list[str]:
+        """The snapshots and ranks that were not compared, in sentences."""
         return self._document["missing"]
 
 

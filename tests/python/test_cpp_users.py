@@ -86,7 +86,7 @@ def test_cmake_install_gives_libraries_headers_package_and_manual(tmp_path, daem
         assert run(build_with_flags(flags, tmp_path / "outside")) == SAID
 
 
-def test_the_readme_shows_the_same_lines():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_manual_shows_the_same_lines():
+    text = (ROOT / "client/docs/probes.md").read_text(encoding="utf-8")
     for line in ("$(cgdebug-cli config --cflags --libs)", "find_package(cgdebug", "cgdebug::probe"):
         assert line in text
