@@ -301,8 +301,13 @@ def test_torchs_hooks_are_registered_and_removed_as_the_census_does(graphs):
 @hooks_only
 def test_torch_calls_the_hooks_of_the_census(graphs):
     """A graph needs a GPU, so torch's dispatcher gets an object that is none; it swallows errors of hooks."""
+    ends_are_wrapped = graphs.end_of_captures(torch.cuda.CUDAGraph) != "capture_end"
     for name in graphs._HOOKS:
-        (own,) = (hook for hook in hooks_of(name).values() if hook.__module__ == graphs.__name__)
+        own = [hook for hook in hooks_of(name).values() if hook.__module__ == graphs.__name__]
+        if ends_are_wrapped and name == "register_graph_capture_end_hook":
+            assert not own
+            continue
+        (own,) = own
         inspect.signature(own).bind("graph")
         entered = []
         sys.setprofile(lambda frame, event, _, entered=entered: entered.append(frame.f_code))

@@ -498,7 +498,8 @@ class Top {
     const Result<std::string> report = TensorReport(*tensor, {}, context_.out);
     if (!report.ok()) return Say(report.error().message, true);
     const std::string replay = source::ReplayText(slot, tensor->snapshot.key);
-    shown_ = *report + "\n" + context_.out.Dim(CommandOf(one.probe.session, slot, replay)) + "\n";
+    // First, where it is in sight however many values follow.
+    shown_ = context_.out.Dim(CommandOf(one.probe.session, slot, replay)) + "\n\n" + *report;
     page_ = Page::kShow;
     scroll_ = 0;
   }
