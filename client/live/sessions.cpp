@@ -121,6 +121,13 @@ double SecondsSince(std::int64_t realtime_ns) {
   return std::chrono::duration<double>(AgeOf(realtime_ns)).count();
 }
 
+double StalledSeconds(const Session& session) {
+  constexpr double kLong = 10;
+  if (session.state != SessionState::kAlive || session.moved_ns == 0) return 0;
+  const double seconds = SecondsSince(session.moved_ns);
+  return seconds < kLong ? 0 : seconds;
+}
+
 bool ComesFirst(const Session& a, const Session& b) {
   const bool is_a_alive = a.state == SessionState::kAlive;
   const bool is_b_alive = b.state == SessionState::kAlive;

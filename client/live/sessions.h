@@ -87,6 +87,7 @@ struct Session : recording::Session {
   std::uint64_t unseen_probes = 0;
   std::vector<std::string> unseen;
   std::vector<layout::NotSeen> not_seen;  // one of each kind
+  std::int64_t moved_ns = 0;              // CLOCK_REALTIME of its newest snapshot; 0: none came
 
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
@@ -117,6 +118,7 @@ struct Session : recording::Session {
     visit(Field{35, "unseen_probes"}, self.unseen_probes);
     visit(Field{36, ""}, self.unseen);
     visit(Field{37, "not_seen"}, self.not_seen);
+    visit(Field{38, "moved_ns"}, self.moved_ns);
     visit(Field{13, ""}, self.local_rank);
     visit(Field{14, ""}, self.local_world_size);
   }
@@ -179,5 +181,8 @@ std::string MissingRanksText(const JobRanks& job);
 
 // Seconds since `realtime_ns`; 0 if it is still to come.
 double SecondsSince(std::int64_t realtime_ns);
+
+// How long ago the newest snapshot of a job came that is alive, if that is long: 0 else.
+double StalledSeconds(const Session& session);
 
 }  // namespace cgdebug::live

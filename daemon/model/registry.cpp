@@ -145,6 +145,7 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   sums.counters.Subtract(record.counters);
   sums.counters.Add(counters);
   sums.replay = std::max(sums.replay, counters.replays);
+  sums.moved_ns = std::max(sums.moved_ns, last_timestamp_ns);
   sums.device_bytes -= DeviceBytesOf(record);
   if (record.slot != slot) {
     if (record.slot != nullptr) RemoveFromIndexes(session, record.slot);

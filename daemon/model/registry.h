@@ -75,7 +75,8 @@ struct SessionRecord {
   std::uint64_t shm_bytes = 0;
   std::uint64_t device_bytes = 0;  // of rings in device memory, of graphs that are not gone
   std::int64_t step = -1;
-  std::uint64_t replay = 0;  // highest replay of any slot
+  std::uint64_t replay = 0;   // highest replay of any slot
+  std::int64_t moved_ns = 0;  // of the newest snapshot of any slot; 0: none came
   std::uint64_t probe_count = 0;
   std::uint64_t slot_count = 0;
   std::uint64_t nonfinite_probes = 0;

@@ -85,6 +85,7 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
   message->set_probe_count(static_cast<std::uint32_t>(record.probe_count));
   message->set_slot_count(static_cast<std::uint32_t>(record.slot_count));
   message->set_replay(record.replay);
+  message->set_moved_ns(record.moved_ns);
   FillMessage(record.counters, message->mutable_counters());
   message->set_ended_ns(record.ended_ns);
   message->set_shm_bytes(record.shm_bytes);

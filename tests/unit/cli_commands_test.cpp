@@ -7,6 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "daemon/core/base/realtime.h"
 #include "tests/support/commands_fixture.h"
 #include "tests/support/fake_daemon.h"
 #include "tests/support/recording_fixture.h"
@@ -164,6 +165,21 @@ TEST_F(CommandsTest, CheckNamesTheFirstNonfiniteOfARecording) {
   const ProcessResult nothing = Cli({"check", dir_ / "a.cgrec", "xx"});
   EXPECT_EQ(nothing.code, 4);
   EXPECT_THAT(nothing.err, HasSubstr("'x'"));
+}
+
+TEST_F(CommandsTest, AJobOfWhichNothingCameForLongIsStalled) {
+  world_.sessions[0].set_moved_ns(RealtimeNs() - 75'000'000'000);
+  Serve();
+  EXPECT_THAT(Cli({"ps"}).out, HasSubstr("stalled 1m15s"));
+  EXPECT_THAT(Cli({"status"}).out, HasSubstr("stalled 1m15s (pid 4710)"));
+  EXPECT_THAT(Cli({"ps", "--plain"}).out, HasSubstr("\talive\t"));
+}
+
+TEST_F(CommandsTest, AJobThatMovesOrHasNothingYetIsAlive) {
+  Serve();
+  EXPECT_THAT(Cli({"ps"}).out, HasSubstr("alive"));
+  world_.sessions[0].set_moved_ns(RealtimeNs());
+  EXPECT_THAT(Cli({"ps"}).out, HasSubstr("alive"));
 }
 
 TEST_F(CommandsTest, PsListsSessionsForPeopleScriptsAndJson) {

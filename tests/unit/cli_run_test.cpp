@@ -159,6 +159,25 @@ TEST(RunExitCode, NoProbeAtAllIsNotAPass) {
   EXPECT_THAT(SummaryText(summary, {}, Style()), HasSubstr("No probe was seen"));
 }
 
+TEST(RunExitCode, AProbeThatWasNeverReachedIsNotAPass) {
+  RunSummary summary = HealthyRun();
+  summary.sessions.resize(1);
+  summary.sessions[0].replay = 0;
+  summary.sessions[0].counters = {};
+  EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {}), kExitOk) << "nothing was asked for";
+  EXPECT_THAT(SummaryText(summary, {.nan = true}, Style()),
+              HasSubstr("but snapshots never came: exit 3."));
+}
+
+TEST(RunSummary, LeadsFromAJobThatFailedToWhereItWasAndToALogOfItsOps) {
+  RunSummary summary = HealthyRun();
+  EXPECT_EQ(NextCommands(summary, "log").front(), "cgdebug-cli probes -s 3f2a91c0");
+  summary.job_exit_code = 1;
+  EXPECT_THAT(NextCommands(summary, "log"),
+              ::testing::ElementsAre("cgdebug-cli where 3f2a91c0", "log"));
+}
+
 TEST(RunSummary, LeadsFromNoProbeToAWatchOfAllIfThereIsOne) {
   RunSummary summary;
   EXPECT_EQ(NextCommands(summary, "", "watch").front(), "cgdebug-cli doctor")
@@ -286,10 +305,33 @@ TEST(FindingFilter, LetsAPageOfAnOpLogThroughIfItsFirstBadRowIsNewOrNoMaskAnyMor
   EXPECT_FALSE(wants(5, "fwd/mm_2", 99, 0, 2)) << "the same NaN";
 }
 
-TEST(FindingFilter, CountsWhatItsBoundLeavesOut) {
-  FindingFilter filter;
-  for (int i = 0; i < 1000; ++i) (void)filter.Wants(SnapshotEvent(std::to_string(i), 1, 1));
-  EXPECT_EQ(filter.left_out(), 900u);
+TEST(FindingLines, AreThreeForAReplayAndOneForAllBehindThem) {
+  FindingLines lines;
+  int shown = 0;
+  for (int i = 0; i < 991; ++i) {
+    const live::Event event = SnapshotEvent(std::to_string(i), 41, 1);
+    shown += lines.Shows(event) ? 1 : 0;
+    EXPECT_TRUE(lines.TakeBehind(&event).empty()) << "the replay may go on";
+  }
+  EXPECT_EQ(shown, 3);
+  const live::Event next = SnapshotEvent("new", 42, 1);
+  const auto behind = lines.TakeBehind(&next);
+  ASSERT_EQ(behind.size(), 1u);
+  EXPECT_EQ(behind[0].count, 988u);
+  EXPECT_EQ(behind[0].last.tensor.slot.probe, "990");
+  EXPECT_TRUE(lines.Shows(next)) << "another replay begins again";
+  EXPECT_TRUE(lines.TakeBehind(nullptr).empty());
+  EXPECT_EQ(lines.left_out(), 0u);
+}
+
+TEST(FindingLines, AreCountedOnceTheyAreAHundred) {
+  FindingLines lines;
+  int shown = 0;
+  for (int replay = 0; replay < 1000; ++replay) {
+    shown += lines.Shows(SnapshotEvent(std::to_string(replay), replay, 1)) ? 1 : 0;
+  }
+  EXPECT_EQ(shown, 100);
+  EXPECT_EQ(lines.left_out(), 900u);
 }
 
 class JobTest : public ::testing::Test {

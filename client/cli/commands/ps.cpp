@@ -12,6 +12,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/views/json.h"
+#include "client/cli/views/session_text.h"
 #include "client/cli/views/snapshot_text.h"
 #include "client/live/sessions.h"
 #include "client/live/status.h"
@@ -48,7 +49,7 @@ TextTable MakeTable(const std::vector<live::Session>& sessions, bool plain) {
     const double age_s = live::SecondsSince(session.created_ns);
     table.Add({Printable(session.key), Printable(session.label), std::to_string(session.pid),
                session.rank < 0 ? "-" : std::to_string(session.rank),
-               std::string(NameOf(session.state)),
+               std::string(plain ? NameOf(session.state) : StateName(session)),
                plain ? fmt::format("{:.0f}", age_s) : FormatDuration(age_s),
                std::to_string(session.probes), std::to_string(session.replay),
                std::to_string(session.counters.lost()), Printable(session.command)});
@@ -68,7 +69,7 @@ TextTable MakeRunTable(const std::vector<live::JobRanks>& jobs) {
       age_s = std::max(age_s, live::SecondsSince(session->created_ns));
       probes += session->probes;
       replay = std::max(replay, session->replay);
-      ++states[NameOf(session->state)];
+      ++states[StateName(*session)];
     }
     std::string state;
     for (const auto& [name, count] : states) {
@@ -76,6 +77,7 @@ TextTable MakeRunTable(const std::vector<live::JobRanks>& jobs) {
       if (states.size() > 1) state += fmt::format("{} ", count);
       state += name;
     }
+    if (job.sessions.size() == 1) state = StateText(first);
     const bool is_one = job.sessions.size() == 1;
     table.Add({is_one ? Printable(first.key) : "-", Printable(is_one ? first.label : job.name),
                is_one ? std::to_string(first.pid) : "-",

@@ -17,6 +17,7 @@
 #include "client/cli/command.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/recording_text.h"
+#include "client/cli/views/session_text.h"
 #include "client/cli/views/snapshot_text.h"
 #include "client/live/sessions.h"
 #include "daemon/core/base/duration.h"
@@ -33,29 +34,28 @@ std::string RankText(const live::Session& session) {
 // `all`: also the sessions of the job that are not shown.
 std::string StatesText(const live::JobRanks& job, const live::JobRanks& all) {
   if (!job.has_ranks()) {
-    std::map<live::SessionState, std::vector<int>> pids;
+    std::map<std::string, std::vector<int>> pids;
     for (const live::Session* session : job.sessions) {
-      pids[session->state].push_back(session->pid);
+      pids[StateText(*session)].push_back(session->pid);
     }
     std::string text;
     for (const auto& [state, some] : pids) {
-      text += fmt::format("{}{} (pid {})", text.empty() ? "" : ", ", NameOf(state),
-                          fmt::join(some, ", "));
+      text += fmt::format("{}{} (pid {})", text.empty() ? "" : ", ", state, fmt::join(some, ", "));
     }
     return text;
   }
-  std::map<live::SessionState, std::set<std::uint64_t>> ranks;
+  std::map<std::string_view, std::set<std::uint64_t>> ranks;
   for (const live::Session* session : job.sessions) {
-    ranks[session->state].insert(static_cast<std::uint64_t>(session->rank));
+    ranks[StateName(*session)].insert(static_cast<std::uint64_t>(session->rank));
   }
   std::string text = fmt::format("ranks {} ", live::RanksText(job));
   if (ranks.size() == 1) {
-    text += NameOf(ranks.begin()->first);
+    text += ranks.begin()->first;
   } else {
     std::string states;
     for (const auto& [state, some] : ranks) {
       states += fmt::format("{}{} {}", states.empty() ? "" : ", ",
-                            analysis::RangesText({some.begin(), some.end()}), NameOf(state));
+                            analysis::RangesText({some.begin(), some.end()}), state);
     }
     text += "(" + states + ")";
   }

@@ -16,6 +16,7 @@
 #include "client/analysis/op_log.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
+#include "client/cli/views/session_text.h"
 #include "client/live/sessions.h"
 #include "client/source/source.h"
 #include "daemon/core/base/duration.h"
@@ -263,12 +264,6 @@ Passed PassedAt(const source::Slot& slot) {
           .number = NumberOf(slot),
           .site = slot.site,
           .typed = SlotText(slot)};
-}
-
-std::string StateText(const live::Session& session) {
-  if (session.state == live::SessionState::kAlive) return "alive";
-  return fmt::format("{} {} ago", NameOf(session.state),
-                     FormatDuration(live::SecondsSince(session.ended_ns)));
 }
 
 // Which ranks of a job are not among those that are shown, and were not left out by --ranks.

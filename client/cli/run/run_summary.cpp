@@ -57,6 +57,11 @@ std::vector<Finding> Earliest(const RunSummary& summary) {
   return earliest;
 }
 
+// Its probes were never reached.
+bool HasNothing(const RunSummary& summary) {
+  return summary.Replays() == 0 && summary.Snapshots() == 0;
+}
+
 std::string FindingText(const Finding& finding) {
   const live::FirstNonfinite& first = *finding.first;
   std::string text =
@@ -189,6 +194,7 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (!summary.complete) return kExitInconclusive;
   if (summary.sessions.empty()) return kExitNoMatch;
   if (summary.LostSnapshots() > 0 || summary.LeftOut() > 0) return kExitInconclusive;
+  if (HasNothing(summary)) return kExitInconclusive;
   if (fail_on.compare && summary.not_compared_probes > 0) return kExitInconclusive;
   if (LacksLooks(summary, fail_on) || LacksReplicas(summary, fail_on)) return kExitInconclusive;
   return kExitOk;
@@ -257,6 +263,7 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   } else if (summary.job_exit_code == 0 && code == kExitInconclusive) {
     const std::string_view why =
         !not_seen.empty()                                  ? "of probes were not looked at"
+        : HasNothing(summary)                              ? "never came"
         : summary.LostSnapshots() > 0 || !summary.complete ? "are missing"
         : summary.LeftOut() > 0 ? "were left out: a probe was turned off (cgdebug-cli set), or "
                                   "a trigger had stopped its ring"
@@ -312,6 +319,9 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
     commands.push_back(had_none ? watch_all : "cgdebug-cli doctor");
   } else if (commands.empty() && !summary.NotSeen().empty()) {
     commands.push_back("cgdebug-cli check " + ShellWord(summary.sessions.front().key));
+  } else if (commands.empty() && summary.job_exit_code != 0) {
+    commands.push_back("cgdebug-cli where " + ShellWord(summary.sessions.front().key));
+    if (!log_ops.empty()) commands.push_back(log_ops);
   } else if (commands.empty()) {
     commands.push_back("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key));
   }

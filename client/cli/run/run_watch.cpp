@@ -165,8 +165,17 @@ void RunWatch::Hold(const live::Event& event) {
 // Requires: mutex_, or that the threads have ended. Stops at the first that came later.
 void RunWatch::PrintHeld(Clock::time_point arrived_before) {
   while (!held_.empty() && held_.front().arrived < arrived_before) {
-    printer_->Print(held_.front().event);
+    const live::Event& event = held_.front().event;
+    if (!options_.stream) PrintBehind(&event);
+    if (options_.stream || lines_.Shows(event)) printer_->Print(event);
     held_.pop_front();
+  }
+  if (held_.empty()) PrintBehind(nullptr);
+}
+
+void RunWatch::PrintBehind(const live::Event* next) {
+  for (const FindingLines::Behind& behind : lines_.TakeBehind(next)) {
+    printer_->PrintBehind(behind.last.tensor, behind.count);
   }
 }
 

@@ -47,7 +47,7 @@ class RunWatch {
   // Prints what is held back, clears the status line, ends the threads.
   void Stop();
   // Findings that were too many to show. After Stop().
-  std::size_t left_out() const { return findings_.left_out(); }
+  std::size_t left_out() const { return lines_.left_out(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -63,6 +63,7 @@ class RunWatch {
   Result<std::vector<live::Session>> SessionsOf(client::Client* client) const;
   void Hold(const live::Event& event);
   void PrintHeld(Clock::time_point arrived_before);
+  void PrintBehind(const live::Event* next);
   void Tick();
   void ShowStatus(Clock::time_point now);
 
@@ -74,6 +75,7 @@ class RunWatch {
   client::Client status_;             // of the ticking thread
   std::map<std::string, bool> ours_;  // by session key
   FindingFilter findings_;
+  FindingLines lines_;
   StatusLine line_;
   std::uint64_t last_replays_ = 0;
   Clock::time_point last_status_ = Clock::now();

@@ -269,6 +269,12 @@ void EventPrinter::Print(const live::Event& event) {
   WriteText(out_, line);
 }
 
+void EventPrinter::PrintBehind(const source::Tensor& last, std::size_t count) {
+  const std::string text = fmt::format("and {} more behind them, the last {}", FormatGrouped(count),
+                                       ProbeText(last.slot.probe, last.slot.invocation));
+  WriteText(out_, Where(last) + options_.style.Dim(text) + "\n");
+}
+
 std::string EventPrinter::Summary() const {
   std::uint64_t rows = 0;
   for (const auto& [page, count] : totals_.rows) rows += count;

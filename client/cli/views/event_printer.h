@@ -38,6 +38,8 @@ class EventPrinter {
   EventPrinter(EventPrinterOptions options, std::FILE* out) : options_(options), out_(out) {}
 
   void Print(const live::Event& event);
+  // `count` findings that have no line; the last of them is `last`.
+  void PrintBehind(const source::Tensor& last, std::size_t count);
 
   // Announces a session whose events may come, so that even the first line has its prefix.
   void See(const std::string& session, int rank, const std::string& label);

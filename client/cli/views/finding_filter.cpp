@@ -2,22 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace cgdebug::cli {
 namespace {
 
-constexpr std::size_t kMaxFindings = 100;
+constexpr std::size_t kMaxLines = 100;
+constexpr std::size_t kMaxLinesOfReplay = 3;
+
+std::string ReplayOf(const source::Tensor& tensor) {
+  return fmt::format("{} {}", tensor.slot.graph_id, tensor.snapshot.key.replay);
+}
 
 }  // namespace
-
-bool FindingFilter::IsFirst(const std::string& key) {
-  if (seen_.contains(key)) return false;
-  if (seen_.size() >= kMaxFindings) {
-    ++left_out_;
-    return false;
-  }
-  seen_.insert(key);
-  return true;
-}
 
 bool FindingFilter::Wants(const live::Event& event) {
   const source::Tensor& tensor = event.tensor;
@@ -48,6 +45,41 @@ bool FindingFilter::Wants(const live::Event& event) {
       break;
   }
   return false;
+}
+
+bool FindingLines::Shows(const live::Event& event) {
+  using enum live::EventKind;
+  // These are few, or what the user asked for.
+  if (event.kind == kPrint || event.kind == kUnequal || event.kind == kFrozen) return true;
+  if (event.kind == kSnapshot) {
+    Replay& newest = newest_[event.tensor.session_key];
+    if (std::string name = ReplayOf(event.tensor); newest.name != name) {
+      newest = {.name = std::move(name)};
+    }
+    if (newest.shown == kMaxLinesOfReplay) {
+      newest.behind.last = event;
+      ++newest.behind.count;
+      return false;
+    }
+    if (lines_ < kMaxLines) ++newest.shown;
+  }
+  if (lines_ == kMaxLines) {
+    ++left_out_;
+    return false;
+  }
+  ++lines_;
+  return true;
+}
+
+std::vector<FindingLines::Behind> FindingLines::TakeBehind(const live::Event* next) {
+  std::vector<Behind> taken;
+  for (auto& [session, newest] : newest_) {
+    if (newest.behind.count == 0) continue;
+    const bool goes_on = next != nullptr && (next->tensor.session_key != session ||
+                                             ReplayOf(next->tensor) == newest.name);
+    if (!goes_on) taken.push_back(std::exchange(newest.behind, {}));
+  }
+  return taken;
 }
 
 }  // namespace cgdebug::cli

@@ -8,6 +8,7 @@
 
 #include "client/cli/views/fold.h"
 #include "client/cli/views/json.h"
+#include "client/cli/views/session_text.h"
 #include "client/cli/views/snapshot_text.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/base/realtime.h"
@@ -42,10 +43,9 @@ std::string FirstText(const live::Session& session, const Style& style) {
   return text.empty() ? "-" : style.Red(text);
 }
 
-std::string StateText(const live::Session& session, const Style& style) {
-  if (session.state == live::SessionState::kAlive) return "alive";
-  const std::string text = fmt::format("{} {} ago", NameOf(session.state),
-                                       FormatDuration(live::SecondsSince(session.ended_ns)));
+std::string ColoredState(const live::Session& session, const Style& style) {
+  const std::string text = StateText(session);
+  if (text == NameOf(live::SessionState::kAlive)) return text;
   return session.state == live::SessionState::kDied ? style.Red(text) : style.Yellow(text);
 }
 
@@ -125,14 +125,14 @@ TextTable SessionTable(const std::vector<const TopSession*>& sessions, bool is_n
     if (lost > 0) lost_text = style.Yellow(lost_text);
     if (is_narrow) {
       table.Add({session.rank < 0 ? job : fmt::format("{} {}", rank, job),
-                 StateText(session, style), replays, lost_text, FirstText(session, style)});
+                 ColoredState(session, style), replays, lost_text, FirstText(session, style)});
       continue;
     }
     const std::string bytes =
         one->rates
             ? numerics::FormatBytes(static_cast<std::uint64_t>(std::llround(one->rates->bytes)))
             : "-";
-    table.Add({job, rank, StateText(session, style), replays, lost_text,
+    table.Add({job, rank, ColoredState(session, style), replays, lost_text,
                fmt::format("{:>7}", FormatGrouped(session.replay)), fmt::format("{:>8}", bytes),
                session.step < 0 ? "-" : FormatGrouped(static_cast<std::uint64_t>(session.step)),
                std::to_string(session.probes), FirstText(session, style)});
@@ -222,8 +222,8 @@ TextTable ProbeTable(const TopModel& model, const std::vector<const TopProbe*>& 
   return table;
 }
 
-// Appends the title and `rows` lines of a table. Its last line names the columns that had no room;
-// it is left out, because it would take the place of a row.
+// Appends the title and `rows` lines of a table. Its last line names the columns that had no
+// room; it is left out, because it would take the place of a row.
 void Append(const std::string& text, std::size_t rows, std::vector<std::string>* lines) {
   std::size_t begin = 0;
   for (std::size_t row = 0; row <= rows && begin < text.size(); ++row) {
