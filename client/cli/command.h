@@ -15,6 +15,10 @@ namespace cgdebug::cli {
 
 using RunFunction = std::function<int(Context&)>;
 
+// What a command writes: lines that follow something, a long text that is complete at once, or a
+// file. A text goes through a pager; while a text or a file is made, a line says how far it is.
+enum class Output { kLines, kText, kFile };
+
 struct Command {
   std::string_view name;
   std::string_view group;  // its heading in the help
@@ -22,6 +26,7 @@ struct Command {
   std::string_view examples;  // what its help begins with; empty = not shown in help
   // Declares the command's options on `app`; returns what runs it after they were parsed.
   RunFunction (*add)(CLI::App& app);
+  Output output = Output::kLines;
 };
 
 // Every command, in the order of the help.

@@ -6,6 +6,8 @@
 #include <exception>
 #include <regex>
 
+#include "client/cli/pager.h"
+#include "client/cli/progress.h"
 #include "daemon/core/base/suggest.h"
 
 namespace cgdebug::cli {
@@ -81,6 +83,8 @@ void AddGlobals(CLI::App& app, GlobalOptions& options) {
       ->group(group);
   app.add_flag("--no-color", options.no_color, "same as --color never")->group(group);
   app.add_flag("--no-spawn", options.no_spawn, "do not start a daemon")->group(group);
+  app.add_flag("--no-pager", options.no_pager, "do not show long output in PAGER (less)")
+      ->group(group);
   app.add_flag("-q,--quiet", options.quiet, "no hints, notes and summaries")->group(group);
 }
 
@@ -150,7 +154,7 @@ CommandLine::CommandLine(Context& context)
     CLI::App* sub = app_.add_subcommand(std::string(command.name), std::string(command.summary));
     sub->footer(std::string(command.examples));
     sub->group(command.examples.empty() ? "" : std::string(command.group));
-    entries_.push_back({sub, command.add(*sub)});
+    entries_.push_back({sub, command.add(*sub), command.output});
   }
   app_.allow_extras();  // set after the commands, which would inherit it; Run() checks extras
   context.app = &app_;
@@ -242,7 +246,12 @@ int CommandLine::Run(int argc, const char* const* argv) {
     const Result<void> resolved = context_.Resolve();
     if (!resolved.ok()) return context_.Fail(kExitTrouble, resolved.error().message);
     for (const Entry& entry : entries_) {
-      if (entry.app->parsed()) return entry.run(context_);
+      if (!entry.app->parsed()) continue;
+      const bool is_text = entry.output == Output::kText;
+      const Pager pager(is_text && !context_.options.no_pager);
+      const Progress progress(is_text || entry.output == Output::kFile,
+                              fmt::format("{}", fmt::join(context_.words, " ")));
+      return entry.run(context_);
     }
     Context::Print(app_.help());
     return kExitTrouble;

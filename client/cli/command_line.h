@@ -26,6 +26,7 @@ class CommandLine {
   struct Entry {
     CLI::App* app;
     RunFunction run;
+    Output output;
   };
   int Explain(const CLI::ParseError& error);
   std::vector<std::string> VerbNames() const;

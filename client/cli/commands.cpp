@@ -18,17 +18,17 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli check runs/a.cgrec\n"
      "  cgdebug-cli check                           the newest live job\n"
      "  cgdebug-cli check runs/a.cgrec 'blk3.*' --replays 1200..1210\n",
-     AddCheck},
+     AddCheck, Output::kText},
     {"diff", kFirst, "What differs between two sources, and where it begins",
      "  cgdebug-cli diff --first eager.cgrec graph.cgrec\n"
      "  cgdebug-cli diff a.cgrec b.cgrec 'blk3.*' --replays 100..200\n"
      "  cgdebug-cli diff --bitwise --stat before.safetensors after.safetensors\n",
-     AddDiff},
+     AddDiff, Output::kText},
     {"report", kFirst, "Writes one HTML file with pictures of a source, or of two side by side",
      "  cgdebug-cli report runs/a.cgrec\n"
      "  cgdebug-cli report eager.cgrec graph.cgrec -o difference.html\n"
      "  cgdebug-cli report live 'blk3.*' -f\n",
-     AddReport},
+     AddReport, Output::kFile},
     {"top", kFirst, "A screen that follows jobs, ranks and the probes that change most",
      "  cgdebug-cli top\n"
      "  cgdebug-cli top 'blk3.*' --sort abs_max\n"
@@ -38,7 +38,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli where\n"
      "  cgdebug-cli where train-4711 --json\n"
      "  cgdebug-cli where runs/last.cgrec           where each rank stood at its end\n",
-     AddWhere},
+     AddWhere, Output::kText},
     {"doctor", kFirst, "Checks this machine; says what to fix and how",
      "  cgdebug-cli doctor\n"
      "  cgdebug-cli doctor --json\n",
@@ -46,7 +46,7 @@ constexpr Command kCommands[] = {
     {"ps", kJobs, "Jobs with probes: alive, and with -a dead but readable",
      "  cgdebug-cli ps\n"
      "  cgdebug-cli ps -a --json\n",
-     AddPs},
+     AddPs, Output::kText},
     {"status", kJobs, "Health of the daemon, the rings and every rank",
      "  cgdebug-cli status\n"
      "  cgdebug-cli status train-4711\n",
@@ -55,12 +55,12 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli probes\n"
      "  cgdebug-cli probes 'blk*.attn' '!blk3.*'\n"
      "  cgdebug-cli probes --sort bytes\n",
-     AddProbes},
+     AddProbes, Output::kText},
     {"graphs", kJobs, "The CUDA graphs of a job: captures, nodes, replays",
      "  cgdebug-cli graphs\n"
      "  cgdebug-cli graphs train-4711 -a\n"
      "  cgdebug-cli graphs --only unreplayed\n",
-     AddGraphs},
+     AddGraphs, Output::kText},
     {"tail", kJobs, "One line per snapshot, as they come",
      "  cgdebug-cli tail -f 'blk3.*'\n"
      "  cgdebug-cli tail -f --only nan\n"
@@ -90,52 +90,52 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli info runs/a.cgrec\n"
      "  cgdebug-cli info runs/ --ranks 0,1 'blk3.*'\n"
      "  cgdebug-cli info model.safetensors\n",
-     AddInfo},
+     AddInfo, Output::kText},
     {"stats", kFind, "Statistics of every probe over the replays of a source",
      "  cgdebug-cli stats runs/a.cgrec\n"
      "  cgdebug-cli stats runs/a.cgrec --sort abs_max\n"
      "  cgdebug-cli stats runs/a.cgrec --nonfinite\n"
      "  cgdebug-cli stats runs/a.cgrec 'blk3.*' --replays 1200.. --json\n",
-     AddStats},
+     AddStats, Output::kText},
     {"ops", kFind, "What every op of a replay wrote, and the first op that differs",
      "  cgdebug-cli ops\n"
      "  cgdebug-cli ops train-4711@1204 --only nan\n"
      "  cgdebug-cli ops diff eager.cgrec train-4711@g:bs=8\n",
-     AddOps},
+     AddOps, Output::kText},
     {"ranks", kFind, "The ranks of a job side by side, and the first whose replica differs",
      "  cgdebug-cli ranks                           the newest live job\n"
      "  cgdebug-cli ranks runs/ --replicated 'param/*'\n"
      "  cgdebug-cli ranks --follow /shared/runs/    while every node records into it\n",
-     AddRanks},
+     AddRanks, Output::kText},
     {"query", kFind, "Read-only SQL over the snapshots of a source",
      "  cgdebug-cli query runs/a.cgrec 'SELECT * FROM v_first_nonfinite'\n"
      "  cgdebug-cli query --examples\n"
      "  cgdebug-cli query --schema\n",
-     AddQuery},
+     AddQuery, Output::kText},
     {"export", kFiles, "Writes a recording in another format",
      "  cgdebug-cli export runs/a.cgrec --to safetensors -o out/        one file per replay\n"
      "  cgdebug-cli export runs/a.cgrec --to csv -o stats.csv\n"
      "  cgdebug-cli export runs/a.cgrec --to perfetto -o trace.json\n"
      "  cgdebug-cli export runs/a.cgrec --to perfetto --trace torch.json -o both.json\n",
-     AddExport},
+     AddExport, Output::kFile},
     {"verify", kFiles, "Checks every byte of a recording against its checksums",
      "  cgdebug-cli verify runs/a.cgrec\n"
      "  cgdebug-cli verify --json runs/\n",
-     AddVerify},
+     AddVerify, Output::kText},
     {"repair", kFiles, "Writes what can be read of a damaged recording into a new one",
      "  cgdebug-cli repair runs/a.cgrec                  writes runs/a.repaired.cgrec\n"
      "  cgdebug-cli repair runs/a.cgrec --dry-run\n",
-     AddRepair},
+     AddRepair, Output::kFile},
     {"merge", kFiles, "Makes one recording of several",
-     "  cgdebug-cli merge runs/r0.cgrec runs/r1.cgrec -o all.cgrec\n", AddMerge},
+     "  cgdebug-cli merge runs/r0.cgrec runs/r1.cgrec -o all.cgrec\n", AddMerge, Output::kFile},
     {"extract", kFiles, "Writes some probes and replays into a new recording",
      "  cgdebug-cli extract runs/a.cgrec --probes 'blk3.*' --replays 1200..1210 -o small.cgrec\n",
-     AddExtract},
+     AddExtract, Output::kFile},
     {"upload", kFiles, "Copies recordings behind a URL, also while they are written",
      "  cgdebug-cli upload runs/a.cgrec s3://bucket/runs/a.cgrec\n"
      "  cgdebug-cli upload runs/ s3://bucket/runs --follow\n"
      "  cgdebug-cli check s3://bucket/runs\n",
-     AddUpload},
+     AddUpload, Output::kFile},
     {"rm", kFiles, "Removes recordings, and nothing else",
      "  cgdebug-cli rm --dry-run runs/a.cgrec    says what would be removed\n"
      "  cgdebug-cli rm -f runs/a.cgrec\n",
@@ -154,7 +154,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli help daemon start\n"
      "  cgdebug-cli help variables\n"
      "  cgdebug-cli help --man | man -l -\n",
-     AddHelp},
+     AddHelp, Output::kText},
     {"completion", kSetup, "Prints a completion script for a shell",
      "  source <(cgdebug-cli completion bash)\n"
      "  cgdebug-cli completion zsh > ~/.zfunc/_cgdebug-cli\n"

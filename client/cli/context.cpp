@@ -6,6 +6,8 @@
 #include <cstdio>
 
 #include "client/cli/interrupt.h"
+#include "client/cli/pager.h"
+#include "client/cli/progress.h"
 #include "client/live/status.h"
 
 namespace cgdebug::cli {
@@ -60,6 +62,7 @@ int Context::ConnectWith(const client::ConnectOptions& connect) {
 }
 
 void Context::Say(std::string_view message) const {
+  Progress::End();
   const std::string line = fmt::format("{} {}\n", err.Bold("cgdebug:"), message);
   std::fflush(stdout);
   WriteText(stderr, line);
@@ -71,12 +74,17 @@ void Context::Hint(std::string_view command) const {
 
 void Context::Note(std::string_view line) const {
   if (options.quiet) return;
+  Progress::End();
   const std::string text = err.Dim(line) + "\n";
   std::fflush(stdout);
   WriteText(stderr, text);
 }
 
-void Context::Print(std::string_view text) { WriteText(stdout, text); }
+void Context::Print(std::string_view text) {
+  Progress::End();
+  Pager::BeforeText();
+  WriteText(stdout, text);
+}
 
 void Context::PrintJson(const Json& json) { Print(Dump(json, /*indented=*/true) + "\n"); }
 

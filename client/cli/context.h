@@ -31,6 +31,7 @@ struct GlobalOptions {
   bool plain = false;
   bool no_spawn = false;
   bool quiet = false;
+  bool no_pager = false;
 };
 
 // Thread: the main thread, except for client().Stop().

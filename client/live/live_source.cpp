@@ -121,6 +121,7 @@ class LiveSource : public source::Source {
   }
 
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
+    source::CountSnapshotRead();
     auto known = live_[slot].snapshots.find(key.id);
     if (known == live_[slot].snapshots.end()) {
       const Result<std::vector<Key>> keys = Keys(slot);

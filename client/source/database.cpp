@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
 
+#include "daemon/core/base/suggest.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/catalogue.h"
 #include "daemon/core/recording/catalogue_schema.h"
@@ -233,12 +235,38 @@ Result<Database> MakeDatabase(Source& source) {
   return FillDatabase(source);
 }
 
+namespace {
+
+std::string WithCloseNames(sqlite3* database, std::string message) {
+  const bool is_table = message.starts_with("no such table: ");
+  if (!is_table && !message.starts_with("no such column: ")) return message;
+  const Result<QueryResult> tables =
+      Query(database, "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')", {});
+  std::vector<std::string> names;
+  for (std::size_t i = 0; tables.ok() && i < tables->rows.size(); ++i) {
+    const auto* table = std::get_if<std::string>(&tables->rows[i].front().value);
+    if (table == nullptr) continue;
+    if (is_table) {
+      names.push_back(*table);
+    } else if (const auto none = Query(database, "SELECT * FROM " + *table + " LIMIT 0", {});
+               none.ok()) {
+      names.insert(names.end(), none->columns.begin(), none->columns.end());
+    }
+  }
+  std::ranges::sort(names);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  const std::size_t name = message.find_last_of(" .");
+  return message + DidYouMean(std::string_view(message).substr(name + 1), names);
+}
+
+}  // namespace
+
 Result<QueryResult> Query(sqlite3* database, const std::string& sql,
                           std::span<const Value> parameters) {
   sqlite3_stmt* prepared = nullptr;
   const char* rest = nullptr;
   if (sqlite3_prepare_v2(database, sql.c_str(), -1, &prepared, &rest) != SQLITE_OK) {
-    return Error{sqlite3_errmsg(database)};
+    return Error{WithCloseNames(database, sqlite3_errmsg(database))};
   }
   const PreparedQuery statement(prepared);
   if (!statement) return Error{"there is no SQL statement in it"};

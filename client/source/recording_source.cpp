@@ -142,6 +142,7 @@ class RecordingSource : public Source {
   }
 
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
+    CountSnapshotRead();
     const Result<SnapshotRef> ref = RefOf(slot, key);
     if (!ref.ok()) return ref.error();
     const Result<recording::Snapshot> read = reader_->Read(*ref);

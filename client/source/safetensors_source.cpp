@@ -112,6 +112,7 @@ class SafetensorsSource : public Source {
   const std::vector<Slot>& slots() const override { return slots_; }
   Result<std::vector<Key>> Keys(std::size_t slot) override { return keys_[slot]; }
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
+    CountSnapshotRead();
     const auto [file, tensor] = places_[key.id];
     return Snapshot{.slot = slot,
                     .key = key,

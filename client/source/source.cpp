@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <map>
 
@@ -140,6 +141,13 @@ std::string ReplayText(std::uint64_t replay, std::uint32_t iteration, bool in_bo
 }
 
 // For a source without counters: it holds everything except its gaps.
+namespace {
+std::atomic<std::uint64_t> snapshots_read{0};
+}  // namespace
+
+std::uint64_t SnapshotsRead() { return snapshots_read.load(std::memory_order_relaxed); }
+void CountSnapshotRead() { snapshots_read.fetch_add(1, std::memory_order_relaxed); }
+
 Result<recording::Account> Source::AccountOf(std::size_t slot) {
   const Result<std::vector<Key>> keys = Keys(slot);
   if (!keys.ok()) return keys.error();

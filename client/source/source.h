@@ -194,6 +194,11 @@ class Source {
   virtual std::vector<const recording::RecordingReader*> Recordings() const { return {}; }
 };
 
+// How many snapshots this process has got from its sources: what a command shows while it works.
+// Thread: any.
+std::uint64_t SnapshotsRead();
+void CountSnapshotRead();
+
 // A distributed run of which a source lacks ranks.
 struct AbsentRanks {
   std::string run;  // empty if the source has one run alone

@@ -136,3 +136,13 @@ class Columns:
             else:
                 columns[name] = pyarrow.array(self.arrays[name])
         return pyarrow.table(columns)
+
+
+def frame_of(columns: Columns):
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(
+            "to_pandas needs pandas: pip install pandas. Without it: r.table()"
+        ) from error
+    return pandas.DataFrame(columns.frame())

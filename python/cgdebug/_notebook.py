@@ -18,6 +18,7 @@ if typing.TYPE_CHECKING:
 MOST_ROWS = 30
 MOST_BARS = 40
 _BARS = "▁▂▃▄▅▆▇█"
+_MOST_IN_LEGEND = 12
 _LOG_FROM = 100.0  # a scale is logarithmic from this ratio of largest and smallest on
 
 
@@ -131,6 +132,26 @@ def _axes(ax):
     except ImportError as error:
         raise ImportError("plot() needs matplotlib: pip install matplotlib") from error
     return pyplot.subplots(figsize=(8, 3), layout="constrained")[1]
+
+
+def plot_recording(selected: list[Series], stat: str, ax):
+    if not selected:
+        raise ValueError("plot: no probe is selected. The names: recording.probes")
+    ax = _axes(ax)
+    has_negative = False
+    for series in selected:
+        values = series.stat(stat)
+        has_negative = has_negative or bool((values < 0).any())
+        ax.plot(series.replays, values, marker="." if len(values) <= 60 else "", label=series.label)
+        bad = series.stat("nonfinite") > 0
+        for replay in numpy.asarray(series.replays)[bad]:
+            ax.axvspan(replay - 0.5, replay + 0.5, color="crimson", alpha=0.25, linewidth=0)
+    ax.set_yscale("symlog" if has_negative else "log")
+    ax.set_title(f"{stat} of {len(selected)} probe{'s' if len(selected) > 1 else ''}")
+    ax.set_xlabel("replay")
+    if len(selected) <= _MOST_IN_LEGEND:
+        ax.legend()
+    return ax
 
 
 def plot_series(series: Series, stats: typing.Sequence[str], ax):

@@ -8,7 +8,7 @@ import functools
 import operator
 import typing
 
-from ._columns import STATS, Columns
+from ._columns import STATS, Columns, frame_of
 from ._dtypes import table
 from .sharding import TensorShard
 from .snapshot import Stats, TensorSnapshot, part_of
@@ -167,6 +167,10 @@ class Series:
         from . import _notebook
 
         return _notebook.of_series(self)
+
+    def to_pandas(self):
+        """One row per snapshot, as `Recording.to_pandas`. Needs pandas."""
+        return frame_of(self._columns())
 
     def plot(self, *stats: str, ax=None):
         """Draws statistics over the replays, "abs_max" and "std" if none is named, with the replays

@@ -19,7 +19,7 @@ import typing
 
 from . import _remote
 from ._answers import is_op_gap
-from ._columns import Columns
+from ._columns import Columns, frame_of
 from ._remote import Fetched
 from ._replays import MAX_REPLAY, replay_range
 from ._reports import Check, Diff, Row, rows_of
@@ -250,6 +250,12 @@ class Recording:
         return assemble(parts)
 
     def __getitem__(self, name: str) -> Series:
+        if not isinstance(name, str):
+            names = name if isinstance(name, tuple) else ("layers.0.*",)
+            raise TypeError(
+                f"recording[{name!r}]: give the name of one probe; several: "
+                f"recording.select({', '.join(map(repr, names))})"
+            )
         return self.probe(name)
 
     def __contains__(self, name: object) -> bool:
@@ -378,13 +384,14 @@ class Recording:
     def to_pandas(self, *probes: str):
         """One row per snapshot: names, replay, step, time, every statistic and the hashes. Needs
         pandas."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError(
-                "to_pandas needs pandas: pip install pandas. Without it: r.table()"
-            ) from error
-        return pandas.DataFrame(self._columns(*probes).frame())
+        return frame_of(self._columns(*probes))
+
+    def plot(self, *probes: str, stat: str = "abs_max", ax=None):
+        """Draws one statistic of the probes that the patterns select, of all if none is given, over
+        the replays. Returns matplotlib's axes: `ax`, or new ones. Needs matplotlib."""
+        from . import _notebook
+
+        return _notebook.plot_recording(self.select(*probes or ("*",)), stat, ax)
 
     def table(self, *probes: str) -> dict[str, list]:
         """The columns of `to_pandas` as lists."""

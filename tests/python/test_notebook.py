@@ -60,6 +60,14 @@ def test_plots_mark_what_is_not_finite(recording):
     assert ax.images[0].get_array().mask.sum() == 2
 
 
+def test_a_recording_draws_one_statistic_of_what_is_selected(recording):
+    pytest.importorskip("matplotlib").use("Agg")
+    axes = recording.plot(stat="max")
+    assert len(axes.get_lines()) == len(recording.series)
+    with pytest.raises(ValueError, match="recording.probes"):
+        recording.plot("no-such-*")
+
+
 def test_a_notebook_and_a_plot_tell_of_what_was_lost_or_cannot_be_read(tmp_path):
     pytest.importorskip("matplotlib").use("agg")
     path = write_recording(

@@ -271,6 +271,24 @@ def test_a_table_has_a_row_per_snapshot(path):
     assert frame.groupby("probe")["count"].sum()["y"] == 10
 
 
+def test_a_series_alone_goes_to_pandas_too(path):
+    recording = cgdebug.open(path)
+    assert recording["y"].to_pandas().equals(recording.to_pandas("y"))
+
+
+def test_two_names_in_brackets_lead_to_select(path):
+    with pytest.raises(TypeError, match=r"several: recording.select\('y', 'z'\)"):
+        cgdebug.open(path)["y", "z"]
+
+
+def test_sql_names_what_is_close_to_a_name_that_it_does_not_know(path):
+    recording = cgdebug.open(path)
+    with pytest.raises(ValueError, match=r"no such column: absmax.* Close: 'abs_max'"):
+        recording.sql("SELECT absmax FROM v_snapshots")
+    with pytest.raises(ValueError, match=r"no such table: v_snapshot\b.* Close: 'v_snapshots'"):
+        recording.sql("SELECT 1 FROM v_snapshot")
+
+
 def test_sql_answers_and_changes_nothing(path):
     r = cgdebug.open(path)
     assert r.sql("SELECT replay, abs_max FROM v_snapshots WHERE probe = ? AND replay > 3", "y") == [

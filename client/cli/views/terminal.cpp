@@ -30,6 +30,7 @@ std::size_t EscapeBytes(std::string_view text) {
 bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
 TextForm text_form;
+std::size_t paged_columns = 0;
 
 std::string LocalTime(std::int64_t realtime_ns, const char* format) {
   const std::time_t seconds = static_cast<std::time_t>(realtime_ns / 1'000'000'000);
@@ -123,7 +124,11 @@ std::string ShellWord(std::string_view text) {
   return word + "'";
 }
 
+void SetTerminalColumns(std::size_t columns) { paged_columns = columns; }
+
 std::size_t TerminalColumns(int fd) {
+  const bool is_output = fd == STDOUT_FILENO || fd == STDERR_FILENO;
+  if (is_output && paged_columns > 0) return paged_columns;
   winsize size{};
   if (::isatty(fd) != 1 || ::ioctl(fd, TIOCGWINSZ, &size) != 0) return 0;
   return size.ws_col;

@@ -51,6 +51,8 @@ std::string ShellWord(std::string_view text);
 
 // The width of the terminal behind `fd`; 0 if it is not a terminal.
 std::size_t TerminalColumns(int fd);
+// From now on stdout and stderr have this width, whatever is behind them: a pager on a terminal.
+void SetTerminalColumns(std::size_t columns);
 
 // numerics::IsAscii() of this process's environment.
 bool LocaleIsAscii();

@@ -1,0 +1,75 @@
+#include "client/cli/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "client/cli/views/terminal.h"
+#include "client/source/source.h"
+#include "daemon/core/base/duration.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kSilence{1000}, kPeriod{250};
+
+Progress* current = nullptr;
+
+// A terminal that is gone loses the line, and nothing else.
+void Write(const std::string& text) {
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+}  // namespace
+
+Progress::Progress(bool is_wanted, std::string what) : what_(std::move(what)) {
+  current = this;
+  const char* terminal = std::getenv("TERM");
+  const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
+  if (is_wanted && !is_dumb && ::isatty(STDERR_FILENO) == 1) {
+    thread_ = std::thread([this] { Show(); });
+  }
+}
+
+Progress::~Progress() {
+  Stop();
+  current = nullptr;
+}
+
+void Progress::End() {
+  if (current != nullptr) current->Stop();
+}
+
+void Progress::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void Progress::Show() {
+  const Clock::time_point start = Clock::now();
+  std::unique_lock lock(mutex_);
+  bool is_shown = false;
+  while (!changed_.wait_for(lock, is_shown ? kPeriod : kSilence, [this] { return is_over_; })) {
+    is_shown = true;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    std::string text = fmt::format("{}: {}", what_, FormatDuration(seconds));
+    if (const std::uint64_t read = source::SnapshotsRead(); read > 0) {
+      text += fmt::format(", {} snapshots read", FormatGrouped(read));
+    }
+    const std::size_t columns = TerminalColumns(STDERR_FILENO);
+    Write("\r\x1b[2K\x1b[2m" + CutToColumns(Printable(text), columns) + "\x1b[0m\r");
+  }
+  if (is_shown) Write("\x1b[2K");
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,38 @@
+// progress.h: the line that a command shows while it works.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace cgdebug::cli {
+
+// From its second second on, a command that has written nothing yet says on the terminal what it
+// does, how long it has done so and how many snapshots it has read. Without a terminal behind
+// stderr, or with a dumb one, it says nothing.
+//
+// Thread: the main thread; one at a time.
+class Progress {
+ public:
+  // `what`: what was typed.
+  Progress(bool is_wanted, std::string what);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Takes the line away, for good. Whoever writes to the terminal calls it first.
+  static void End();
+
+ private:
+  void Show();
+  void Stop();
+
+  const std::string what_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,118 @@
+"""Long output goes through a pager on a terminal, and nowhere else."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import pty
+import shutil
+import struct
+import subprocess
+import termios
+
+import pytest
+from conftest import find_program
+
+DATA = pathlib.Path(__file__).parent.parent / "data"
+MARK = "sed s/^/|/"
+
+
+class OnTerminal:
+    """A command with a terminal of its own as stdin, stdout and stderr."""
+
+    def __init__(self, *words, rows=24, columns=60, **environment):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        plain = {key: value for key, value in os.environ.items() if key not in ("LESS", "PAGER")}
+        self.process = subprocess.Popen(
+            [find_program("cgdebug-cli"), *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env={**plain, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment},
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def reads(self, until=None):
+        with contextlib.suppress(OSError):  # EIO: everybody has closed the terminal
+            while until is None or until not in self.shown:
+                self.shown += os.read(self.master, 65536).decode()
+        return self.shown
+
+    def ends(self):
+        self.reads()
+        os.close(self.master)
+        return self.process.wait(timeout=60)
+
+
+def test_text_on_a_terminal_goes_through_the_pager:
+    one = OnTerminal("help", "run", PAGER=MARK)
+    assert one.ends() == 0
+    lines = one.shown.replace("\r", "").splitlines()
+    assert len(lines) > 10
+    assert all(line.startswith("|") for line in lines)
+    assert max(map(len, lines)) <= 1 + 60, "the terminal's width"
+
+
+def test_notes_keep_their_place_in_it_and_the_exit_code_is_the_commands:
+    words = ["check", str(DATA / "statistics.cgrec")]
+    plain = subprocess.run([find_program("cgdebug-cli"), *words], capture_output=True)
+    one = OnTerminal(*words, PAGER=MARK)
+    assert one.ends() == plain.returncode
+    assert all(line.startswith("|") for line in one.shown.replace("\r", "").splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        ((), {"PAGER": ""}),
+        ((), {"PAGER": "cat"}),
+        ((), {"PAGER": "no-such-program"}),
+        ((), {"PAGER": MARK, "TERM": "dumb"}),
+        (("--no-pager",), {"PAGER": MARK}),
+    ],
+)
+def test_without_a_pager_the_text_is_whole(words, environment):
+    one = OnTerminal(*words, "help", "run", **environment)
+    assert one.ends() == 0
+    assert "\n|" not in one.shown
+    assert "Examples:" in one.shown
+
+
+def test_text_into_a_pipe_is_not_paged():
+    shown = subprocess.run(
+        [find_program("cgdebug-cli"), "help", "run"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PAGER": MARK, "TERM": "xterm"},
+    )
+    assert shown.returncode == 0
+    assert not shown.stdout.startswith("|")
+
+
+def test_an_error_without_text_starts_no_pager():
+    one = OnTerminal("check", "no-such.cgrec", PAGER=MARK)
+    assert one.ends() != 0
+    assert one.shown.startswith("cgdebug:")
+
+
+@pytest.mark.skipif(shutil.which("less") is None, reason="no less here")
+def test_less_waits_only_if_the_text_is_longer_than_the_screen():
+    short = OnTerminal("help", "run", rows=500)
+    assert short.ends() == 0
+    long = OnTerminal("help", "run", rows=5)
+    long.reads(until="\r\n:")
+    os.write(long.master, b"q")
+    assert long.ends() in (0, -13), "13: it was closed before it had all"
+
+
+def test_a_command_that_takes_long_says_what_it_does_and_ctrl_c_ends_it():
+    forever = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    one = OnTerminal("query", str(DATA / "statistics.cgrec"), forever, columns=200)
+    shown = one.reads(until="s\x1b[0m")
+    assert "\x1b[2mquery " in shown
+    os.write(one.master, b"\x03")
+    assert one.ends() in (130, -2)
