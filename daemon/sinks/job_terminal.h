@@ -9,9 +9,9 @@
 
 namespace cgdebug::sinks {
 
-// The job's stderr when it is a terminal or a pipe. Never a regular file: the job and the daemon
-// would each write at an offset of their own, over each other. Nor the stderr of a process in
-// another PID namespace, where the pid means another process.
+// The job's stderr: a terminal, a pipe or a file. A file only if both write behind each other: if
+// the job appends to it (`2>> log`, nohup), or its own descriptor can be had, offset and all. Not
+// the stderr of a process in another PID namespace, where the pid means another process.
 //
 // Lifetime: holds the job's stderr open, so the reader of that pipe sees its end only after this
 //           is closed too.

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -298,18 +299,39 @@ def test_print_lines_reach_the_jobs_own_stderr(daemon, job):
     assert "lines of TensorPrint" not in err, "all of them are there"
 
 
-def test_print_lines_that_the_terminal_did_not_get_are_in_the_command_it_names(
-    daemon, job, cli, tmp_path
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_print_lines_and_the_jobs_own_stand_behind_each_other_in_a_file(
+    daemon, job, tmp_path, mode
 ):
+    code = """
+    p = CudaGraphTensorProbe("blk.out", [TensorPrint(max_items=2)], mode="always")
+    for i in range(20):
+        print("job", i, file=sys.stderr, flush=True)
+        p(torch.full((3,), float(i)))
+        p.status(timeout=60)
+    """
+    path = tmp_path / "stderr"
+    path.write_text("before\n")
+    with open(path, mode) as stderr:
+        job(code, stderr=stderr).finish()
+    lines = path.read_text().splitlines()
+    assert (lines[0] == "before") == (mode == "a")
+    assert [line for line in lines if line.startswith("job")] == [f"job {i}" for i in range(20)]
+    printed = [line for line in lines if "blk.out" in line]
+    assert len(printed) == 20 and all(f"@{i + 1}" in one for i, one in enumerate(printed))
+
+
+def test_print_lines_that_the_terminal_did_not_get_are_in_the_command_it_names(daemon, job, cli):
     more = """
     q = CudaGraphTensorProbe("other", [TensorRecord()], mode="always")
     for i in range(50):
         q(torch.ones(1))
     """
-    path = tmp_path / "stderr"
-    with open(path, "w") as stderr:
-        job(PRINTING + more, stderr=stderr).finish()
-    said = path.read_text().splitlines()[-1]
+    ours, theirs = socket.socketpair()  # the daemon writes into no socket
+    with ours, theirs:
+        job(PRINTING + more, stderr=theirs).finish()
+        theirs.close()
+        said = ours.makefile().read().splitlines()[-1]
     assert "3 lines of TensorPrint, 0 of them in this terminal" in said
     command = said.split("type: cgdebug-cli ")[1].split()
     events = [json.loads(line) for line in cli("--json", *command).stdout.splitlines()]

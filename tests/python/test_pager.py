@@ -11,6 +11,7 @@ import subprocess
 import termios
 
 import pytest
+
 from conftest import find_program
 
 DATA = pathlib.Path(__file__).parent.parent / "data"
@@ -48,7 +49,7 @@ class OnTerminal:
         return self.process.wait(timeout=60)
 
 
-def test_text_on_a_terminal_goes_through_the_pager:
+def test_text_on_a_terminal_goes_through_the_pager():
     one = OnTerminal("help", "run", PAGER=MARK)
     assert one.ends() == 0
     lines = one.shown.replace("\r", "").splitlines()
@@ -57,7 +58,7 @@ def test_text_on_a_terminal_goes_through_the_pager:
     assert max(map(len, lines)) <= 1 + 60, "the terminal's width"
 
 
-def test_notes_keep_their_place_in_it_and_the_exit_code_is_the_commands:
+def test_notes_keep_their_place_in_it_and_the_exit_code_is_the_commands():
     words = ["check", str(DATA / "statistics.cgrec")]
     plain = subprocess.run([find_program("cgdebug-cli"), *words], capture_output=True)
     one = OnTerminal(*words, PAGER=MARK)
