@@ -42,7 +42,7 @@ constexpr Command kCommands[] = {
     {"doctor", kFirst, "Checks this machine; says what to fix and how",
      "  cgdebug-cli doctor\n"
      "  cgdebug-cli doctor --json\n",
-     AddDoctor},
+     AddDoctor, Output::kText},
     {"ps", kJobs, "Jobs with probes: alive, and with -a dead but readable",
      "  cgdebug-cli ps\n"
      "  cgdebug-cli ps -a --json\n",

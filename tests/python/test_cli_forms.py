@@ -27,7 +27,8 @@ def on_terminal(daemon, *arguments, columns=80, **environment):
     """What a terminal of so many columns gets of stdout and stderr, as lines without colours."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    env = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environment}
+    terminal = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "PAGER": "cat"}
+    env = {**os.environ, **terminal, **environment}
     env.pop("NO_COLOR", None)
     process = subprocess.Popen(
         [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn", *arguments],

@@ -56,6 +56,28 @@ TEST(DoctorNvidia, ReadsTheVersionOfClosedAndOpenModules) {
   EXPECT_EQ(JudgeNvidia("").level, Level::kWarn);
 }
 
+TEST(DoctorPython, EachLineIsACheck) {
+  const auto checks = JudgePython(
+      "python3",
+      "a warning of torch\n"
+      R"({"name": "torch", "level": "WARN", "text": "not installed", "fix": "pip install torch"})"
+      "\n",
+      false);
+  ASSERT_EQ(checks.size(), 1u);
+  EXPECT_EQ(checks[0].name, "torch");
+  EXPECT_EQ(checks[0].level, Level::kWarn);
+  EXPECT_EQ(checks[0].fix, "pip install torch");
+}
+
+TEST(DoctorPython, OneThatFailsIsNamedWithItsLastLine) {
+  const auto checks = JudgePython("/x/python3", "Traceback\nModuleNotFoundError: cgdebug\n", true);
+  ASSERT_EQ(checks.size(), 1u);
+  EXPECT_EQ(checks[0].level, Level::kWarn);
+  EXPECT_THAT(checks[0].text, HasSubstr("/x/python3"));
+  EXPECT_THAT(checks[0].text, HasSubstr("ModuleNotFoundError: cgdebug"));
+  EXPECT_THAT(JudgePython("p", "", true)[0].text, HasSubstr("no output"));
+}
+
 class DoctorSegmentsTest : public ::testing::Test {
  protected:
   std::string Segment(const std::string& uuid) {

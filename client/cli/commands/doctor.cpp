@@ -36,6 +36,7 @@ std::vector<Check> RunChecks(Context& context) {
                                CheckRemoveIpc(),    CheckNvidia(),  CheckRuntimeDir(context),
                                CheckDaemon(context)};
   for (Check& check : CheckStaleSegments(layout::kShmDirectory)) checks.push_back(std::move(check));
+  for (Check& check : CheckPython()) checks.push_back(std::move(check));
   return checks;
 }
 

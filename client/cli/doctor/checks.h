@@ -37,6 +37,10 @@ Check JudgeRemoveIpc(std::string_view config, bool has_logind, std::uint64_t uid
 // `text`: /proc/driver/nvidia/version, empty when there is none.
 Check JudgeNvidia(std::string_view text);
 
+// `output`: of `program -m cgdebug._doctor`, a JSON object in each line; `failed`: it did not end
+// with 0.
+std::vector<Check> JudgePython(const std::string& program, std::string_view output, bool failed);
+
 // --- the machine ---------------------------------------------------------------------------------
 
 Check CheckShm();
@@ -46,6 +50,9 @@ Check CheckRemoveIpc();
 Check CheckNvidia();
 Check CheckRuntimeDir(Context& context);
 Check CheckDaemon(Context& context);
+// The Python of this program, what it can import, and whether probes work in it. Takes seconds:
+// imports torch.
+std::vector<Check> CheckPython();
 // Control files of dead producers: how many bytes they keep, and whether a daemon reads them.
 std::vector<Check> CheckStaleSegments(const std::string& directory);
 
