@@ -6,6 +6,7 @@
 
 #include "daemon/ingest/ingest_loop.h"
 #include "daemon/log.h"
+#include "daemon/model/text.h"
 #include "daemon/pipeline/fan_out.h"
 #include "daemon/pipeline/payload_pool.h"
 #include "daemon/record/frozen_rings.h"
@@ -39,12 +40,18 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   const auto tell = [](const pipeline::SessionPtr& job, const std::string& text) {
     sinks::JobTerminal(*job).Write("[cgdebug] " + text + ". Type: cgdebug-cli status\n");
   };
+  const auto tell_not_recorded = [&](const pipeline::SessionPtr& job, const std::string& text) {
+    registry.SetNotSeen(job, {.kind = layout::NotSeenKind::kNotRecorded,
+                              .count = 1,
+                              .reason = pipeline::CleanText(text)});
+    tell(job, text);
+  };
   const auto set_lossless = [&](const pipeline::SlotPtr& slot, layout::Lossless lossless,
                                 bool wants_values) {
     controls.Push(
         {{.slot = slot, .control = {}, .lossless = lossless, .wants_values = wants_values}});
   };
-  pipeline::Recorder recorder(options.recording, tell, set_lossless, &reads);
+  pipeline::Recorder recorder(options.recording, tell_not_recorded, set_lossless, &reads);
   sinks::CompareSink compare(&events);
   sinks::PrintSink print(&events);
   sinks::MemorySink memory(&store);

@@ -69,7 +69,7 @@ inline std::string ToText(const NotSeen& not_seen) {
     case NotSeenKind::kCutOff:
       return "the job's shared memory was cut off: what was not read of it is lost";
     case NotSeenKind::kNotRecorded:
-      return "a recording that the job asked for is not written" + why;
+      return "a recording that the job asked for is not whole" + why;
   }
   return count + " of a kind that this version does not know" + why;
 }

@@ -351,6 +351,12 @@ TEST_F(RecordingToDisk, AJobThatCannotBeRecordedIsToldSo) {
   DaemonProcess daemon(dir_);
   job.Write(0, 1);
   EXPECT_TRUE(terminal.WaitFor("[cgdebug] this job is not recorded: ")) << terminal.text();
+  const v1::StatusReply status = daemon.Status();
+  ASSERT_EQ(status.sessions_size(), 1);
+  ASSERT_EQ(status.sessions(0).not_seen_size(), 1);
+  const v1::NotSeen& account = status.sessions(0).not_seen(0);
+  EXPECT_EQ(account.kind(), static_cast<std::uint32_t>(layout::NotSeenKind::kNotRecorded));
+  EXPECT_THAT(account.reason(), testing::HasSubstr("this job is not recorded: cannot make"));
 }
 
 }  // namespace
