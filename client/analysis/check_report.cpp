@@ -409,6 +409,9 @@ Json CheckJson(Source& source, const Check& check) {
                         {"share_of_max", JsonNumber(finding.worst)}});
   }
   return {{"source", source.Describe().path},
+          {"verdict", check.found()      ? "found"
+                      : check.complete() ? "nothing"
+                                         : "inconclusive"},
           {"found", check.found()},
           {"complete", check.complete()},
           {"unseen_kernels", check.unseen_kernels},

@@ -11,6 +11,11 @@
 #include "client/live/status.h"
 
 namespace cgdebug::cli {
+namespace {
+
+bool has_printed = false;  // on stdout
+
+}  // namespace
 
 Result<void> Context::Resolve() {
   Result<RankSet> parsed = RankSet::Parse(options.ranks);
@@ -81,12 +86,17 @@ void Context::Note(std::string_view line) const {
 }
 
 void Context::Print(std::string_view text) {
+  has_printed = true;
   Progress::End();
   Pager::BeforeText();
   WriteText(stdout, text);
 }
 
-void Context::PrintJson(const Json& json) { Print(Dump(json, /*indented=*/true) + "\n"); }
+void Context::PrintJson(const Json& json) {
+  Json document = {{"schema", kJsonSchema}};
+  document.update(json);
+  Print(Dump(document, /*indented=*/true) + "\n");
+}
 
 void Context::PrintTable(const TextTable& table, std::size_t columns) const {
   Print(options.plain ? table.RenderPlain() : table.Render(out, columns));
@@ -98,13 +108,14 @@ void Context::PrintRaw(std::string_view bytes) {
 
 int Context::Fail(ExitCode code, std::string_view message) const {
   Say(PrintableLines(message));
+  if (options.json && !has_printed) PrintJson({{"error", message}, {"exit_code", code}});
   return code;
 }
 
 int Context::FailNoJob(std::string_view message) {
-  Say(PrintableLines(message));
+  const int code = Fail(kExitNoMatch, message);
   NoteSkipped();
-  return kExitNoMatch;
+  return code;
 }
 
 void Context::NoteSkipped() {

@@ -34,6 +34,9 @@ struct GlobalOptions {
   bool no_pager = false;
 };
 
+// Counts up when a key of --json changes its meaning or goes; new keys do not count.
+inline constexpr int kJsonSchema = 1;
+
 // Thread: the main thread, except for client().Stop().
 class Context {
  public:
@@ -76,6 +79,8 @@ class Context {
   void Note(std::string_view line) const;
   // Text: stdout, in the form of the terminal (terminal.h).
   static void Print(std::string_view text);
+  // One document, with the number of its schema. With --json a failure is one as well, unless
+  // something was printed before.
   static void PrintJson(const Json& json);
   // As fields with tabs for --plain, else cut to `columns`; 0: whole.
   void PrintTable(const TextTable& table,

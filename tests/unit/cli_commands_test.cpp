@@ -167,6 +167,18 @@ TEST_F(CommandsTest, CheckNamesTheFirstNonfiniteOfARecording) {
   EXPECT_THAT(nothing.err, HasSubstr("'x'"));
 }
 
+TEST_F(CommandsTest, JsonHasASchemaAndAFailureIsADocumentToo) {
+  const ProcessResult failed = Cli({"ps", "--json"});
+  EXPECT_EQ(failed.code, 4);
+  const json failure = json::parse(failed.out);
+  EXPECT_EQ(failure["schema"], 1);
+  EXPECT_EQ(failure["exit_code"], 4);
+  EXPECT_THAT(failure["error"].get<std::string>(), StartsWith("no daemon is running"));
+  EXPECT_THAT(failed.err, StartsWith("cgdebug: no daemon is running")) << "for people, as ever";
+  Serve();
+  EXPECT_EQ(json::parse(Cli({"ps", "--json"}).out)["schema"], 1);
+}
+
 TEST_F(CommandsTest, AJobOfWhichNothingCameForLongIsStalled) {
   world_.sessions[0].set_moved_ns(RealtimeNs() - 75'000'000'000);
   Serve();

@@ -289,9 +289,18 @@ int RunOps(Context& context, const OpsCommand& command) {
     for (const OpRow& row : log.rows) {
       if (IsShown(row, command.only)) rows.push_back(RowJson(row));
     }
-    Json json = {{"graph", log.graph}, {"graph_id", log.graph_id}, {"session", log.session},
-                 {"rank", log.rank},   {"replay", log.replay},     {"rows", std::move(rows)},
-                 {"lost", log.lost()}, {"missing", log.gaps},      {"other_logs", others}};
+    Json json = {{"verdict", found == kExitFound          ? "found"
+                             : found == kExitInconclusive ? "inconclusive"
+                                                          : "nothing"},
+                 {"graph", log.graph},
+                 {"graph_id", log.graph_id},
+                 {"session", log.session},
+                 {"rank", log.rank},
+                 {"replay", log.replay},
+                 {"rows", std::move(rows)},
+                 {"lost", log.lost()},
+                 {"missing", log.gaps},
+                 {"other_logs", others}};
     json["masks"] = analysis::MasksOf(log);
     json["coverage"] = CoverageJson(log.coverage);
     json["nan_since"] = log.nan_since == 0 ? Json(nullptr) : Json(log.nan_since);

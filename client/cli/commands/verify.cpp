@@ -66,7 +66,10 @@ int RunVerify(Context& context, const std::vector<std::string>& paths) {
     }
   }
   if (context.options.json) {
-    Context::PrintJson({{"recordings", std::move(documents)}});
+    Context::PrintJson({{"verdict", is_damaged ? "found"
+                                    : is_whole ? "nothing"
+                                               : "inconclusive"},
+                        {"recordings", std::move(documents)}});
   }
   if (is_damaged) return kExitFound;
   return is_whole ? kExitOk : kExitInconclusive;
