@@ -69,6 +69,14 @@ _MODULES = (
 __all__ = [name for name in _HOME_OF if name != "open"]
 __all__ += ["__version__", "tensor_debug"]
 
+
+def load_ipython_extension(ipython) -> None:
+    """For %load_ext cgdebug: %%cgdebug in front of a cell logs its ops and shows the first NaN."""
+    from . import _magic
+
+    _magic.load(ipython)
+
+
 if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from . import tensor_debug as tensor_debug
     from ._fail_on import check as check

@@ -1,4 +1,4 @@
-"""What `cgdebug-cli doctor` asks Python: one JSON object per line with name, level, text and fix."""
+"""What `cgdebug-cli doctor` asks Python: a JSON object a line, with name, level, text, fix."""
 
 from __future__ import annotations
 

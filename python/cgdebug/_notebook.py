@@ -12,6 +12,7 @@ import numpy
 if typing.TYPE_CHECKING:
     from ._reports import _Report
     from ._series import Series
+    from .op_log import OpLogView
     from .recording import Recording
     from .snapshot import TensorSnapshot
 
@@ -94,13 +95,20 @@ _HEAD = (
 )
 
 
+_BAD = _HEAD.index("with NaN or Inf")
+
+
 def of_recording(recording: Recording) -> str:
-    shown = recording.series[:MOST_ROWS]
-    more = len(recording.series) - len(shown)
-    note = f"<p>and {more} more: <code>r.select('blk3.*')</code></p>" if more > 0 else ""
     lost = _lost(recording._reader)
-    rows = [_row_of(series, lost) for series in shown]
-    return f"<p>{text(repr(recording))}</p>" + _table(_HEAD, rows) + note
+    rows = [_row_of(series, lost) for series in recording.series]
+    rows.sort(key=lambda row: row[_BAD] == 0)  # what was found first
+    bad = sum(row[_BAD] > 0 for row in rows)
+    said = f"{bad} of {len(rows)} with NaN or Inf" if bad else "no NaN or Inf"
+    more = len(rows) - MOST_ROWS
+    near = f"r.select({recording.series[-1].probe!r})" if more > 0 else ""
+    note = f"<p>and {more} more: <code>{text(near)}</code></p>" if more > 0 else ""
+    head = f"<p>{text(repr(recording))}: {said}</p>"
+    return head + _table(_HEAD, rows[:MOST_ROWS]) + note
 
 
 def of_series(series: Series) -> str:
@@ -119,6 +127,33 @@ def of_report(report: _Report, verdict: str, is_ok: bool) -> str:
     sign = "✓" if is_ok else "✗" if verdict in ("found", "different") else "?"
     more = f"<details><summary>all of it</summary><pre>{text(rest)}</pre></details>" if rest else ""
     return f"<p><b>{sign} {text(verdict)}</b> {text(first)}</p>{more}"
+
+
+def of_op_log(log: OpLogView) -> str:
+    """The rows up to the first finding; without one the last rows."""
+    first = log.first_nonfinite
+    verdict = "found" if first else "inconclusive" if log.gaps else "nothing found"
+    sign = "✗" if first else "?" if log.gaps else "✓"
+    where = f" first non-finite: #{first.number} {first.name}" if first else ""
+    end = next((i + 1 for i, row in enumerate(log.rows) if row is first), len(log.rows))
+    shown = log.rows[max(0, end - MOST_ROWS) : end]
+    rows = [
+        (
+            f"#{row.number}",
+            row.name,
+            f"{row.dtype}{list(row.shape)}",
+            "lost" if row.stats is None else f"{row.stats.nan + row.stats.inf}",
+            "–" if row.stats is None else number(float(row.stats.abs_max)),
+            " ".join(f"#{one}" for one in row.inputs) + " ?" * (not row.is_covered),
+            row.site,
+        )
+        for row in shown
+    ]
+    head = ("", "row", "tensor", "NaN and Inf", "abs max", "read", "line")
+    left = len(log.rows) - len(shown)
+    more = f"<p>and {left} more rows: <code>print(log)</code></p>" if left else ""
+    gaps = "".join(f"<p>not shown: {text(gap)}</p>" for gap in log.gaps)
+    return f"<p><b>{sign} {verdict}</b>{text(where)}</p>" + _table(head, rows) + more + gaps
 
 
 # --- plots ----------------------------------------------------------------------------------------

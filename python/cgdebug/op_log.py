@@ -308,6 +308,11 @@ class OpLogView:
             lines += self.coverage.lines()
         return "\n".join([*lines, *(f"not shown: {gap}" for gap in self.gaps)])
 
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        return _notebook.of_op_log(self)
+
     def __repr__(self) -> str:
         return f"<op log of graph {self.graph}, replay {self.replay}: {len(self.rows)} rows>"
 

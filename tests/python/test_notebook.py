@@ -60,6 +60,45 @@ def test_plots_mark_what_is_not_finite(recording):
     assert ax.images[0].get_array().mask.sum() == 2
 
 
+@pytest.fixture
+def ipython():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "cgdebug")
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def test_a_cell_under_the_magic_shows_the_op_that_made_the_first_nan(daemon, ipython):
+    cell = "import torch\nx = torch.zeros(3)\ny = x / x\nz = y + 1"
+    ran = ipython.run_cell("%%cgdebug mine\n" + cell)
+    assert ran.success
+    assert ran.result.first_nonfinite.op.endswith("div")
+    assert ipython.user_ns["mine"] is ran.result
+    shown = ran.result._repr_html_()
+    assert "✗ found" in shown and "div" in shown
+    assert "add" not in shown.partition("more rows")[0], "what came behind it is left out"
+
+
+def test_a_cell_that_is_right_finds_nothing_and_a_wrong_word_names_the_right_ones(daemon, ipython):
+    ran = ipython.run_cell("%%cgdebug\nimport torch; torch.ones(3) * 2")
+    assert "✓ nothing found" in ran.result._repr_html_()
+    assert not ipython.run_cell("%%cgdebug --level kernels\n1").success
+    assert ipython.run_cell("%%cgdebug\n1").result is None
+
+
+def test_of_many_probes_those_with_findings_come_first(tmp_path):
+    path = write_recording(
+        tmp_path / "many.cgrec", 100, 2, lambda i, replay: numpy.nan if i == 77 else 1.0
+    )
+    shown = cgdebug.open(path)._repr_html_()
+    assert "1 of 100 with NaN or Inf" in shown
+    rows = shown.partition("<tbody>")[2].split("<tr>")
+    assert "77" in rows[1]
+    assert "and 70 more" in shown
+
+
 def test_a_recording_draws_one_statistic_of_what_is_selected(recording):
     pytest.importorskip("matplotlib").use("Agg")
     axes = recording.plot(stat="max")
