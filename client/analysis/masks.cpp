@@ -39,13 +39,6 @@ constexpr std::array kMovers = {
 
 constexpr std::string_view kUnscale = "_amp_foreach_non_finite_check_and_unscale";
 
-// "masked_fill" of "aten.masked_fill_.Scalar".
-std::string_view StemOf(std::string_view op) {
-  std::string_view base = BaseOf(op);
-  if (base.ends_with('_')) base.remove_suffix(1);
-  return base;
-}
-
 bool WritesGivenValues(std::string_view op) {
   return op == "input" || std::ranges::find(kWriters, StemOf(op)) != kWriters.end();
 }

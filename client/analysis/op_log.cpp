@@ -19,13 +19,8 @@ using source::Key;
 using source::Slot;
 using source::Source;
 
-struct Entry {
-  std::size_t slot = 0;
-  OpText text;
-};
-
-// The slots of one op log, by number.
-using Entries = std::vector<Entry>;
+using Entry = OpLogSlot;
+using Entries = OpLogSlots;
 
 std::string_view NextWord(std::string_view* text) {
   const std::size_t end = std::min(text->find(' '), text->size());
@@ -368,6 +363,8 @@ const UnseenNodes* OpLog::UnseenBeside(const OpRow& row) const {
   return nullptr;
 }
 
+std::vector<OpLogSlots> OpLogsOf(const Source& source) { return LogsOf(source); }
+
 std::optional<OpText> ParseOpText(std::string_view text) {
   OpText parsed;
   const std::optional<std::uint32_t> number = ParseNumber(NextWord(&text));
@@ -430,6 +427,12 @@ std::string_view BaseOf(std::string_view op) {
   const std::size_t overload = op.rfind('.');
   std::string_view base = op.substr(0, overload);
   if (base.starts_with("aten.")) base.remove_prefix(5);
+  return base;
+}
+
+std::string_view StemOf(std::string_view op) {
+  std::string_view base = BaseOf(op);
+  if (base.ends_with('_')) base.remove_suffix(1);
   return base;
 }
 

@@ -96,6 +96,17 @@ struct OpText {
 };
 std::optional<OpText> ParseOpText(std::string_view text);
 
+// A slot that holds a row of an op log.
+struct OpLogSlot {
+  std::size_t slot = 0;
+  OpText text;
+};
+// The slots of one op log, by number.
+using OpLogSlots = std::vector<OpLogSlot>;
+// Every op log of the source, oldest first. A capture has one. An eager log begins again where the
+// rows of a call are not those of the call before.
+std::vector<OpLogSlots> OpLogsOf(const source::Source& source);
+
 // Parses SlotRegistration::op of a row that says what is not shown (layout::IsOpGap). Fails:
 // nullopt for any other.
 struct OpGap {
@@ -115,6 +126,8 @@ std::vector<std::string> OpGapsOf(const source::Source& source, const WantsSlot&
 std::string_view PlaceOf(const OpRow& row);
 // "mm" of "aten.mm.default" and of "aten.mm.out"; with the namespace if it is not aten.
 std::string_view BaseOf(std::string_view op);
+// The same without the "_" at the end of an op that writes in place.
+std::string_view StemOf(std::string_view op);
 
 // The first row with a NaN or an Inf, except those that may be masks (masks.h); nullptr without
 // one.

@@ -42,6 +42,7 @@ RunFunction AddProbes(CLI::App& app);
 RunFunction AddGraphs(CLI::App& app);
 RunFunction AddOps(CLI::App& app);
 RunFunction AddWhere(CLI::App& app);
+RunFunction AddWhy(CLI::App& app);
 RunFunction AddTail(CLI::App& app);
 RunFunction AddShow(CLI::App& app);
 RunFunction AddSet(CLI::App& app);

@@ -14,6 +14,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli run -o runs/a.cgrec --record 'blk*' -- python train.py\n"
      "  cgdebug-cli run --no-live -- ./a.out\n",
      AddRun},
+    {"why", kFirst, "What went wrong, with the rows that show it, and what was not looked at",
+     "  cgdebug-cli why runs/a.cgrec\n"
+     "  cgdebug-cli why                             the newest live job\n"
+     "  cgdebug-cli why runs/a.cgrec --json\n",
+     AddWhy},
     {"check", kFirst, "Names the first NaN or Inf and what led to it, and what else looks wrong",
      "  cgdebug-cli check runs/a.cgrec\n"
      "  cgdebug-cli check                           the newest live job\n"

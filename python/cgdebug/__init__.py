@@ -41,7 +41,7 @@ _HOMES = {
     "watching": ("watch", "Watch", "WatchReport"),
     "op_log": ("debug_mode", "load_debug_mode", "OpLogDiff", "OpLogView", "OpRow"),
     "client": ("connect", "Client"),
-    "recording": ("open", "Recording"),
+    "recording": ("open", "why", "Recording"),
     "scalars": ("log_to", "ScalarLog"),
     "_fail_on": ("check",),
     "_native": ("native_extension_available", "NativeExtension"),
@@ -112,6 +112,7 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from .probe import step as step
     from .recording import Recording as Recording
     from .recording import open as open
+    from .recording import why as why
     from .scalars import ScalarLog as ScalarLog
     from .scalars import log_to as log_to
     from .sharding import TensorShard as TensorShard

@@ -87,6 +87,74 @@ class Check(_Report):
         return self._document["missing"]
 
 
+class Causes(_Report):
+    """What went wrong, the cause to look at first in front: `cgdebug-cli why`."""
+
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        found = "found" if self._document["found"] else "no cause shown"
+        verdict = found if self.ok or self._document["found"] else "inconclusive"
+        return _notebook.of_report(self, verdict, self.ok)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no cause is shown, and all was looked at."""
+        return self._document["complete"] and not self._document["found"]
+
+    @property
+    def first(self) -> Cause | None:
+        return self[0] if len(self) else None
+
+    @property
+    def clean(self) -> list[str]:
+        """What was looked at, and nothing found, in sentences."""
+        return self._document["clean"]
+
+    @property
+    def not_looked_at(self) -> list[str]:
+        """What was not looked at, and why, in sentences."""
+        return self._document["not_looked_at"]
+
+    def __len__(self) -> int:
+        return len(self._document["findings"])
+
+    def __getitem__(self, index: int) -> Cause:
+        return Cause(self._document["findings"][index])
+
+    def __iter__(self) -> collections.abc.Iterator[Cause]:
+        return map(Cause, self._document["findings"])
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class Cause:
+    """One cause. `kind`: "overflow"; `level`: "shown" follows from recorded bits, "consistent" is a
+    pattern that may be meant; `text`: a sentence; `place`: the row; `rows`: the rows that show it,
+    each with what it shows; `refute`: what would show that it is none; `next`: the command that
+    shows the place."""
+
+    def __init__(self, document: dict):
+        self.kind: str = document["kind"]
+        self.level: str = document["level"]
+        self.text: str = document["text"]
+        self.place: dict = document["place"]
+        self.rows: list[dict] = [
+            {**one["row"], "text": one["text"]} for one in document["evidence"]
+        ]
+        self.follows: int = document["follows"]
+        self.folded: list[Cause] = [Cause(one) for one in document["folded"]]
+        self.refute: str = document["refute"]
+        self.next: str = document["next"]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<cause, {self.level}: {self.kind}: {self.text}>"
+
+
 class Ranks(_Report):
     """What `cgdebug-cli ranks` says: the ranks side by side, and where replicas begin to differ."""
 

@@ -22,12 +22,15 @@ from ._answers import is_op_gap
 from ._columns import Columns, frame_of
 from ._remote import Fetched
 from ._replays import MAX_REPLAY, replay_range
-from ._reports import Check, Diff, Row, rows_of
+from ._reports import Cause, Causes, Check, Diff, Row, rows_of
 from ._series import RecordedSnapshot, Series, names_of
 from .errors import NothingMatchedError, RecordingError
 from .snapshot import TensorSnapshot
 
-__all__ = ["open", "Recording", "Series", "RecordedSnapshot", "Gap", "Diff", "Check", "Fetched"]
+__all__ = [
+    "open", "why", "Recording", "Series", "RecordedSnapshot", "Gap", "Diff", "Check", "Cause",
+    "Causes", "Fetched",
+]  # fmt: skip
 
 
 def open(path: str | os.PathLike, *, rank: int | None = None) -> Recording:
@@ -41,6 +44,15 @@ def open(path: str | os.PathLike, *, rank: int | None = None) -> Recording:
     Fails: RecordingError.
     """
     return Recording(os.fspath(path), rank=rank)
+
+
+def why(source: Recording | str | os.PathLike) -> Causes:
+    """What went wrong in a recording, or in what `open()` takes: the causes, each with the rows
+    that show it. Of a live job: `cgdebug-cli why`.
+
+    Fails: RecordingError.
+    """
+    return (source if isinstance(source, Recording) else open(source)).why()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,6 +307,10 @@ class Recording:
         if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
             raise ValueError(f"check: frames must be a whole number of at least 1, not {frames!r}")
         return Check(*self._reader.check(list(probes), first, last, frames, trust_hashes))
+
+    def why(self) -> Causes:
+        """What went wrong: `cgdebug.why()`."""
+        return Causes(*self._reader.why())
 
     def diff(
         self,

@@ -20,6 +20,8 @@
 #include "client/analysis/masks.h"
 #include "client/analysis/op_diff.h"
 #include "client/analysis/op_log.h"
+#include "client/analysis/why/why.h"
+#include "client/analysis/why/why_report.h"
 #include "client/report/report.h"
 #include "client/source/database.h"
 #include "client/source/merged_source.h"
@@ -227,6 +229,7 @@ class Reader {
   static py::tuple Check(Reader& reader, const std::vector<std::string>& probes,
                          std::uint64_t first, std::uint64_t last, std::size_t frames,
                          bool trust_hashes);
+  static py::tuple Why(Reader& reader);
 
  private:
   void CheckSlot(std::size_t slot) const {
@@ -398,6 +401,19 @@ py::tuple Reader::Check(Reader& reader, const std::vector<std::string>& probes, 
   return py::make_tuple(json, text);
 }
 
+py::tuple Reader::Why(Reader& reader) {
+  std::string json, text;
+  Checked(reader.Unlocked([&](Source& source) -> Result<void> {
+    const Result<analysis::why::Causes> causes = analysis::why::FindCauses(source);
+    if (!causes.ok()) return causes.error();
+    const auto command_of = analysis::why::CommandsOf(source.Describe().path);
+    json = Dump(analysis::why::CausesJson(source, *causes, command_of), /*indented=*/false);
+    text = analysis::why::CausesText(source, *causes, command_of);
+    return {};
+  }));
+  return py::make_tuple(json, text);
+}
+
 // The words of numerics::FailureText. `failure` is that of NativeProbe.status().
 std::string FailureText(const std::string& dtype, const std::vector<std::uint64_t>& shape,
                         const py::dict& failure) {
@@ -461,7 +477,8 @@ PYBIND11_MODULE(_recording, module) {
       .def("missing", &Reader::Missing)
       .def("verify", &Reader::Verify)
       .def("check", &Reader::Check, py::arg("probes"), py::arg("first"), py::arg("last"),
-           py::arg("frames"), py::arg("trust_hashes"));
+           py::arg("frames"), py::arg("trust_hashes"))
+      .def("why", &Reader::Why);
   module.def("dtypes", &Dtypes);
   module.def("failure_text", &FailureText, py::arg("dtype"), py::arg("shape"), py::arg("failure"));
   module.def("diff_ops", &DiffOps, py::arg("a"), py::arg("b"));

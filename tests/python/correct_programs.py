@@ -1,14 +1,8 @@
-"""Programs that are right, by name: `check` must find nothing in them.
-
-Reads lines "NAME WATCH" and runs each program in a process of its own that has imported torch and
-transformers already, watched as CGDEBUG_WATCH asks. Answers with its exit code.
-"""
-
-import os
-import sys
+"""Programs that are right, by name: nothing must be found in them (serve_programs.py)."""
 
 import torch
 import transformers
+from serve_programs import serve
 
 TINY = {
     "hidden_size": 16,
@@ -157,20 +151,5 @@ def run_scaler():
 PROGRAMS = [name.removeprefix("run_") for name in list(globals()) if name.startswith("run_")]
 
 
-def serve():
-    torch.set_num_threads(1)
-    for line in sys.stdin:
-        name, watch = line.split()
-        child = os.fork()
-        if child == 0:
-            os.environ |= {"CGDEBUG_WATCH": watch, "CGDEBUG_WATCH_EAGER": "1"}
-            import cgdebug  # noqa: F401  (it looks at the variables)
-
-            torch.manual_seed(0)
-            globals()[f"run_{name}"]()
-            return
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-
-
 if __name__ == "__main__":
-    serve()
+    serve(globals())

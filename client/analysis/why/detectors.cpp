@@ -1,0 +1,54 @@
+#include "client/analysis/why/detectors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace cgdebug::analysis::why {
+
+std::span<const Detector> Detectors() {
+  static constexpr Detector kDetectors[] = {
+      FindNonfinite,     FindUnequalReplicas, FindFailedChecks, FindIdleOptimizer,
+      FindRepeatedNoise, FindStaleOutputs,    FindFrozenInputs, FindDeadLayers,
+      FindUntrained,     FindUnread,          FindUnreplayed};
+  return kDetectors;
+}
+
+Place PlaceAt(const Evidence& evidence, std::size_t log, std::size_t row, std::size_t run) {
+  const Log& of = evidence.logs[log];
+  return {of.rows[row].slot, run < of.runs.size() ? of.runs[run].replay : 0, log, row};
+}
+
+std::string RowText(const Evidence& evidence, std::size_t log, std::size_t row) {
+  return evidence.NameOf(evidence.logs[log].rows[row]);
+}
+
+std::string NamesText(const std::vector<std::string>& names, std::size_t most) {
+  std::string text;
+  const std::size_t shown = names.size() <= most + 1 ? names.size() : most;
+  for (std::size_t i = 0; i < shown; ++i) {
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  }
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+std::vector<std::size_t> DescendantsOf(const Log& log, std::size_t row) {
+  std::vector<std::size_t> found;
+  std::vector<bool> is_made_of_it(log.rows.size(), false);
+  is_made_of_it[row] = true;
+  for (std::size_t i = row + 1; i < log.rows.size(); ++i) {
+    is_made_of_it[i] = std::ranges::any_of(log.rows[i].inputs,
+                                           [&](std::size_t input) { return is_made_of_it[input]; });
+    if (is_made_of_it[i]) found.push_back(i);
+  }
+  return found;
+}
+
+bool HasPhase(const Evidence& evidence, const Log& log, std::size_t run, std::string_view prefix) {
+  return std::ranges::any_of(log.rows, [&](const Row& row) {
+    return row.at[run].is_here && evidence.NameOf(row).starts_with(prefix);
+  });
+}
+
+}  // namespace cgdebug::analysis::why

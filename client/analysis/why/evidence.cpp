@@ -1,0 +1,284 @@
+#include "client/analysis/why/evidence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "client/analysis/align.h"
+#include "client/analysis/op_log.h"
+#include "daemon/core/numerics/stats.h"
+#include "daemon/core/numerics/stats_difference.h"
+
+namespace cgdebug::analysis::why {
+namespace {
+
+using numerics::Stats;
+using source::Key;
+using source::Slot;
+using source::Source;
+
+Change ChangeOf(const Stats& before, const Stats& now) {
+  if (!numerics::DifferencesOf(before, now).empty()) return Change::kChanged;
+  const bool knows_places = before.has_ordered_hash && now.has_ordered_hash;
+  return knows_places || !numerics::OrderMatters(now) ? Change::kSame : Change::kUnknown;
+}
+
+// Reads the logs of one process and graph.
+class LogReader {
+ public:
+  LogReader(Source& source, Log* log, std::map<std::size_t, SeenSlot>* seen)
+      : source_(source), log_(*log), seen_(*seen) {}
+
+  Result<void> Read(const std::vector<OpLogSlots>& logs) {
+    std::vector<std::vector<KeyList>> places;  // by log
+    for (const OpLogSlots& slots : logs) {
+      Result<std::vector<KeyList>> read = PlacesOf(slots, places.size());
+      if (!read.ok()) return read.error();
+      places.push_back(*std::move(read));
+    }
+    SortRuns();
+    for (std::size_t i = 0; i < logs.size(); ++i) AddRows(logs[i], places[i], i);
+    for (std::size_t place = 0; place < log_.rows.size(); ++place) {
+      for (const std::size_t input : log_.rows[place].inputs) {
+        log_.rows[input].readers.push_back(place);
+      }
+      ReadRow(place);
+    }
+    return {};
+  }
+
+ private:
+  using KeyList = std::vector<Key>;  // of a slot, one of each replay
+
+  Result<std::vector<KeyList>> PlacesOf(const OpLogSlots& slots, std::size_t nth_log) {
+    std::vector<KeyList> places;
+    std::map<std::uint64_t, std::uint64_t> serials;  // by replay
+    for (const OpLogSlot& one : slots) {
+      Result<std::vector<Key>> keys = source_.Keys(one.slot);
+      if (!keys.ok()) return keys.error();
+      KeyList place;
+      for (const Key& key : *keys) {
+        if (!place.empty() && place.back().replay == key.replay) place.pop_back();
+        place.push_back(key);
+        if (serials.contains(key.replay)) continue;
+        const Result<source::Snapshot> snapshot = source_.Get(one.slot, key);
+        if (snapshot.ok()) serials[key.replay] = snapshot->serial;
+      }
+      places.push_back(std::move(place));
+    }
+    for (const auto& [replay, serial] : serials) log_.runs.push_back({nth_log, replay, serial});
+    return places;
+  }
+
+  void SortRuns() {
+    std::ranges::stable_sort(log_.runs, {}, [](const Run& run) {
+      return std::tuple(run.serial, run.nth_log, run.replay);
+    });
+    for (std::size_t i = 0; i < log_.runs.size(); ++i) {
+      run_of_[{log_.runs[i].nth_log, log_.runs[i].replay}] = i;
+    }
+  }
+
+  // Rows of several logs that stand for the same tensor become one.
+  void AddRows(const OpLogSlots& slots, const std::vector<KeyList>& places, std::size_t nth_log) {
+    std::map<std::uint32_t, std::size_t> by_number;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const OpText& text = slots[i].text;
+      const Slot& slot = source_.slots()[slots[i].slot];
+      std::vector<std::size_t> inputs;
+      bool is_covered = text.is_covered;
+      for (const std::uint32_t number : text.inputs) {
+        const auto input = by_number.find(number);
+        if (input == by_number.end()) {
+          is_covered = false;
+        } else {
+          inputs.push_back(input->second);
+        }
+      }
+      const auto [row, is_new] = rows_.try_emplace(
+          {slot.probe, text.op, slot.shape, slot.dtype, inputs}, log_.rows.size());
+      if (is_new) {
+        std::uint64_t count = 1;
+        for (const std::uint64_t size : slot.shape) count *= size;
+        log_.rows.push_back({.slot = slots[i].slot,
+                             .number = text.number,
+                             .op = text.op,
+                             .is_covered = is_covered,
+                             .count = count,
+                             .inputs = inputs,
+                             .at = std::vector<Seen>(log_.runs.size())});
+        keys_.emplace_back();
+      }
+      log_.rows[row->second].is_covered = log_.rows[row->second].is_covered && is_covered;
+      by_number[text.number] = row->second;
+      for (const Key& key : places[i]) {
+        const auto run = run_of_.find({nth_log, key.replay});
+        if (run != run_of_.end()) keys_[row->second][run->second] = {slots[i].slot, key};
+      }
+    }
+  }
+
+  void ReadRow(std::size_t place) {
+    Row& row = log_.rows[place];
+    std::optional<Stats> before;
+    for (const auto& [run, at] : keys_[place]) {
+      const auto& [slot, key] = at;
+      const Result<source::Snapshot> snapshot = source_.Get(slot, key);
+      if (!snapshot.ok()) continue;  // `check` says so
+      const Result<Stats> stats = source::StatsOf(source_, *snapshot);
+      if (!stats.ok()) continue;
+      SeenSlot& seen = seen_[slot];
+      seen.slot = slot;
+      seen.Note(key, *stats);
+      row.at[run] = {.is_here = true,
+                     .change = before ? ChangeOf(*before, *stats) : Change::kUnknown,
+                     .nan = stats->nan,
+                     .pos_inf = stats->pos_inf,
+                     .neg_inf = stats->neg_inf,
+                     .zero = stats->zero,
+                     .min = stats->min,
+                     .max = stats->max,
+                     .abs_max = stats->abs_max};
+      before = *stats;
+      times_[{place, run}] = {slot, {key.replay, key.iteration}};
+    }
+  }
+
+ public:
+  using Times = std::map<std::pair<std::size_t, std::size_t>,
+                         std::pair<std::size_t, SeenSlot::Time>>;  // by row and run
+  const Times& times() const { return times_; }
+
+ private:
+  Source& source_;
+  Log& log_;
+  std::map<std::size_t, SeenSlot>& seen_;
+  std::map<std::pair<std::size_t, std::uint64_t>, std::size_t> run_of_;
+  using RowKey = std::tuple<std::string, std::string, std::vector<std::uint64_t>, layout::Dtype,
+                            std::vector<std::size_t>>;
+  std::map<RowKey, std::size_t> rows_;
+  std::vector<std::map<std::size_t, std::pair<std::size_t, Key>>> keys_;  // by row, then by run
+  Times times_;
+};
+
+}  // namespace
+
+bool Evidence::IsFloating(const Row& row) const {
+  const layout::DtypeInfo* info = layout::FindDtype(DtypeOf(row));
+  return info != nullptr && info->is_floating;
+}
+
+Result<Evidence> ReadEvidence(Source& source, const Check& check) {
+  Evidence evidence{.source = &source, .check = &check};
+  std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<OpLogSlots>> logs;
+  for (OpLogSlots& slots : OpLogsOf(source)) {
+    const Slot& slot = source.slots()[slots.front().slot];
+    logs[{slot.session, slot.rank, slot.graph_id}].push_back(std::move(slots));
+  }
+  std::map<std::size_t, SeenSlot> seen;
+  std::vector<LogReader::Times> times;
+  for (const auto& [key, of_log] : logs) {
+    const Slot& slot = source.slots()[of_log.front().front().slot];
+    Log log{.graph = slot.graph_id == 0   ? "eager"
+                     : slot.graph.empty() ? fmt::format("capture {}", slot.graph_id)
+                                          : slot.graph,
+            .session = slot.session,
+            .rank = slot.rank,
+            .graph_id = slot.graph_id};
+    LogReader reader(source, &log, &seen);
+    if (const Result<void> read = reader.Read(of_log); !read.ok()) return read.error();
+    times.push_back(reader.times());
+    evidence.logs.push_back(std::move(log));
+  }
+  std::vector<SeenSlot> in_order;
+  for (const std::size_t slot : WantedSlots(source, Scope())) {
+    if (const auto one = seen.find(slot); one != seen.end()) {
+      std::ranges::sort(one->second.times);
+      in_order.push_back(one->second);
+    }
+  }
+  const Excuses excuses = FindExcuses(source, in_order);
+  for (std::size_t i = 0; i < evidence.logs.size(); ++i) {
+    for (const auto& [place, time] : times[i]) {
+      const auto excuse = excuses.find(time);
+      if (excuse != excuses.end()) {
+        evidence.logs[i].rows[place.first].at[place.second].excuse = excuse->second;
+      }
+    }
+  }
+  return evidence;
+}
+
+Moves MovesOf(const Row& row) {
+  Moves moves;
+  bool is_first = true;
+  for (const Seen& seen : row.at) {
+    if (!seen.is_here) continue;
+    if (!std::exchange(is_first, false)) {
+      ++(seen.change == Change::kSame      ? moves.same
+         : seen.change == Change::kChanged ? moves.changed
+                                           : moves.unknown);
+    }
+  }
+  return moves;
+}
+
+std::vector<std::size_t> RunsOf(const Row& row) {
+  std::vector<std::size_t> runs;
+  for (std::size_t run = 0; run < row.at.size(); ++run) {
+    if (row.at[run].is_here) runs.push_back(run);
+  }
+  return runs;
+}
+
+bool IsConstant(const Row& row) {
+  const Seen* first = nullptr;
+  for (const Seen& seen : row.at) {
+    if (!seen.is_here) continue;
+    if (first == nullptr) first = &seen;
+    if (seen.nonfinite() > 0 || seen.min != seen.max || seen.min != first->min) return false;
+  }
+  return first != nullptr;
+}
+
+bool IsZero(const Row& row) {
+  return IsConstant(row) && std::ranges::all_of(row.at, [](const Seen& seen) {
+           return !seen.is_here || (seen.min == 0 && seen.max == 0);
+         });
+}
+
+bool IsNamedInput(std::string_view name) {
+  if (!name.starts_with("in/")) return false;
+  name.remove_prefix(3);
+  if (name.find('/') != std::string_view::npos) return false;
+  // "add_0.other": the argument of an op that is in no module.
+  constexpr std::array kArguments = {
+      std::string_view("self"),  std::string_view("other"),   std::string_view("input"),
+      std::string_view("index"), std::string_view("indices"), std::string_view("mat1"),
+      std::string_view("mat2"),  std::string_view("src"),     std::string_view("tensors"),
+      std::string_view("mask"),  std::string_view("target"),  std::string_view("value"),
+      std::string_view("query"), std::string_view("key"),     std::string_view("condition")};
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos || dot == 0) return true;
+  const bool is_argument = std::ranges::find(kArguments, name.substr(dot + 1)) != kArguments.end();
+  return !is_argument || std::isdigit(static_cast<unsigned char>(name[dot - 1])) == 0;
+}
+
+std::string RunText(const Log& log, std::size_t run) {
+  const std::string of = log.rank < 0 ? "" : fmt::format(" of rank {}", log.rank);
+  if (log.graph_id == 0) return fmt::format("call {}{}", run + 1, of);
+  return fmt::format("replay {} of {}{}", log.runs[run].replay, log.graph, of);
+}
+
+std::string RunsWord(const Log& log, std::size_t count) {
+  const char* word = log.graph_id == 0 ? "call" : "replay";
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+}  // namespace cgdebug::analysis::why

@@ -1,0 +1,310 @@
+// Which op made the first NaN or Inf of values that were finite, and of what.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "client/analysis/op_log.h"
+#include "client/analysis/why/detectors.h"
+#include "proto/layout/dtype.h"
+
+namespace cgdebug::analysis::why {
+namespace {
+
+std::string CountText(const Seen& seen) {
+  std::string text;
+  for (const auto& [count, word] : {std::pair(seen.nan, "NaN"), std::pair(seen.pos_inf, "+Inf"),
+                                    std::pair(seen.neg_inf, "-Inf")}) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, word);
+  }
+  return text;
+}
+
+// Why an op makes NaN or Inf of finite values.
+struct Reason {
+  std::string_view kind = "nonfinite";
+  std::string text = {};  // "the logarithm of 0"; empty: not known
+};
+
+class Explainer {
+ public:
+  Explainer(const Evidence& evidence, const Log& log, const Row& row, std::size_t run)
+      : evidence_(evidence), row_(row), out_(row.at[run]), stem_(StemOf(row.op)) {
+    for (const std::size_t input : row.inputs) {
+      rows_.push_back(&log.rows[input]);
+      inputs_.push_back(&log.rows[input].at[run]);
+    }
+  }
+
+  Reason Explain() const {
+    if (Any([](const Seen& seen) { return seen.neg_inf > 0; })) return OfMask();
+    if (inputs_.empty()) return {};
+    const bool has_zero = Any([](const Seen& seen) { return seen.zero > 0; });
+    const bool has_negative = Any([](const Seen& seen) { return seen.min < 0; });
+    constexpr std::array kLogs = {std::string_view("log"), std::string_view("log2"),
+                                  std::string_view("log10")};
+    if (IsOneOf(stem_, kLogs) || stem_ == "log1p") {
+      if (out_.nan > 0) return {"domain", "the logarithm of a negative number"};
+      if (out_.neg_inf > 0) return {"domain", "the logarithm of 0"};
+    }
+    constexpr std::array kRoots = {std::string_view("sqrt"), std::string_view("rsqrt")};
+    if (IsOneOf(stem_, kRoots)) {
+      if (out_.nan > 0 && has_negative) return {"domain", "the root of a negative number"};
+      if (has_zero) return {"domain", "1 divided by the root of 0"};
+    }
+    constexpr std::array kQuotients = {
+        std::string_view("div"),          std::string_view("reciprocal"),
+        std::string_view("floor_divide"), std::string_view("addcdiv"),
+        std::string_view("fmod"),         std::string_view("remainder")};
+    if (IsOneOf(stem_, kQuotients) && inputs_.back()->zero > 0) {
+      return {"domain", out_.nan > 0 ? "0 divided by 0" : "a division by 0"};
+    }
+    constexpr std::array kMeans = {std::string_view("mean"), std::string_view("var"),
+                                   std::string_view("std"), std::string_view("var_mean")};
+    if (IsOneOf(stem_, kMeans) && rows_.front()->count <= row_.count) {
+      return {"domain", "the mean or deviation of too few elements"};
+    }
+    if (stem_ == "pow" && (has_zero || has_negative)) {
+      return {"domain", "a power of 0 or of a negative number"};
+    }
+    if (stem_ == "nll_loss_forward" || stem_ == "nll_loss2d_forward") {
+      return {"domain", "the mean of no element, as where every target is ignored"};
+    }
+    return OfOverflow();
+  }
+
+ private:
+  template <typename Test>
+  bool Any(Test test) const {
+    return std::ranges::any_of(inputs_, [&](const Seen* seen) { return test(*seen); });
+  }
+
+  Reason OfMask() const {
+    const bool is_softmax = stem_.find("softmax") != std::string_view::npos ||
+                            stem_.find("attention") != std::string_view::npos;
+    if (is_softmax && out_.nan > 0) {
+      return {"masked_row", "a row that is -Inf throughout: all of it is masked out"};
+    }
+    return {"masked_row", "-Inf of a mask"};
+  }
+
+  // Requires: all that it read is finite.
+  Reason OfOverflow() const {
+    constexpr std::array kGrow = {std::string_view("add"),
+                                  std::string_view("addmm"),
+                                  std::string_view("baddbmm"),
+                                  std::string_view("bmm"),
+                                  std::string_view("convolution"),
+                                  std::string_view("cumsum"),
+                                  std::string_view("exp"),
+                                  std::string_view("expm1"),
+                                  std::string_view("linalg_vector_norm"),
+                                  std::string_view("linear"),
+                                  std::string_view("mm"),
+                                  std::string_view("mul"),
+                                  std::string_view("pow"),
+                                  std::string_view("prod"),
+                                  std::string_view("rsub"),
+                                  std::string_view("square"),
+                                  std::string_view("sub"),
+                                  std::string_view("sum"),
+                                  std::string_view("_to_copy"),
+                                  std::string_view("copy"),
+                                  std::string_view("sinh"),
+                                  std::string_view("cosh"),
+                                  std::string_view("_foreach_mul"),
+                                  std::string_view("addcmul"),
+                                  std::string_view("dot"),
+                                  std::string_view("mv"),
+                                  std::string_view("_foreach_add"),
+                                  std::string_view("addmv")};
+    const layout::DtypeInfo* dtype = layout::FindDtype(evidence_.DtypeOf(row_));
+    if (!IsOneOf(stem_, kGrow) || dtype == nullptr || !dtype->is_floating) return {};
+    double largest = 0;
+    for (const Seen* seen : inputs_) largest = std::max(largest, seen->abs_max);
+    return {"overflow",
+            fmt::format("too large for {} (at most {:.3g}); what it read goes up to {:.3g}",
+                        dtype->name, dtype->max_finite, largest)};
+  }
+
+  const Evidence& evidence_;
+  const Row& row_;
+  const Seen& out_;
+  const std::string_view stem_;
+  std::vector<const Row*> rows_;
+  std::vector<const Seen*> inputs_;
+};
+
+// "1.2e+03, 4e+03, 2e+04" if its largest value grew from run to run before `run`.
+std::string GrowthOf(const Row& row, std::size_t run) {
+  constexpr std::size_t kShown = 5, kFewest = 3;
+  constexpr double kGrowth = 1.2;
+  std::vector<double> values;
+  for (std::size_t i = 0; i < run; ++i) {
+    if (row.at[i].is_here && row.at[i].abs_max > 0) values.push_back(row.at[i].abs_max);
+  }
+  std::size_t count = values.empty() ? 0 : 1;
+  while (count > 0 && count < values.size() && count < kShown &&
+         values[values.size() - count] > kGrowth * values[values.size() - count - 1]) {
+    ++count;
+  }
+  if (count < kFewest) return "";
+  std::string text;
+  for (std::size_t i = values.size() - count; i < values.size(); ++i) {
+    text += fmt::format("{}{:.3g}", text.empty() ? "" : ", ", values[i]);
+  }
+  return text;
+}
+
+class NonfiniteFinder {
+ public:
+  explicit NonfiniteFinder(const Evidence& evidence) : evidence_(evidence) {}
+
+  Answer Find() {
+    // The runs of all logs of a process, in the order of time.
+    using At = std::tuple<std::uint64_t, std::size_t, std::size_t>;  // serial, log, run
+    std::map<std::pair<std::string, int>, std::vector<At>> processes;
+    for (std::size_t log = 0; log < evidence_.logs.size(); ++log) {
+      const Log& one = evidence_.logs[log];
+      for (std::size_t run = 0; run < one.runs.size(); ++run) {
+        processes[{one.session, one.rank}].emplace_back(one.runs[run].serial, log, run);
+      }
+      for (const Row& row : one.rows) snapshots_ += RunsOf(row).size();
+    }
+    for (auto& [process, runs] : processes) {
+      std::ranges::sort(runs);
+      has_found_ = false;
+      for (const auto& [serial, log, run] : runs) LookAt(log, run);
+    }
+    AddProbes();
+    if (answer_.findings.empty() && evidence_.check->snapshots > 0) {
+      answer_.clean = fmt::format("no NaN or Inf in {} snapshots, except those that are meant",
+                                  evidence_.check->snapshots);
+    }
+    return std::move(answer_);
+  }
+
+ private:
+  void LookAt(std::size_t log_place, std::size_t run) {
+    const Log& log = evidence_.logs[log_place];
+    for (std::size_t place = 0; place < log.rows.size(); ++place) {
+      const Row& row = log.rows[place];
+      if (!row.at[run].is_here || !row.at[run].is_bad() || told_.contains({log_place, place})) {
+        continue;
+      }
+      const bool is_made = IsMade(log, row, run);
+      if (!is_made && has_found_) continue;  // it follows from what was found before
+      has_found_ = true;
+      told_.insert({log_place, place});
+      answer_.findings.push_back(Describe(log_place, place, run, is_made));
+    }
+  }
+
+  // Whether all that it read is shown, and finite but for masks.
+  static bool IsMade(const Log& log, const Row& row, std::size_t run) {
+    if (row.is_input() || !row.is_covered) return false;
+    return std::ranges::all_of(row.inputs, [&](std::size_t input) {
+      const Seen& seen = log.rows[input].at[run];
+      return seen.is_here && !seen.is_bad();
+    });
+  }
+
+  Finding Describe(std::size_t log_place, std::size_t place, std::size_t run, bool is_made) const {
+    const Log& log = evidence_.logs[log_place];
+    const Row& row = log.rows[place];
+    const Seen& seen = row.at[run];
+    const Reason reason = is_made ? Explainer(evidence_, log, row, run).Explain() : Reason{};
+    Finding finding{.kind = reason.kind, .place = PlaceAt(evidence_, log_place, place, run)};
+    const std::string where = RunText(log, run);
+    const std::string name = RowText(evidence_, log_place, place);
+    if (row.is_input()) {
+      finding.sentence =
+          fmt::format("{} holds {} in {}, when it is read first: nothing in the log wrote it", name,
+                      CountText(seen), where);
+    } else if (is_made) {
+      finding.sentence = fmt::format("{} made {} in {}", name, CountText(seen), where);
+      finding.sentence += reason.text.empty() ? ", and all that it read is finite"
+                                              : fmt::format(": {}", reason.text);
+    } else {
+      finding.sentence = fmt::format("{} holds {} in {}, and not all that it read is shown", name,
+                                     CountText(seen), where);
+    }
+    for (const std::size_t input : row.inputs) AddInput(log_place, input, run, &finding);
+    if (const std::string growth = GrowthOf(row, run); !growth.empty()) {
+      finding.facts.push_back(
+          {finding.place, fmt::format("its largest value grew in the {} before: {}",
+                                      log.graph_id == 0 ? "calls" : "replays", growth)});
+    }
+    for (const std::size_t one : DescendantsOf(log, place)) {
+      if (log.rows[one].at[run].is_here && log.rows[one].at[run].is_bad()) {
+        finding.follows.push_back(one);
+      }
+    }
+    finding.refute = is_made ? "rows that show what it read as not finite"
+                             : "rows of what wrote it, with NaN or Inf in what that read";
+    return finding;
+  }
+
+  void AddInput(std::size_t log_place, std::size_t input, std::size_t run, Finding* finding) const {
+    const Row& row = evidence_.logs[log_place].rows[input];
+    const Seen& seen = row.at[run];
+    if (!seen.is_here) return;
+    std::string text = fmt::format("it read {}: ", RowText(evidence_, log_place, input));
+    text += seen.nonfinite() > 0
+                ? fmt::format("{} of {} elements, else ", CountText(seen), row.count)
+                : std::string("finite, ");
+    text += fmt::format("{:.3g} to {:.3g}", seen.min, seen.max);
+    if (seen.zero > 0) text += fmt::format(", {} zeros", seen.zero);
+    finding->facts.push_back({PlaceAt(evidence_, log_place, input, run), std::move(text)});
+  }
+
+  // Probes that are no rows: what `check` found first.
+  void AddProbes() {
+    const Check& check = *evidence_.check;
+    const auto is_row = [&](std::size_t slot) {
+      return ParseOpText(evidence_.source->slots()[slot].op).has_value();
+    };
+    if (check.first_told) {
+      const source::Finding& told = *check.first_told;
+      answer_.findings.push_back(
+          {.kind = "nonfinite",
+           .place = {told.slot, told.replay},
+           .sentence = fmt::format(
+               "{} held {} in replay {}: the daemon saw it, and the tensor is not in here",
+               SlotText(evidence_.source->slots()[told.slot]),
+               told.kind == source::Finding::Kind::kNan ? "NaN" : "Inf", told.replay),
+           .refute = "nothing: it was recorded when it came"});
+    }
+    for (const analysis::Finding& one : check.findings) {
+      if (one.kind != FindingKind::kNonfinite || one.told || is_row(one.slot)) continue;
+      const bool is_first = check.first && check.first->slot == one.slot;
+      // Without links nobody knows what follows from what, except that time goes on.
+      if (!is_first && !answer_.findings.empty()) {
+        continue;
+      }
+      if (!is_first && check.first && !is_row(check.first->slot)) continue;
+      answer_.findings.push_back(
+          {.kind = "nonfinite",
+           .place = {one.slot, one.first_replay},
+           .sentence = fmt::format("{} is the first probe that is not finite, in replay {}",
+                                   SlotText(evidence_.source->slots()[one.slot]), one.first_replay),
+           .refute = "an op log, which shows what it was made of: cgdebug-cli run --watch 'op:*'"});
+    }
+  }
+
+  const Evidence& evidence_;
+  Answer answer_;
+  std::uint64_t snapshots_ = 0;
+  bool has_found_ = false;  // in this process
+  std::set<std::pair<std::size_t, std::size_t>> told_;
+};
+
+}  // namespace
+
+Answer FindNonfinite(const Evidence& evidence) { return NonfiniteFinder(evidence).Find(); }
+
+}  // namespace cgdebug::analysis::why

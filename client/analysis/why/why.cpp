@@ -1,0 +1,99 @@
+#include "client/analysis/why/why.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "client/analysis/why/detectors.h"
+#include "client/analysis/why/evidence.h"
+
+namespace cgdebug::analysis::why {
+namespace {
+
+// Whether rows could be compared from run to run; a sentence if they could not.
+std::string FewRunsText(const Evidence& evidence) {
+  std::vector<std::string> few;
+  for (const Log& log : evidence.logs) {
+    const auto has_enough = [](const Row& row) { return RunsOf(row).size() >= kFewestRuns; };
+    const auto compared = std::ranges::count_if(log.rows, has_enough);
+    if (log.rows.empty() || 2 * compared >= static_cast<std::ptrdiff_t>(log.rows.size())) continue;
+    few.push_back(compared == 0
+                      ? fmt::format("{} has {}", log.graph, RunsWord(log, log.runs.size()))
+                      : fmt::format("{} rows of {} of {} come less often",
+                                    log.rows.size() - compared, log.rows.size(), log.graph));
+  }
+  if (few.empty()) return "";
+  return fmt::format("what stays the same from run to run, for which {} are needed: {}",
+                     kFewestRuns, NamesText(few));
+}
+
+void AddNotLooked(const Evidence& evidence, const Check& check, Causes* causes) {
+  std::vector<std::string>& out = causes->not_looked;
+  if (evidence.logs.empty()) {
+    out.push_back(
+        "what each op did: there is no op log. Record one: cgdebug-cli run --watch 'op:*' --eager "
+        "-- COMMAND");
+  } else if (std::string few = FewRunsText(evidence); !few.empty()) {
+    out.push_back(std::move(few));
+  }
+  if (check.snapshots == 0) out.push_back("anything: no snapshot is in it");
+  out.insert(out.end(), check.missing.begin(), check.missing.end());
+  if (check.unseen_kernels > 0) {
+    out.push_back(fmt::format("{} kernel{} that no row shows, the first: {}", check.unseen_kernels,
+                              check.unseen_kernels == 1 ? "" : "s", check.first_unseen));
+  }
+}
+
+// Whether it is about the values of one row, which flow into others.
+bool IsOfValues(const Finding& finding) {
+  constexpr std::array kKinds = {std::string_view("nonfinite"),  std::string_view("domain"),
+                                 std::string_view("overflow"),   std::string_view("masked_row"),
+                                 std::string_view("dead_layer"), std::string_view("stale_output")};
+  return finding.place.log != SIZE_MAX && std::ranges::find(kKinds, finding.kind) != kKinds.end();
+}
+
+// Puts findings about values under the first one that they follow from.
+std::vector<Finding> Fold(const Evidence& evidence, std::vector<Finding> findings) {
+  std::vector<Finding> kept;
+  for (Finding& finding : findings) {
+    const auto above = std::ranges::find_if(kept, [&](const Finding& one) {
+      return IsOfValues(one) && IsOfValues(finding) && one.place.log == finding.place.log &&
+             one.place.row < finding.place.row &&
+             std::ranges::binary_search(DescendantsOf(evidence.logs[one.place.log], one.place.row),
+                                        finding.place.row);
+    });
+    if (above == kept.end()) {
+      kept.push_back(std::move(finding));
+    } else {
+      above->folded.push_back(std::move(finding));
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+Result<Causes> FindCauses(source::Source& source) {
+  const Result<Check> check = RunCheck(source, {});
+  if (!check.ok()) return check.error();
+  const Result<Evidence> evidence = ReadEvidence(source, *check);
+  if (!evidence.ok()) return evidence.error();
+  Causes causes;
+  causes.goes_on = check->goes_on;
+  AddNotLooked(*evidence, *check, &causes);
+  std::vector<Finding> findings;
+  for (const Detector detect : Detectors()) {
+    Answer answer = detect(*evidence);
+    std::ranges::move(answer.findings, std::back_inserter(findings));
+    if (!answer.clean.empty()) causes.clean.push_back(std::move(answer.clean));
+    if (!answer.not_looked.empty()) causes.not_looked.push_back(std::move(answer.not_looked));
+  }
+  std::ranges::stable_sort(findings, {}, &Finding::level);
+  causes.findings = Fold(*evidence, std::move(findings));
+  return causes;
+}
+
+}  // namespace cgdebug::analysis::why

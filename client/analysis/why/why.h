@@ -1,0 +1,69 @@
+// why.h: causes. Detectors look at the rows of a source and say what went wrong, with the rows that
+// show it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/analysis/check.h"
+#include "client/source/source.h"
+#include "daemon/core/base/result.h"
+
+namespace cgdebug::analysis::why {
+
+enum class Level {
+  kShown,       // it follows from recorded bits
+  kConsistent,  // a pattern of a fault, which may also be meant
+};
+constexpr std::string_view NameOf(Level level) {
+  return level == Level::kShown ? "shown" : "consistent";
+}
+
+// A row of an op log, or a probe, at one replay of its slot.
+struct Place {
+  std::size_t slot = 0;
+  std::uint64_t replay = 0;    // of the slot; 0: none in particular
+  std::size_t log = SIZE_MAX;  // places in Evidence::logs and Log::rows; SIZE_MAX: a probe
+  std::size_t row = SIZE_MAX;
+};
+
+// A row that is evidence, and what it shows.
+struct Fact {
+  Place place;
+  std::string text;
+};
+
+struct Finding {
+  Level level = Level::kShown;
+  std::string_view kind;         // "nonfinite"; one per cause
+  Place place;                   // where it is
+  std::string sentence;          // what is wrong, and where
+  std::vector<Fact> facts = {};  // what it rests on
+  // Rows that are made of it, as places in the log's rows, in the order of the log.
+  std::vector<std::size_t> follows = {};
+  std::string refute = {};  // what would show that it is none
+  // Findings of the same level or a lower one that lie in what follows from it.
+  std::vector<Finding> folded = {};
+};
+
+struct Causes {
+  std::vector<Finding> findings;        // first the one to look at first
+  std::vector<std::string> clean;       // what was looked at, and nothing found: sentences
+  std::vector<std::string> not_looked;  // what was not, and why: sentences
+  bool goes_on = false;                 // of a live job: more will come
+
+  bool found() const { return !findings.empty() && findings.front().level == Level::kShown; }
+  // Whether "nothing found" may be said.
+  bool complete() const { return not_looked.empty(); }
+};
+
+// Fails: a source that cannot be read.
+Result<Causes> FindCauses(source::Source& source);
+
+}  // namespace cgdebug::analysis::why

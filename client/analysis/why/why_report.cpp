@@ -1,0 +1,143 @@
+#include "client/analysis/why/why_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "client/analysis/op_log.h"
+
+namespace cgdebug::analysis::why {
+namespace {
+
+constexpr std::size_t kMostFacts = 4;
+constexpr const char* kIndent = "              ";
+
+std::string RowNumber(const source::Slot& slot) {
+  const std::optional<OpText> text = ParseOpText(slot.op);
+  return text ? fmt::format("#{} ", text->number) : "";
+}
+
+std::string CauseText(const source::Source& source, const Finding& finding, std::size_t number,
+                      const CommandOf& command_of) {
+  std::string text =
+      fmt::format("{:<3} {:<10}{}\n", number, NameOf(finding.level), finding.sentence);
+  const auto add = [&](const std::string& line) { text += kIndent + line + "\n"; };
+  const std::size_t facts = std::min(finding.facts.size(), kMostFacts);
+  for (std::size_t i = 0; i < facts; ++i) {
+    const Fact& fact = finding.facts[i];
+    add(RowNumber(source.slots()[fact.place.slot]) + fact.text);
+  }
+  if (facts < finding.facts.size()) {
+    add(fmt::format("and {} more like these", finding.facts.size() - facts));
+  }
+  if (!finding.follows.empty()) {
+    add(fmt::format("from it follow{} {} row{} of the same run",
+                    finding.follows.size() == 1 ? "s" : "", finding.follows.size(),
+                    finding.follows.size() == 1 ? "" : "s"));
+  }
+  for (std::size_t i = 0; i < std::min<std::size_t>(finding.folded.size(), 2); ++i) {
+    add(fmt::format("behind it ({}): {}", NameOf(finding.folded[i].level),
+                    finding.folded[i].sentence));
+  }
+  if (finding.folded.size() > 2) {
+    add(fmt::format("behind it: {} more findings", finding.folded.size() - 2));
+  }
+  if (!finding.refute.empty()) add("refuted by: " + finding.refute);
+  const source::Slot& slot = source.slots()[finding.place.slot];
+  const std::string site = slot.site.empty() ? "" : "   " + slot.site;
+  add("next: " + command_of(slot, finding.place) + site);
+  return text;
+}
+
+Json PlaceJson(const source::Source& source, const Place& place) {
+  const source::Slot& slot = source.slots()[place.slot];
+  const std::optional<OpText> text = ParseOpText(slot.op);
+  return {{"probe", slot.probe},
+          {"number", text ? Json(text->number) : Json()},
+          {"op", text ? Json(text->op) : Json()},
+          {"graph", slot.graph},
+          {"graph_id", slot.graph_id},
+          {"rank", slot.rank},
+          {"shape", slot.shape},
+          {"dtype", slot.dtype_name},
+          {"site", slot.site},
+          {"replay", place.replay == 0 ? Json() : Json(place.replay)}};
+}
+
+Json CauseJson(const source::Source& source, const Finding& finding, const CommandOf& command_of) {
+  Json facts = Json::array(), folded = Json::array();
+  for (const Fact& fact : finding.facts) {
+    facts.push_back({{"row", PlaceJson(source, fact.place)}, {"text", fact.text}});
+  }
+  for (const Finding& one : finding.folded) folded.push_back(CauseJson(source, one, command_of));
+  return {{"level", NameOf(finding.level)},
+          {"kind", finding.kind},
+          {"text", finding.sentence},
+          {"place", PlaceJson(source, finding.place)},
+          {"evidence", std::move(facts)},
+          {"follows", finding.follows.size()},
+          {"folded", std::move(folded)},
+          {"refute", finding.refute},
+          {"next", command_of(source.slots()[finding.place.slot], finding.place)}};
+}
+
+}  // namespace
+
+CommandOf CommandsOf(const std::string& path) {
+  return [path](const source::Slot& slot, const Place& place) {
+    const std::string at = place.replay == 0 ? "" : fmt::format("@{}", place.replay);
+    if (!ParseOpText(slot.op)) {
+      return fmt::format("cgdebug-cli show '{}:{}{}'", path, SlotText(slot), at);
+    }
+    const std::string graph = slot.graph_id == 0   ? fmt::format("eager.{}", slot.order)
+                              : slot.graph.empty() ? std::to_string(slot.graph_id)
+                                                   : slot.graph;
+    return fmt::format("cgdebug-cli ops '{}@g:{}{}'", path, graph, at);
+  };
+}
+
+std::string CausesText(const source::Source& source, const Causes& causes,
+                       const CommandOf& command_of, std::size_t max_rows) {
+  std::string text;
+  const std::size_t shown = std::min(causes.findings.size(), max_rows);
+  for (std::size_t i = 0; i < shown; ++i) {
+    text += CauseText(source, causes.findings[i], i + 1, command_of);
+  }
+  if (shown < causes.findings.size()) {
+    text += fmt::format("and {} more findings (--max-rows)\n", causes.findings.size() - shown);
+  }
+  if (causes.findings.empty()) {
+    text += causes.complete() ? "no cause found\n"
+                              : "inconclusive: no cause found, but not all was looked at\n";
+  }
+  for (std::size_t i = 0; i < causes.clean.size(); ++i) {
+    text += (i == 0 ? "looked at and clean: " : "                     ") + causes.clean[i] + "\n";
+  }
+  const std::size_t gaps = std::min(causes.not_looked.size(), max_rows);
+  for (std::size_t i = 0; i < gaps; ++i) {
+    text += "not looked at: " + causes.not_looked[i] + "\n";
+  }
+  if (gaps < causes.not_looked.size()) {
+    text += fmt::format("not looked at: and {} more like these\n", causes.not_looked.size() - gaps);
+  }
+  if (causes.goes_on) text += "more will come: the job goes on\n";
+  text.pop_back();
+  return text;
+}
+
+Json CausesJson(const source::Source& source, const Causes& causes, const CommandOf& command_of) {
+  Json findings = Json::array();
+  for (const Finding& finding : causes.findings) {
+    findings.push_back(CauseJson(source, finding, command_of));
+  }
+  return {{"source", source.Describe().path},
+          {"found", causes.found()},
+          {"complete", causes.complete()},
+          {"findings", std::move(findings)},
+          {"clean", causes.clean},
+          {"not_looked_at", causes.not_looked},
+          {"goes_on", causes.goes_on}};
+}
+
+}  // namespace cgdebug::analysis::why

@@ -1,0 +1,24 @@
+// why_report.h: Causes in words and as JSON; the same in the command line and in Python.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "client/analysis/json_number.h"
+#include "client/analysis/why/why.h"
+#include "client/source/source.h"
+
+namespace cgdebug::analysis::why {
+
+// The command that shows the place of a finding.
+using CommandOf = std::function<std::string(const source::Slot&, const Place&)>;
+// For a source that `path` opens.
+CommandOf CommandsOf(const std::string& path);
+
+// Several lines, without the newline at the end. At most `max_rows` findings, and facts of each.
+std::string CausesText(const source::Source& source, const Causes& causes,
+                       const CommandOf& command_of, std::size_t max_rows = 10);
+
+Json CausesJson(const source::Source& source, const Causes& causes, const CommandOf& command_of);
+
+}  // namespace cgdebug::analysis::why

@@ -1,0 +1,57 @@
+"""Runs small programs by name, each in a process of its own that has imported torch already.
+
+A script of programs ends with `serve(globals())`; a test drives it by `Programs`.
+"""
+
+import os
+import subprocess
+import sys
+
+
+def serve(programs):
+    """Reads lines "NAME WATCH", runs `run_NAME` watched as CGDEBUG_WATCH asks, and answers with the
+    exit code."""
+    import torch
+
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        name, watch = line.split()
+        child = os.fork()
+        if child == 0:
+            os.environ |= {"CGDEBUG_WATCH": watch, "CGDEBUG_WATCH_EAGER": "1"}
+            import cgdebug  # noqa: F401  (it looks at the variables)
+
+            torch.manual_seed(0)
+            programs[f"run_{name}"]()
+            return
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+class Programs:
+    """`run(name, watch)` runs a program of the script and fails unless it exits with 0."""
+
+    def __init__(self, script, folder):
+        self._errors = folder / "errors"
+        with self._errors.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=folder,
+                env={name: one for name, one in os.environ.items() if name != "CGDEBUG_RUN_ID"},
+            )
+
+    def run(self, name, watch="op:*"):
+        self._process.stdin.write(f"{name} {watch}\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:  # the program may print as well
+            if line.strip().lstrip("-").isdigit():
+                assert line.strip() == "0", self._errors.read_text()
+                return
+        raise AssertionError(self._errors.read_text())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait(timeout=60)

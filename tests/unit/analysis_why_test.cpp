@@ -1,0 +1,193 @@
+// What causes are found in the logs of graphs, and that nothing is called clean that was not looked
+// at.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "client/analysis/why/why.h"
+#include "client/analysis/why/why_report.h"
+#include "tests/support/memory_source.h"
+
+namespace cgdebug::analysis::why {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing_support::MemorySource;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+using Values = std::vector<float>;
+
+// A log of a graph, whose row n is the slot n - 1: what it holds in each replay.
+class GraphLog : public MemorySource {
+ public:
+  void Row(const std::string& name, const std::string& op, const std::vector<Values>& replays,
+           const std::string& inputs = "") {
+    const std::size_t slot = AddSlot(name, {replays.empty() ? 2 : replays.front().size()});
+    Slots()[slot].op = std::to_string(slot + 1) + " " + op + (inputs.empty() ? "" : " " + inputs);
+    Slots()[slot].graph = "bs=8";
+    for (std::size_t i = 0; i < replays.size(); ++i) {
+      Add(slot, i + 1, replays[i]);
+      serials[{slot, i + 1}] = i + 1;
+    }
+  }
+};
+
+Causes CausesOf(MemorySource& source) {
+  Result<Causes> causes = FindCauses(source);
+  EXPECT_TRUE(causes.ok()) << causes.error().message;
+  return *std::move(causes);
+}
+
+std::vector<std::string_view> KindsOf(const Causes& causes) {
+  std::vector<std::string_view> kinds;
+  for (const Finding& finding : causes.findings) kinds.push_back(finding.kind);
+  return kinds;
+}
+
+const std::vector<Values> kMoving = {{1, 2}, {3, 4}, {5, 6}, {7, 8}};
+
+GraphLog Healthy() {
+  GraphLog log;
+  log.Row("in/layer/mm_0.self", "input", kMoving);
+  log.Row("in/weight", "input", {{1, 1}, {1, 1}, {1, 1}, {1, 1}});
+  log.Row("fwd/layer/mm_0", "aten.mm.default", {{2, 3}, {4, 5}, {6, 7}, {8, 9}}, "1 2");
+  return log;
+}
+
+TEST(Why, AHealthyLogIsCleanAndComplete) {
+  GraphLog log = Healthy();
+  const Causes causes = CausesOf(log);
+  EXPECT_THAT(causes.findings, IsEmpty());
+  EXPECT_TRUE(causes.complete());
+  EXPECT_THAT(CausesText(log, causes, CommandsOf("a.cgrec")),
+              HasSubstr("no cause found\nlooked at and clean: no NaN or Inf in 12 snapshots"));
+}
+
+TEST(Why, TheMakerOfTheFirstNanIsNamedAndWhatFollowsIsCounted) {
+  GraphLog log = Healthy();
+  log.Row("fwd/layer/log_0", "aten.log.default", {{1, 2}, {1, 3}, {1, kNan}, {1, kNan}}, "3");
+  log.Row("fwd/layer/add_0", "aten.add.Tensor", {{1, 2}, {1, 3}, {1, kNan}, {1, kNan}}, "4");
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("domain"));
+  EXPECT_TRUE(causes.found());
+  EXPECT_THAT(causes.findings[0].sentence, HasSubstr("fwd/layer/log_0 made 1 NaN in replay 3 of "
+                                                     "bs=8: the logarithm of a negative number"));
+  EXPECT_THAT(causes.findings[0].follows, ElementsAre(4));
+  const Json json = CausesJson(log, causes, CommandsOf("a.cgrec"));
+  EXPECT_EQ(json["findings"][0]["place"]["number"], 4);
+  EXPECT_EQ(json["findings"][0]["place"]["replay"], 3);
+  EXPECT_EQ(json["findings"][0]["next"], "cgdebug-cli ops 'a.cgrec@g:bs=8@3'");
+}
+
+TEST(Why, AMaskIsNoCauseAndARowThatIsMaskedWholeIsOne) {
+  GraphLog log = Healthy();
+  log.Row("fwd/masked_fill_0", "aten.masked_fill.Scalar",
+          {{1, -kInf}, {1, -kInf}, {1, -kInf}, {-kInf, -kInf}}, "3");
+  log.Row("fwd/_softmax_0", "aten._softmax.default", {{1, 0}, {1, 0}, {1, 0}, {0.5f, 0.5f}}, "4");
+  EXPECT_THAT(CausesOf(log).findings, IsEmpty());
+  log.Change(4, 4, {kNan, kNan});
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("masked_row"));
+  EXPECT_EQ(causes.findings[0].place.slot, 4u);
+  EXPECT_EQ(causes.findings[0].place.replay, 4u);
+}
+
+TEST(Why, TwoCausesThatDoNotFollowFromEachOtherAreBothTold) {
+  GraphLog log = Healthy();
+  log.Row("fwd/a/sqrt_0", "aten.sqrt.default", {{1, 2}, {1, kNan}, {1, 3}, {1, 3}}, "3");
+  log.Row("fwd/b/exp_0", "aten.exp.default", {{1, 2}, {1, 3}, {kInf, 3}, {1, 3}}, "3");
+  EXPECT_THAT(KindsOf(CausesOf(log)), ElementsAre("domain", "overflow"));
+}
+
+TEST(Why, AnInputThatStaysIsConsistentAndNeverShown) {
+  GraphLog log = Healthy();
+  log.Row("in/layer/embedding_0.indices", "input", {{3, 4}, {3, 4}, {3, 4}, {3, 4}});
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("frozen_input"));
+  EXPECT_EQ(causes.findings[0].level, Level::kConsistent);
+  EXPECT_FALSE(causes.found());
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("in/layer/embedding_0.indices is the same in 4 replays, in which "
+                        "in/layer/mm_0.self changes 3 times"));
+}
+
+TEST(Why, ElementsInAnotherOrderAreAChange) {
+  GraphLog log = Healthy();
+  log.Row("in/layer/embedding_0.indices", "input", {{3, 4}, {4, 3}, {3, 4}, {4, 3}});
+  EXPECT_THAT(CausesOf(log).findings, IsEmpty());
+}
+
+TEST(Why, WithoutTheOrderOfElementsNothingIsCalledTheSame) {
+  GraphLog log = Healthy();
+  log.Row("in/layer/embedding_0.indices", "input", {{3, 4}, {3, 4}, {3, 4}, {3, 4}});
+  log.has_ordered_hash = false;
+  EXPECT_THAT(CausesOf(log).findings, IsEmpty());
+}
+
+TEST(Why, AProductThatStaysThoughNothingItReadsIsZeroIsShown) {
+  GraphLog log = Healthy();
+  log.Row("fwd/layer/mm_1", "aten.mm.default", {{2, 9}, {2, 9}, {2, 9}, {2, 9}}, "1 2");
+  log.Row("fwd/layer/sigmoid_0", "aten.sigmoid.default", {{1, 2}, {1, 2}, {1, 2}, {1, 2}}, "3 4");
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("stale_output"));
+  EXPECT_TRUE(causes.found());
+  EXPECT_THAT(causes.findings[0].sentence, HasSubstr("fwd/layer/mm_1 (aten.mm.default) does not"));
+  ASSERT_EQ(causes.findings[0].folded.size(), 1u) << "what is made of it lies behind it";
+}
+
+TEST(Why, AGraphWithoutAReplayIsTold) {
+  GraphLog log = Healthy();
+  log.Row("fwd/x", "aten.mm.default", {});
+  log.Slots().back().graph_id = 2;
+  log.Slots().back().graph = "bs=16";
+  log.accounts[log.slots().size() - 1] = {};
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("unreplayed"));
+  EXPECT_THAT(causes.findings[0].sentence, HasSubstr("bs=16 was captured and never replayed"));
+}
+
+TEST(Why, AReplicaThatTheDaemonSawDifferIsShown) {
+  GraphLog log = Healthy();
+  log.Slots()[1].rank = 1;
+  log.findings.push_back({.slot = 1,
+                          .kind = source::Finding::Kind::kReplica,
+                          .replay = 2,
+                          .text = "rank 1 differs from ranks 0, 2"});
+  const Causes causes = CausesOf(log);
+  EXPECT_THAT(KindsOf(causes), ElementsAre("replica"));
+  EXPECT_TRUE(causes.found());
+}
+
+TEST(Why, WhatWasNotLookedAtIsSaid) {
+  GraphLog few;
+  few.Row("in/layer/mm_0.self", "input", {{1, 2}, {3, 4}});
+  few.Row("fwd/layer/mm_0", "aten.mm.default", {{2, 3}, {4, 5}}, "1");
+  EXPECT_THAT(CausesOf(few).not_looked,
+              ElementsAre("what stays the same from run to run, for which 4 are needed: bs=8 has 2 "
+                          "replays"));
+  MemorySource probes = testing_support::TwoLayers(5);
+  const Causes causes = CausesOf(probes);
+  EXPECT_FALSE(causes.complete());
+  EXPECT_THAT(causes.not_looked, ElementsAre(HasSubstr("there is no op log")));
+  GraphLog gap = Healthy();
+  gap.gaps.push_back({0, 2, 4, 0, "overwritten"});
+  EXPECT_THAT(CausesOf(gap).not_looked, ElementsAre(HasSubstr("lacks 2 snapshots")));
+}
+
+TEST(Why, TheFirstProbeThatIsNotFiniteIsNamedWithoutAnOpLog) {
+  MemorySource source = testing_support::TwoLayers(5);
+  source.Change(1, 3, {1, 1, 1, kNan});
+  const Causes causes = CausesOf(source);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("nonfinite"));
+  EXPECT_EQ(causes.findings[0].sentence, "y is the first probe that is not finite, in replay 3");
+}
+
+}  // namespace
+}  // namespace cgdebug::analysis::why
