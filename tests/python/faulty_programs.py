@@ -2,6 +2,9 @@
 (serve_programs.py)."""
 
 import torch
+import torch._dynamo  # an op log and an optimizer import it when they begin
+import torch.distributed.tensor
+import torch.onnx
 from serve_programs import serve
 from torch import nn
 
@@ -81,7 +84,7 @@ def run_ignored_targets():
     )
 
 
-@expect("domain", "shown", "mean_0", "too few elements")
+@expect("domain", "shown", "mean_0", "no element")
 def run_mean_of_nothing():
     infer(Model(lambda x: x[x > 1e3].mean()))
 
@@ -118,12 +121,9 @@ def run_exp():
 
 @expect("nonfinite", "shown", "holds", "NaN", "call 4", "nothing in the log wrote it")
 def run_nan_in_the_data():
-    def make(call):
-        x = torch.randn(BATCH, SIZE)
-        x[3] = float("nan") if call == 3 else x[3]
-        return (x,)
-
-    infer(two_layers(), make)
+    batches = torch.randn(CALLS, BATCH, SIZE)
+    batches[3, 2, 1] = float("nan")
+    infer(two_layers(), lambda call: (batches[call],))
 
 
 @expect("overflow", "shown", "too large for float32")
@@ -213,7 +213,7 @@ def run_update_below_a_digit():
     train(two_layers().bfloat16(), lr=1e-7)
 
 
-@expect("idle_optimizer", "consistent", "2 of 4 parameters never change", "0.weight")
+@expect("not_stepped", "consistent", "2 of 4 weights are not stepped", "0.weight")
 def run_wrong_parameter_group():
     model = two_layers()
     train(model, parameters=model[2].parameters())

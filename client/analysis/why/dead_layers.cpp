@@ -14,11 +14,11 @@ constexpr std::array kRectifiers = {std::string_view("relu"), std::string_view("
                                     std::string_view("threshold"), std::string_view("hardtanh"),
                                     std::string_view("clamp")};
 constexpr std::array kLayers = {
-    std::string_view("mm"),          std::string_view("addmm"),   std::string_view("bmm"),
-    std::string_view("baddbmm"),     std::string_view("linear"),  std::string_view("convolution"),
-    std::string_view("sigmoid"),     std::string_view("tanh"),    std::string_view("gelu"),
-    std::string_view("silu"),        std::string_view("mul"),     std::string_view("div"),
-    std::string_view("hardsigmoid"), std::string_view("softplus")};
+    std::string_view("_softmax"),    std::string_view("mm"),          std::string_view("addmm"),
+    std::string_view("bmm"),         std::string_view("baddbmm"),     std::string_view("linear"),
+    std::string_view("convolution"), std::string_view("sigmoid"),     std::string_view("tanh"),
+    std::string_view("gelu"),        std::string_view("silu"),        std::string_view("mul"),
+    std::string_view("div"),         std::string_view("hardsigmoid"), std::string_view("softplus")};
 
 }  // namespace
 

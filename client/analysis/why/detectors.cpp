@@ -33,6 +33,19 @@ std::string NamesText(const std::vector<std::string>& names, std::size_t most) {
   return text;
 }
 
+std::string ParameterName(const Evidence& evidence, const Row& row) {
+  constexpr std::string_view kInput = "in/";
+  const std::string& name = evidence.NameOf(row);
+  return name.starts_with(kInput) ? name.substr(kInput.size()) : name;
+}
+
+bool IsStepped(const Evidence& evidence, const Log& log, const Row& row) {
+  return row.is_input() && IsNamedInput(evidence.NameOf(row)) &&
+         std::ranges::any_of(row.readers, [&](std::size_t reader) {
+           return evidence.NameOf(log.rows[reader]).starts_with("opt/");
+         });
+}
+
 std::vector<std::size_t> DescendantsOf(const Log& log, std::size_t row) {
   std::vector<std::size_t> found;
   std::vector<bool> is_made_of_it(log.rows.size(), false);

@@ -50,6 +50,10 @@ Place PlaceAt(const Evidence& evidence, std::size_t log, std::size_t row, std::s
 std::string RowText(const Evidence& evidence, std::size_t log, std::size_t row);
 // "in/a, in/b and 3 more".
 std::string NamesText(const std::vector<std::string>& names, std::size_t most = 3);
+// "layers.3.weight" of its row "in/layers.3.weight".
+std::string ParameterName(const Evidence& evidence, const Row& row);
+// Whether it is a parameter that an optimizer reads.
+bool IsStepped(const Evidence& evidence, const Log& log, const Row& row);
 // The rows that are made of `row`, in the order of the log.
 std::vector<std::size_t> DescendantsOf(const Log& log, std::size_t row);
 // Whether one of `prefix`es begins the name of a row that a run has: "opt/", "bwd/".

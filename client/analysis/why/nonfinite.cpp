@@ -42,7 +42,7 @@ class Explainer {
 
   Reason Explain() const {
     if (Any([](const Seen& seen) { return seen.neg_inf > 0; })) return OfMask();
-    if (inputs_.empty()) return {};
+    if (inputs_.empty()) return OfNothing();
     const bool has_zero = Any([](const Seen& seen) { return seen.zero > 0; });
     const bool has_negative = Any([](const Seen& seen) { return seen.min < 0; });
     constexpr std::array kLogs = {std::string_view("log"), std::string_view("log2"),
@@ -63,13 +63,12 @@ class Explainer {
     if (IsOneOf(stem_, kQuotients) && inputs_.back()->zero > 0) {
       return {"domain", out_.nan > 0 ? "0 divided by 0" : "a division by 0"};
     }
-    constexpr std::array kMeans = {std::string_view("mean"), std::string_view("var"),
-                                   std::string_view("std"), std::string_view("var_mean")};
-    if (IsOneOf(stem_, kMeans) && rows_.front()->count <= row_.count) {
-      return {"domain", "the mean or deviation of too few elements"};
+    if (IsMean() && rows_.front()->count <= row_.count) return OfNothing();
+    if (stem_ == "pow" && out_.nan > 0 && has_negative) {
+      return {"domain", "a power of a negative number"};
     }
-    if (stem_ == "pow" && (has_zero || has_negative)) {
-      return {"domain", "a power of 0 or of a negative number"};
+    if (stem_ == "pow" && out_.nan == 0 && out_.nonfinite() <= inputs_.front()->zero) {
+      return {"domain", "a negative power of 0"};
     }
     if (stem_ == "nll_loss_forward" || stem_ == "nll_loss2d_forward") {
       return {"domain", "the mean of no element, as where every target is ignored"};
@@ -81,6 +80,18 @@ class Explainer {
   template <typename Test>
   bool Any(Test test) const {
     return std::ranges::any_of(inputs_, [&](const Seen* seen) { return test(*seen); });
+  }
+
+  bool IsMean() const {
+    constexpr std::array kMeans = {std::string_view("mean"), std::string_view("var"),
+                                   std::string_view("std"), std::string_view("var_mean")};
+    return IsOneOf(stem_, kMeans);
+  }
+  // An empty tensor has no row.
+  Reason OfNothing() const {
+    if (!IsMean()) return {};
+    return {"domain", inputs_.empty() ? "the mean or deviation of no element"
+                                      : "the deviation of a single element"};
   }
 
   Reason OfMask() const {
@@ -253,11 +264,15 @@ class NonfiniteFinder {
     const Row& row = evidence_.logs[log_place].rows[input];
     const Seen& seen = row.at[run];
     if (!seen.is_here) return;
-    std::string text = fmt::format("it read {}: ", RowText(evidence_, log_place, input));
-    text += seen.nonfinite() > 0
-                ? fmt::format("{} of {} elements, else ", CountText(seen), row.count)
-                : std::string("finite, ");
-    text += fmt::format("{:.3g} to {:.3g}", seen.min, seen.max);
+    std::vector<std::string> parts;
+    if (seen.nonfinite() > 0) {
+      parts.push_back(fmt::format("{} of {} elements", CountText(seen), row.count));
+    }
+    if (seen.nonfinite() < row.count) {
+      parts.push_back(fmt::format("{:.3g} to {:.3g}", seen.min, seen.max));
+    }
+    std::string text = fmt::format("it read {}: {}", RowText(evidence_, log_place, input),
+                                   fmt::join(parts, ", else "));
     if (seen.zero > 0) text += fmt::format(", {} zeros", seen.zero);
     finding->facts.push_back({PlaceAt(evidence_, log_place, input, run), std::move(text)});
   }

@@ -39,10 +39,10 @@ Answer FindUnread(const Evidence& evidence) {
                     .sentence = fmt::format("nobody reads {}, and layers come after {}",
                                             NamesText(names), unread.size() == 1 ? "it" : "them"),
                     .refute = "a result of the model, or an op in no row that reads it"};
-    for (const std::size_t row : unread) {
+    for (std::size_t i = 0; i < unread.size(); ++i) {
       finding.facts.push_back(
-          {PlaceAt(evidence, log_place, row, SIZE_MAX),
-           fmt::format("{} ({}): no row reads it", names[&row - unread.data()], log.rows[row].op)});
+          {PlaceAt(evidence, log_place, unread[i], SIZE_MAX),
+           fmt::format("{} ({}): no row reads it", names[i], log.rows[unread[i]].op)});
     }
     answer.findings.push_back(std::move(finding));
   }

@@ -55,16 +55,20 @@ bool IsOfValues(const Finding& finding) {
   return finding.place.log != SIZE_MAX && std::ranges::find(kKinds, finding.kind) != kKinds.end();
 }
 
-// Puts findings about values under the first one that they follow from.
+// Whether `below` is about the row of `above`, or about values that are made of those.
+bool FollowsFrom(const Evidence& evidence, const Finding& below, const Finding& above) {
+  if (below.place.slot == above.place.slot) return true;
+  return IsOfValues(above) && IsOfValues(below) && above.place.log == below.place.log &&
+         std::ranges::binary_search(DescendantsOf(evidence.logs[above.place.log], above.place.row),
+                                    below.place.row);
+}
+
+// Puts findings under the first one that they follow from.
 std::vector<Finding> Fold(const Evidence& evidence, std::vector<Finding> findings) {
   std::vector<Finding> kept;
   for (Finding& finding : findings) {
-    const auto above = std::ranges::find_if(kept, [&](const Finding& one) {
-      return IsOfValues(one) && IsOfValues(finding) && one.place.log == finding.place.log &&
-             one.place.row < finding.place.row &&
-             std::ranges::binary_search(DescendantsOf(evidence.logs[one.place.log], one.place.row),
-                                        finding.place.row);
-    });
+    const auto above = std::ranges::find_if(
+        kept, [&](const Finding& one) { return FollowsFrom(evidence, finding, one); });
     if (above == kept.end()) {
       kept.push_back(std::move(finding));
     } else {

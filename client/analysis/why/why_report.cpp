@@ -11,7 +11,7 @@ namespace cgdebug::analysis::why {
 namespace {
 
 constexpr std::size_t kMostFacts = 4;
-constexpr const char* kIndent = "              ";
+constexpr const char* kIndent = "                ";
 
 std::string RowNumber(const source::Slot& slot) {
   const std::optional<OpText> text = ParseOpText(slot.op);
@@ -21,7 +21,7 @@ std::string RowNumber(const source::Slot& slot) {
 std::string CauseText(const source::Source& source, const Finding& finding, std::size_t number,
                       const CommandOf& command_of) {
   std::string text =
-      fmt::format("{:<3} {:<10}{}\n", number, NameOf(finding.level), finding.sentence);
+      fmt::format("{:<3} {:<12}{}\n", number, NameOf(finding.level), finding.sentence);
   const auto add = [&](const std::string& line) { text += kIndent + line + "\n"; };
   const std::size_t facts = std::min(finding.facts.size(), kMostFacts);
   for (std::size_t i = 0; i < facts; ++i) {
