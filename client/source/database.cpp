@@ -193,7 +193,7 @@ Result<Database> OpenCatalogue(const std::string& directory) {
   }
   sqlite3* opened = nullptr;
   const int code = sqlite3_open_v2(recording::CataloguePath(directory).c_str(), &opened,
-                                   SQLITE_OPEN_READONLY, nullptr);
+                                   SQLITE_OPEN_READONLY | SQLITE_OPEN_NOFOLLOW, nullptr);
   Database database(opened);
   if (code != SQLITE_OK) return SqlError(opened, "cannot open the catalogue of " + directory);
   sqlite3_set_authorizer(opened, &Authorize, nullptr);

@@ -3,17 +3,24 @@
 #include <sqlite3.h>
 #include <sys/stat.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "daemon/core/recording/catalogue.h"
+#include "daemon/core/recording/catalogue_seal.h"
+#include "daemon/core/recording/recording_files.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 
 namespace cgdebug::recording {
 namespace {
 
+namespace fs = std::filesystem;
 using testing_support::AppendAt;
 
 // The rows that `sql` gives, one per line.
@@ -54,6 +61,14 @@ class Catalogue : public testing::Test {
     const auto session = writer_->AddSession(testing_support::SessionOf());
     ASSERT_TRUE(writer_->AddSlot(testing_support::FloatSlot(*session, "small", 8, 0)).ok());
     ASSERT_TRUE(writer_->AddSlot(testing_support::FloatSlot(*session, "large", 1024, 1)).ok());
+  }
+  // A catalogue of a few snapshots that nobody writes to any more. Returns its rows.
+  std::string WriteSmall() {
+    Append(1, 3);
+    EXPECT_TRUE(writer_->Close(StopReason::kRequested).ok());
+    writer_.reset();
+    EXPECT_TRUE(UpdateCatalogue(path_).ok());
+    return Dump(file_);
   }
   void Append(std::uint64_t first, std::uint64_t last) {
     for (std::uint64_t replay = first; replay <= last; ++replay) {
@@ -253,6 +268,148 @@ TEST_F(Catalogue, ACatalogueThatAnotherProcessWritesIsLeftAlone) {
   ASSERT_EQ(stat(file_.c_str(), &after), 0);
   EXPECT_EQ(before.st_ino, after.st_ino);
   sqlite3_close(other);
+}
+
+// --- a catalogue is believed only as it was written ---------------------------------------------
+
+#if defined(CGDEBUG_SANITIZED)
+constexpr std::size_t kBetweenBits = 67;
+#else
+constexpr std::size_t kBetweenBits = 1;
+#endif
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+TEST_F(Catalogue, EveryBitOfItIsInItsSeal) {
+  WriteSmall();
+  std::string bytes = ReadFile(file_);
+  const auto seal = ReadSeal(file_);
+  ASSERT_TRUE(seal);
+  const auto read = [&](std::uint64_t offset, std::span<std::byte> buffer) {
+    std::memcpy(buffer.data(), bytes.data() + offset, buffer.size());
+    return true;
+  };
+  ASSERT_EQ(MakeSeal(seal->recording, bytes.size(), read), seal);
+  for (std::size_t bit = 0; bit < bytes.size() * 8; bit += kBetweenBits) {
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+    ASSERT_NE(MakeSeal(seal->recording, bytes.size(), read), seal) << bit;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+  }
+}
+
+TEST_F(Catalogue, ABitThatWasFlippedInItOrItsSealChangesNoAnswer) {
+  const std::string rows = WriteSmall();
+  for (const auto& [path, stride] : {std::pair(file_, std::size_t{2003}), {SealPath(file_), 7}}) {
+    const std::string good = ReadFile(path);
+    const std::string catalogue = ReadFile(file_), seal = ReadFile(SealPath(file_));
+    for (std::size_t bit = 0; bit < good.size() * 8; bit += stride) {
+      std::string bytes = good;
+      bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+      WriteFile(file_, catalogue);
+      WriteFile(SealPath(file_), seal);
+      WriteFile(path, bytes);
+      ASSERT_TRUE(UpdateCatalogue(path_).ok()) << path << " bit " << bit;
+      ASSERT_EQ(Dump(file_), rows) << path << " bit " << bit;
+    }
+  }
+}
+
+TEST_F(Catalogue, TheCatalogueOfAnotherRecordingIsNotBelieved) {
+  const std::string rows = WriteSmall();
+  const std::string other = dir_ / "b.cgrec";
+  auto writer = *RecordingWriter::Open(other, {});
+  const auto session = writer->AddSession(testing_support::SessionOf());
+  ASSERT_TRUE(writer->AddSlot(testing_support::FloatSlot(*session, "small", 8, 0)).ok());
+  for (std::uint64_t replay = 1; replay <= 3; ++replay) AppendAt(writer.get(), 0, replay, 8);
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  ASSERT_TRUE(UpdateCatalogue(other).ok());
+  for (const auto& path_of : {+[](const std::string& path) { return path; }, &SealPath}) {
+    WriteFile(path_of(file_), ReadFile(path_of(CataloguePath(other))));
+  }
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  EXPECT_EQ(Dump(file_), rows);
+}
+
+// The uuid is the same, and so are the numbers of the records.
+TEST_F(Catalogue, TheCatalogueOfACopyThatWentOnDifferentlyIsNotBelieved) {
+  WriteSmall();
+  const std::string other = dir_ / "b.cgrec";
+  fs::copy(path_, other);
+  for (const std::string& path : {path_, other}) {
+    auto writer = *RecordingWriter::Open(path, {});
+    const auto values = testing_support::ValuesAt(path == other ? 7 : 0, 4, 8);
+    ASSERT_TRUE(
+        writer->Append(testing_support::SnapshotAt(0, 4, values), std::as_bytes(std::span(values)))
+            .ok());
+    // The last record differs, as its time does.
+    ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+    writer.reset();
+    ASSERT_TRUE(UpdateCatalogue(path).ok());
+  }
+  const std::string rows = Dump(file_);
+  ASSERT_NE(Dump(CataloguePath(other)), rows);
+  for (const auto& path_of : {+[](const std::string& path) { return path; }, &SealPath}) {
+    WriteFile(path_of(file_), ReadFile(path_of(CataloguePath(other))));
+  }
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  EXPECT_EQ(Dump(file_), rows);
+}
+
+TEST_F(Catalogue, ACopyOfASegmentAddsNoRows) {
+  const std::string rows = WriteSmall();
+  fs::copy(path_ + "/segment-000001.cgd", path_ + "/segment-000007.cgd");
+  fs::copy(path_ + "/segment-000001.cgd", path_ + "/segment-000001 (1).cgd");
+  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  EXPECT_EQ(Dump(file_), rows);
+}
+
+TEST_F(Catalogue, EverythingInTheFolderIsForItsOwnerAlone) {
+  const mode_t before = umask(022);
+  const std::string path = dir_ / "deep/er/b.cgrec";
+  auto writer = *RecordingWriter::Open(path, {});
+  ASSERT_TRUE(writer->AddSession(testing_support::SessionOf()).ok());
+  ASSERT_TRUE(UpdateCatalogue(path).ok());
+  umask(before);
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_all);
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    EXPECT_EQ(entry.status().permissions(), fs::perms::owner_read | fs::perms::owner_write)
+        << entry.path();
+  }
+}
+
+TEST_F(Catalogue, NothingIsWrittenWhereALinkPoints) {
+  const std::string rows = WriteSmall();
+  const std::string precious = dir_ / "precious";
+  for (const bool exists : {false, true}) {
+    if (exists) WriteFile(precious, "what it was");
+    for (const std::string& link : {file_, SealPath(file_), path_ + "/lock"}) {
+      fs::remove(link);
+      fs::create_symlink(precious, link);
+    }
+    ASSERT_TRUE(UpdateCatalogue(path_).ok());
+    EXPECT_EQ(Dump(file_), rows);
+    EXPECT_FALSE(fs::is_symlink(file_));
+    EXPECT_FALSE(LockForWriting(path_).ok());
+    EXPECT_FALSE(RecordingWriter::Open(path_, {}).ok());
+    EXPECT_EQ(fs::exists(precious), exists);
+    if (exists) {
+      EXPECT_EQ(ReadFile(precious), "what it was");
+    }
+  }
+}
+
+TEST_F(Catalogue, AFolderBehindALinkHasOneToo) {
+  const std::string rows = WriteSmall();
+  fs::create_directory_symlink(path_, dir_ / "link.cgrec");
+  EXPECT_EQ(UpdateCatalogue(dir_ / "link.cgrec").value(), 0u);
+  EXPECT_EQ(Dump(dir_ / "link.cgrec/catalogue.sqlite"), rows);
 }
 
 TEST_F(Catalogue, AFolderThatIsNotARecordingGetsNoCatalogue) {

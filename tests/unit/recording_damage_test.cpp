@@ -411,5 +411,54 @@ TEST_F(DamagedRecording, VerifySeesEveryFlippedByte) {
   }
 }
 
+// What a sync tool, or a careless cp, leaves in the folder.
+TEST_F(DamagedRecording, ACopyOfASegmentIsSaidAndItsRecordsComeOnce) {
+  Write(4);
+  for (const char* name : {"segment-000007.cgd", "segment-000001 (1).cgd", "segment-0000001.cgd",
+                           "segment-000000.cgd", "segment-.cgd"}) {
+    SCOPED_TRACE(name);
+    const std::string copy = path_ + "/" + name;
+    std::filesystem::copy(file_, copy);
+    for (const bool trust_index : {true, false}) {
+      const auto reader = *RecordingReader::Open(path_, {.trust_index = trust_index});
+      bool said = false;
+      EXPECT_EQ(CountRight(*reader, true, &said), kReplays);
+      EXPECT_TRUE(said);
+      EXPECT_EQ(reader->snapshot_count(), kReplays);
+      ASSERT_EQ(reader->damage().size(), 1u);
+      EXPECT_THAT(reader->damage()[0].what, testing::HasSubstr("is a copy of segment 1"));
+      const auto damage = reader->Verify();
+      ASSERT_TRUE(damage.ok());
+      EXPECT_FALSE(damage->empty());
+    }
+    std::filesystem::remove(copy);
+  }
+}
+
+TEST_F(DamagedRecording, ASegmentWithRecordsThatEarlierOnesHaveIsSaidAndNotRead) {
+  Write(4);
+  const auto go_on = [](const std::string& path, std::uint64_t first, std::uint64_t last) {
+    auto writer = *RecordingWriter::Open(path, {});
+    for (std::uint64_t replay = first; replay <= last; ++replay) {
+      AppendAt(writer.get(), 0, replay, 4);
+    }
+    ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  };
+  const std::string other = dir_ / "b.cgrec";
+  std::filesystem::copy(path_, other);
+  go_on(other, 5, 5);
+  go_on(other, 6, 6);
+  go_on(path_, 5, 9);
+  std::filesystem::copy(other + "/segment-000003.cgd", path_);
+  for (const bool trust_index : {true, false}) {
+    const auto reader = *RecordingReader::Open(path_, {.trust_index = trust_index});
+    bool said = false;
+    EXPECT_EQ(CountRight(*reader, true, &said), 9u);
+    EXPECT_TRUE(said);
+    ASSERT_EQ(reader->damage().size(), 1u);
+    EXPECT_THAT(reader->damage()[0].what, testing::HasSubstr("it begins with record"));
+  }
+}
+
 }  // namespace
 }  // namespace cgdebug::recording

@@ -14,7 +14,8 @@ using numerics::Stats;
 
 constexpr std::string_view kSchema = R"sql(
 create table progress (  -- up to where each segment is taken in
-  recording text, segment integer, next_offset integer, number integer);
+  recording text, segment integer, next_offset integer, number integer,
+  last_offset integer, last_crc32c integer);  -- of the last record taken in
 create table run (
   id integer primary key, run_id text, restart_count integer, command text, world_size integer,
   unique (run_id, restart_count, command));

@@ -54,6 +54,10 @@ bool IsSegmentName(std::string_view name) {
   return name.starts_with(kPrefix) && name.ends_with(kSuffix);
 }
 
+bool IsNameOfSegment(const std::string& path, std::uint32_t segment) {
+  return path == SegmentPath(path.substr(0, path.rfind('/')), segment);
+}
+
 namespace {
 
 // Numbers beyond 999999 are longer.
@@ -94,7 +98,7 @@ Result<std::vector<std::string>> ListSegments(const std::string& directory) {
 
 Result<UniqueFd> LockForWriting(const std::string& directory) {
   const std::string path = LockPath(directory);
-  auto fd = OpenRegularFile(path, O_RDWR | O_CREAT);
+  auto fd = OpenRegularFile(path, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (!fd.ok()) return fd.error();
   flock lock = WholeFile(F_WRLCK);
   if (fcntl(fd->get(), F_OFD_SETLK, &lock) == 0) return fd;

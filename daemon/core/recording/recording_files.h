@@ -13,6 +13,9 @@
 namespace cgdebug::recording {
 
 bool IsSegmentName(std::string_view name);
+// Whether the file of that path is named as SegmentPath() names this segment. A copy that a tool
+// put beside it has another name.
+bool IsNameOfSegment(const std::string& path, std::uint32_t segment);
 std::string SegmentPath(const std::string& directory, std::uint32_t segment);
 // In the order of their numbers; empty if there is no such directory, which may be a URL.
 // Fails: the directory cannot be read. A partial list would make a recording look too short.

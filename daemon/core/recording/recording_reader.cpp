@@ -52,6 +52,10 @@ Result<void> RecordingReader::OpenSegments() {
     if (file.ok() && !segments_.empty() && (*file)->uuid() != uuid_) {
       file = Error{path + " belongs to another recording"};
     }
+    if (file.ok() && !IsNameOfSegment(path, (*file)->header().segment)) {
+      file = Error{fmt::format("{} is a copy of segment {}, or was renamed; it is not read", path,
+                               (*file)->header().segment)};
+    }
     if (!file.ok()) {
       if (first_error.empty()) first_error = file.error().message;
       // A writer has just made it, and will have filled it in by the next look.
@@ -294,11 +298,20 @@ void RecordingReader::AddDamage(std::size_t place, std::uint64_t offset, std::ui
 void RecordingReader::LoadSegment(std::size_t place) {
   Segment& segment = *segments_[place];
   const std::uint64_t first_number = segment.file->header().first_number;
+  if (segment.scanned == layout::kFileHeaderBytes && first_number <= last_number_) {
+    AddDamage(
+        place, 0, segment.file->bytes(), 0,
+        fmt::format("it begins with record {}, and the files before it have records up to {}; "
+                    "it is not read",
+                    first_number, last_number_));
+    segment.scanned = segment.file->bytes();
+    segment.ended = true;
+    closed_ = false;
+    return;
+  }
   if (segment.scanned == layout::kFileHeaderBytes && first_number != last_number_ + 1) {
-    if (first_number > last_number_ + 1) {
-      AddDamage(place, 0, 0, first_number - last_number_ - 1,
-                "the records before this file are missing");
-    }
+    AddDamage(place, 0, 0, first_number - last_number_ - 1,
+              "the records before this file are missing");
     last_number_ = first_number - 1;
   }
   if (options_.trust_index && segment.scanned == layout::kFileHeaderBytes && LoadByIndex(place)) {
@@ -465,6 +478,7 @@ void RecordingReader::Accept(std::size_t place, const Record& record, std::vecto
     const std::uint64_t missing = number - std::min(number, last_number_ + 1);
     AddDamage(place, record.offset, 0, missing,
               fmt::format("record {} follows record {}", number, last_number_));
+    if (number <= last_number_) return;  // each record counts once
   }
   last_number_ = number;
   closed_ = false;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -49,6 +50,19 @@ Result<void> CheckFree(const std::string& directory, const WriterOptions& option
       room->free >> 20, directory, room->kept >> 20)};
 }
 
+// Readable by its owner alone, whatever the umask is: it holds the job's values, names and command.
+Result<void> MakeDirectory(const std::string& directory) {
+  namespace fs = std::filesystem;
+  fs::path path = fs::path(directory).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  std::error_code error;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+  if (error) return Error{fmt::format("cannot make {}: {}", directory, error.message())};
+  const int failed = ::mkdir(path.c_str(), S_IRWXU) == 0 ? 0 : errno;
+  if (failed == 0 || fs::is_directory(path, error)) return {};
+  return ErrnoError("cannot make " + directory, failed);
+}
+
 // A file that is not part of a recording, or "".
 Result<std::string> FindOtherFile(const std::string& directory) {
   std::error_code error;
@@ -86,9 +100,7 @@ RecordingWriter::~RecordingWriter() {
 
 Result<std::unique_ptr<RecordingWriter>> RecordingWriter::Open(const std::string& directory,
                                                                const WriterOptions& options) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) return Error{fmt::format("cannot make {}: {}", directory, error.message())};
+  if (auto made = MakeDirectory(directory); !made.ok()) return made.error();
   const auto segments = ListSegments(directory);
   if (!segments.ok()) return segments.error();
   const bool exists = !segments->empty();

@@ -78,7 +78,7 @@ Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(const std::string& 
 Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Continue(const std::string& path,
                                                                std::uint64_t offset,
                                                                std::uint64_t number) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) return ErrnoError("cannot open " + path);
   std::unique_ptr<SegmentWriter> writer(new SegmentWriter(path, std::move(fd)));
   if (pread(writer->fd_.get(), &writer->header_, sizeof(writer->header_), 0) !=
