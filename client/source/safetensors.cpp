@@ -174,6 +174,11 @@ void ApplyOwnMetadata(const Json& metadata, SafetensorsFile* file) {
       if (sentence.is_string()) file->missing.push_back(sentence.get<std::string>());
     }
   }
+  if (const auto ranks = own.find("ranks"); ranks != own.end() && ranks->is_array()) {
+    for (const Json& rank : *ranks) {
+      if (rank.is_number_integer()) file->ranks.push_back(rank.get<int>());
+    }
+  }
   const auto tensors = own.find("tensors");
   if (tensors == own.end() || !tensors->is_object()) return;
   for (SafetensorsTensor& tensor : file->tensors) {

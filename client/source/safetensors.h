@@ -47,6 +47,7 @@ struct SafetensorsFile {
   // The replays of its rank that the files before and behind it have; 0: none.
   std::uint64_t replay_before = 0;
   std::uint64_t replay_after = 0;
+  std::vector<int> ranks = {};  // of the export that it is a file of; empty: it does not say
 };
 
 // Fails: a file that is cut off, contradicts itself, or has a header larger than the format allows.

@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "client/source/absent_files.h"
 #include "client/source/safetensors.h"
 
 namespace cgdebug::source {
@@ -91,21 +92,11 @@ class SafetensorsSource : public Source {
     for (const std::string& sentence : missing) {
       description.unread.push_back("the recording that was exported is not complete: " + sentence);
     }
-    std::set<std::pair<int, std::uint64_t>> here;
-    std::map<int, std::set<std::uint64_t>> absent;  // by rank
-    for (const SafetensorsFile& file : files_) here.emplace(file.rank, file.replay);
-    for (const SafetensorsFile& file : files_) {
-      for (const std::uint64_t replay : {file.replay_before, file.replay_after}) {
-        // Who names one file wants no other.
-        if (replay == 0 || !std::filesystem::is_directory(path_)) continue;
-        if (!here.contains({file.rank, replay})) absent[file.rank].insert(replay);
+    // Who names one file wants no other.
+    if (std::filesystem::is_directory(path_)) {
+      for (std::string& sentence : AbsentFiles(path_, files_)) {
+        description.unread.push_back(std::move(sentence));
       }
-    }
-    for (const auto& [rank, replays] : absent) {
-      description.unread.push_back(fmt::format("the file of replay {}{} is not here{}",
-                                               *replays.begin(),
-                                               rank < 0 ? "" : fmt::format(" of rank {}", rank),
-                                               replays.size() > 1 ? ", and others are not" : ""));
     }
     return description;
   }

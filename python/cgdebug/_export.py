@@ -104,6 +104,7 @@ def export_work(
         raise NothingMatchedError(_why_nothing(recording.path, selected, first, last))
     WRITERS[format](work, target, is_stdout)
     missing = recording.missing
+    work.lacks_some = bool(missing or unreadable or work.damaged)
     remarks = [f"not in it: {sentence}" for sentence in missing[:_MAX_MISSING]]
     if len(missing) > _MAX_MISSING:
         remarks.append(
@@ -142,6 +143,7 @@ class _Work:
         )
         self.without_values = 0
         self.damaged: list[str] = []
+        self.lacks_some = False  # of what was asked for
         self.remarks: list[str] = []
         self.trace: _trace_events.TorchTrace | None = None
         self.outside = 0  # snapshots of other times or ranks than the trace
@@ -168,6 +170,13 @@ class _Work:
         for rank, replay in sorted(places):
             replays.setdefault(rank, []).append(replay)
         return replays
+
+    def missing_so_far(self) -> list[str]:
+        """What is not in the files up to here, in sentences."""
+        missing = self.recording.missing + [f"damaged: {one}" for one in self.damaged]
+        if self.without_values:
+            missing.append("some snapshots, of which only statistics were recorded")
+        return missing + self.remarks
 
     def by_replay(self):
         """(rank, replay, {name: (series, snapshot)}) in order, for snapshots that have values. The
@@ -225,12 +234,13 @@ def _write_safetensors(work, target, is_stdout):
     target.mkdir(parents=True, exist_ok=True)
     before: dict[int, int] = {}  # by rank
     replays = work.replays_with_values()
+    ranks = sorted(replays)
     for rank, replay, tensors in work.by_replay():
         path = target / f"{file_name(rank, replay)}.safetensors"
-        missing = work.recording.missing + [f"damaged: {one}" for one in work.damaged]
+        missing = work.missing_so_far()
         replays[rank].remove(replay)
         after = replays[rank][0] if replays[rank] else 0
-        about = {"missing": missing, "before": before.get(rank, 0), "after": after}
+        about = {"missing": missing, "before": before.get(rank, 0), "after": after, "ranks": ranks}
         with replacing(path) as file:
             _export_values.write_safetensors(file, rank, replay, tensors, about)
         before[rank] = replay

@@ -37,6 +37,14 @@ def folder_name(probe: str) -> str:
     return name.replace(".", "%2E") if set(name) == {"."} else name
 
 
+def _member_name(name: str) -> str:
+    """A name that would lead an unpacker out of its folder is escaped as in a URL."""
+    folders = name.split("/")[:-1]
+    if not any(part in ("", ".", "..") for part in folders) and not set("%\\") & set(name):
+        return name
+    return urllib.parse.quote(name, safe=" #@,[]+=:()").replace(".", "%2E")
+
+
 def write_npz(file: typing.BinaryIO, arrays: dict) -> None:
     """Like numpy.savez, which cannot store an array called "file": it takes that as its own
     argument."""
@@ -44,7 +52,7 @@ def write_npz(file: typing.BinaryIO, arrays: dict) -> None:
 
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+            with archive.open(f"{_member_name(name)}.npy", "w", force_zip64=True) as member:
                 numpy.lib.format.write_array(member, numpy.asanyarray(array), allow_pickle=False)
 
 
@@ -53,8 +61,9 @@ def write_safetensors(
 ) -> None:
     """`tensors`: name -> (series, snapshot), in graph order. `of_export`: "missing", what the
     recording lacks, in sentences; "before" and "after", the replays of its rank that the files
-    before and behind it have, 0 for none. What the format has no place for goes into the entry
-    "cgdebug" of its metadata, as JSON."""
+    before and behind it have, 0 for none; "ranks", those that were exported. What the format has
+    no place for goes into the entry "cgdebug" of its metadata, as JSON."""
+    tensors = {_key_of(name, tensors): of for name, of in tensors.items()}
     header: dict = {}
     about: dict = {"version": 1, "rank": rank, "replay": replay, "tensors": {}, **of_export}
     end = 0
@@ -75,6 +84,13 @@ def write_safetensors(
     file.write(struct.pack("<Q", len(text)) + text)
     for _, snapshot in tensors.values():
         file.write(snapshot._bytes())
+
+
+def _key_of(name: str, tensors: dict) -> str:
+    """The format has an entry of its own called "__metadata__"; "probe" in ours has the name."""
+    while name == "__metadata__" or (name.startswith("__metadata__@") and name in tensors):
+        name += "@"
+    return name
 
 
 def _about(series, snapshot) -> dict:

@@ -87,8 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cgdebug: {remark}", file=sys.stderr)
     if not options.quiet and options.output != "-":
         print(f"cgdebug: written to {options.output}", file=sys.stderr)
-    # Losses during the recording are in the remarks; only damage makes the export inconclusive.
-    return _INCONCLUSIVE if work.damaged or recording._reader.describe()["damage"] else 0
+    return _INCONCLUSIVE if work.lacks_some else 0
 
 
 if __name__ == "__main__":

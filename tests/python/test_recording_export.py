@@ -75,6 +75,89 @@ def test_no_tensor_takes_the_place_of_another(tmp_path):
     assert cgdebug.open(tmp_path / "st")["a_b"][1].step is None, "it is of several steps"
 
 
+def test_no_name_of_a_probe_leads_out_of_an_npz(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    names = ("/x", "../../x", "a/../b", "%2Fx", "a/b", "./c", "a\\b")
+    for value, name in enumerate(names):
+        writer.add(name, 1, numpy.float32([value]))
+    cgdebug.open(writer.close()).export("npz", tmp_path / "npz")
+    with numpy.load(tmp_path / "npz" / "replay-000001.npz") as arrays:
+        assert {arrays[name].item() for name in arrays} == set(range(len(names)))
+        assert "a/b" in arrays
+        for member in arrays.zip.namelist():
+            assert not member.startswith("/") and "\\" not in member
+            assert not {".", "..", ""} & set(member.split("/"))
+
+
+def test_a_probe_may_be_called_as_the_metadata_of_safetensors(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    writer = Writer(tmp_path / "a.cgrec")
+    for value, name in enumerate(("__metadata__", "__metadata__@", "x")):
+        writer.add(name, 1, numpy.float32([value]))
+    r = cgdebug.open(writer.close())
+    r.export("safetensors", tmp_path / "st")
+    loaded = safetensors.load_file(tmp_path / "st" / "replay-000001.safetensors")
+    assert sorted(one.item() for one in loaded.values()) == [0, 1, 2]
+    back = cgdebug.open(tmp_path / "st")
+    assert back["__metadata__"][1].numpy().tolist() == [0] and r.diff(back, bitwise=True).ok
+
+
+@pytest.fixture
+def cli():
+    environment = os.environ | {"CGDEBUG_PYTHON": sys.executable}
+    return lambda *words: subprocess.run(
+        [find_program("cgdebug-cli"), *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+
+
+def test_an_export_of_less_than_was_recorded_exits_3_and_its_files_say_so(tmp_path, cli):
+    writer = Writer(tmp_path / "gap.cgrec")
+    writer.add("x", 1, numpy.float32([1]))
+    writer.lose("x", 1, 1)
+    writer.add("x", 3, numpy.float32([3]))
+    gap = writer.close()
+    whole = write(tmp_path / "whole.cgrec", replays=3)
+    for source, code in ((gap, 3), (whole, 0)):
+        out = tmp_path / f"out{code}"
+        assert cli("export", source, "--to", "safetensors", "-o", out).returncode == code
+        assert cli("export", source, "--to", "csv", "-o", f"{out}.csv").returncode == code
+        assert cli("check", out).returncode == code
+
+
+def test_a_folder_of_an_export_that_lost_a_file_or_a_rank_is_not_complete(tmp_path, cli):
+    folder = tmp_path / "both"
+    for rank in (0, 1):
+        write(folder / f"r{rank}.cgrec", replays=3, rank=rank)
+    out = tmp_path / "out"
+    cgdebug.open(folder).export("safetensors", out)
+    assert cli("check", out).returncode == 0
+    files = sorted(out.iterdir())
+    for lost in (files[:1], files[-1:], files[1:2], [f for f in files if "rank-1" in f.name]):
+        kept = {file: file.read_bytes() for file in lost}
+        for file in lost:
+            file.unlink()
+        checked = cli("check", out)
+        assert checked.returncode == 3 and "not here" in checked.stdout + checked.stderr, lost
+        for file, content in kept.items():
+            file.write_bytes(content)
+    assert cli("check", out).returncode == 0
+
+
+def test_an_export_says_that_statistics_have_no_place_in_it(tmp_path, cli):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1]))
+    slot = writer._writer.add_slot(writer._session, "y", "float32", [1])
+    writer._writer.append(slot, 1, numpy.float32([numpy.nan]), stats_only=True)
+    path = writer.close()
+    assert cli("check", path).returncode == 1
+    cli("export", path, "--to", "safetensors", "-o", tmp_path / "st")
+    checked = cli("check", tmp_path / "st")
+    assert checked.returncode == 3 and "only statistics" in checked.stdout + checked.stderr
+
+
 def test_a_probe_may_be_called_as_an_argument_of_numpy(tmp_path):
     writer = Writer(tmp_path / "a.cgrec")
     for value, name in enumerate(("file", "allow_pickle", "args")):

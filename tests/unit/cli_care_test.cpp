@@ -63,7 +63,7 @@ TEST_F(CliSourcesTest, VerifyFindsDamageAndRepairKeepsTheRest) {
   EXPECT_EQ(Cli({"repair", dir_ / "a.cgrec", "--dry-run"}).code, 0);
   EXPECT_FALSE(fs::exists(dir_ / "a.repaired.cgrec"));
   const ProcessResult repaired = Cli({"repair", dir_ / "a.cgrec"});
-  EXPECT_EQ(repaired.code, 0) << repaired.err;
+  EXPECT_EQ(repaired.code, 3) << repaired.err;  // something is not in it
   EXPECT_THAT(repaired.out, HasSubstr("9 snapshots of 2 probe calls, 1 damaged and left out"));
   // The copy is undamaged, but still says that something is missing.
   const ProcessResult again = Cli({"verify", dir_ / "a.repaired.cgrec"});
@@ -72,7 +72,7 @@ TEST_F(CliSourcesTest, VerifyFindsDamageAndRepairKeepsTheRest) {
   EXPECT_EQ(CliJson({"show", (dir_ / "a.repaired.cgrec") + ":y@3"})["values"][1], 9.0);
   EXPECT_EQ(Cli({"diff", dir_ / "a.repaired.cgrec", dir_ / "a.repaired.cgrec"}).code, 3);
   EXPECT_THAT(Cli({"repair", dir_ / "a.cgrec"}).err, HasSubstr("add: -f"));
-  EXPECT_EQ(Cli({"repair", dir_ / "a.cgrec", "-f"}).code, 0);
+  EXPECT_EQ(Cli({"repair", dir_ / "a.cgrec", "-f"}).code, 3);
 }
 
 TEST_F(CliSourcesTest, RepairOfACutOffRecordingIsNotCalledComplete) {
@@ -80,7 +80,9 @@ TEST_F(CliSourcesTest, RepairOfACutOffRecordingIsNotCalledComplete) {
   const std::string bytes = ReadText(Segment("a.cgrec"));
   WriteText(Segment("a.cgrec"), bytes.substr(0, bytes.size() * 3 / 4));
   EXPECT_EQ(Cli({"check", dir_ / "a.cgrec"}).code, 3);
-  EXPECT_EQ(Cli({"repair", dir_ / "a.cgrec"}).code, 0);
+  const ProcessResult repaired = Cli({"repair", dir_ / "a.cgrec"});
+  EXPECT_EQ(repaired.code, 3);
+  EXPECT_THAT(repaired.out, HasSubstr("; it is not complete"));
   EXPECT_EQ(Cli({"check", dir_ / "a.repaired.cgrec"}).code, 3);
 }
 
@@ -130,10 +132,34 @@ TEST_F(CliSourcesTest, ACopyHasEveryLossOfItsSources) {
     }
   }
   recording.Close();
-  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "-o", dir_ / "b.cgrec"}).code, 0);
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "-o", dir_ / "b.cgrec"}).code, 3);
   const json copy = CliJson({"info", dir_ / "b.cgrec"});
   EXPECT_EQ(copy["probes"][0]["snapshots"], 4);
   EXPECT_EQ(copy["complete"], false) << copy;
+}
+
+TEST_F(CliSourcesTest, ACopyThatCannotBeWrittenLeavesNothingBehind) {
+  WriteRecording(dir_ / "a.cgrec", 200);
+  // Larger than the first segment's head, smaller than the copy.
+  const ProcessResult failed =
+      testing_support::Process({"/bin/sh", "-c",
+                                std::string("trap '' XFSZ; ulimit -f 16; exec ") + CGDEBUG_CLI +
+                                    " extract '" + (dir_ / "a.cgrec") + "' -o '" +
+                                    (dir_ / "b.cgrec") + "'"})
+          .Wait();
+  EXPECT_EQ(failed.code, 2) << failed.out << failed.err;
+  EXPECT_FALSE(fs::exists(dir_ / "b.cgrec"));
+}
+
+TEST_F(CliSourcesTest, ACopiedSegmentIsFoundByEveryCommand) {
+  WriteRecording(dir_ / "a.cgrec", 5);
+  WriteRecording(dir_ / "b.cgrec", 5);
+  fs::copy(Segment("a.cgrec"), (dir_ / "a.cgrec") + "/segment-000007.cgd");
+  EXPECT_EQ(Cli({"check", dir_ / "a.cgrec"}).code, 3);
+  EXPECT_EQ(Cli({"verify", dir_ / "a.cgrec"}).code, 1);
+  EXPECT_EQ(Cli({"diff", dir_ / "a.cgrec", dir_ / "b.cgrec"}).code, 3);
+  EXPECT_THAT(Cli({"info", dir_ / "a.cgrec"}).out, HasSubstr("is a copy of segment 1"));
+  EXPECT_EQ(CliJson({"check", dir_ / "a.cgrec"})["snapshots"], 10);
 }
 
 TEST_F(CliSourcesTest, MergeMakesOneOfTheRanksAndFillsLosses) {

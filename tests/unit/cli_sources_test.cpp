@@ -37,7 +37,9 @@ TEST_F(CliSourcesTest, InfoSaysWhatIsInItAndWhatIsMissing) {
   const ProcessResult whole = Cli({"info", dir_ / "a.cgrec"});
   EXPECT_EQ(whole.code, 0) << whole.err;
   EXPECT_THAT(whole.out, AllOf(HasSubstr("train.py-7"), HasSubstr("f32[2,2]"), HasSubstr("1..3"),
-                               HasSubstr("complete: nothing is known to be missing")));
+                               HasSubstr("\nnothing is known to be missing"),
+                               HasSubstr("values were not read")));
+  EXPECT_EQ(CliJson({"info", dir_ / "a.cgrec"})["values_read"], false);
   RecordingFixture lossy(dir_ / "b.cgrec");
   const std::uint32_t x = lossy.AddSlot("x", {1});
   lossy.Add(x, 1, {1});
@@ -524,6 +526,11 @@ TEST_F(CliSourcesTest, QueryAnswersAndEveryExampleRuns) {
   const ProcessResult csv = Cli(
       {"query", a, "--format", "csv", "SELECT replay, abs_max FROM v_snapshots WHERE probe = 'y'"});
   EXPECT_EQ(csv.out, "replay,abs_max\n1,10.0\n2,20.0\n3,30.0\n") << csv.err;
+  // What a job calls a probe acts on no terminal.
+  EXPECT_EQ(
+      Cli({"query", a, "--format", "csv", "SELECT char(27) || '[31m,' || char(10) AS \"\x1b[1m\""})
+          .out,
+      "\\x1b[1m\n\"\\x1b[31m,\n\"\n");
   EXPECT_EQ(CliJson({"query", a, "SELECT max(step) AS step FROM snapshot"})[0]["step"], 1003);
   const ProcessResult wrong = Cli({"query", a, "SELECT 1 FROM nowhere"});
   EXPECT_EQ(wrong.code, 2);

@@ -190,6 +190,31 @@ TEST(Source, FilesThatShareNoNameAreOneReplay) {
   for (const std::size_t slot : {0, 1}) EXPECT_EQ((*source)->Keys(slot)->at(0).replay, 1u);
 }
 
+TEST(Source, AShardThatIsNotHereIsSaid) {
+  const TempDir dir;
+  WriteFloats(dir / "model-00001-of-00003.safetensors", {{"x", {1, 2}}});
+  WriteFloats(dir / "model-00003-of-00003.safetensors", {{"y", {1, 2}}});
+  const auto unread = [&](const std::string& path) {
+    const auto source = Open(path);
+    return source.ok() ? (*source)->Describe().unread : std::vector{source.error().message};
+  };
+  const std::string folder = dir.path().string();
+  EXPECT_THAT(unread(folder), ElementsAre("model-00002-of-00003.safetensors is not here"));
+  // Who names one file wants no other.
+  EXPECT_THAT(unread(dir / "model-00001-of-00003.safetensors"), ElementsAre());
+  WriteFloats(dir / "model-00002-of-00003.safetensors", {{"z", {1, 2}}});
+  EXPECT_THAT(unread(folder), ElementsAre());
+  WriteText(dir / "model.safetensors.index.json",
+            R"({"weight_map": {"x": "model-00001-of-00003.safetensors", "v": "vision.safetensors",
+                               "w": "words.safetensors"}})");
+  EXPECT_THAT(unread(folder), ElementsAre("vision.safetensors is not here, and 1 more is not"));
+  WriteText(dir / "model.safetensors.index.json", "no JSON at all");
+  EXPECT_THAT(unread(folder), ElementsAre(HasSubstr("model.safetensors.index.json is no index")));
+  std::filesystem::remove(dir / "model.safetensors.index.json");
+  WriteFloats(dir / "from-00000-of-00002.safetensors", {{"a", {1, 2}}});
+  EXPECT_THAT(unread(folder), ElementsAre("from-00001-of-00002.safetensors is not here"));
+}
+
 TEST(Source, APathThatIsNotASourceIsRefusedAndTheKindsAreNamed) {
   const TempDir dir;
   EXPECT_THAT(Open(dir / "nowhere").error().message, HasSubstr("does not exist"));

@@ -40,6 +40,12 @@ Result<void> ReplaceRecording(const std::string& from, const std::string& to) {
   return {};
 }
 
+// What its sources lacked, the copy lacks.
+bool IsComplete(const std::string& copy) {
+  const auto reader = RecordingReader::Open(copy);
+  return reader.ok() && (*reader)->complete();
+}
+
 }  // namespace
 
 void AddCopyOptions(CLI::App& app, const std::shared_ptr<CopyCommand>& options, bool has_scope) {
@@ -75,6 +81,8 @@ int Copy(Context& context, const CopyCommand& options,
   copy.dry_run = options.dry_run;
   const Result<std::string> place = PlaceToWrite(options, readers, output);
   if (!place.ok()) return context.Fail(kExitTrouble, place.error().message);
+  std::error_code ignored;
+  const bool was_there = fs::exists(*place, ignored);
   const Result<source::CopyResult> result = source::CopyRecordings(readers, *place, copy);
   if (result.ok() && result->is_nothing) {
     const std::string from = readers.size() == 1 ? " " + ShellWord(readers[0]->directory()) : "";
@@ -85,30 +93,34 @@ int Copy(Context& context, const CopyCommand& options,
                                        : "there is no snapshot in replays " + options.scope.replays,
                     from));
   }
+  if (!result.ok()) {
+    if (!was_there) static_cast<void>(RemoveFilesOf(*place));
+    return context.Fail(kExitTrouble, result.error().message);
+  }
   if (*place != output) {
-    const Result<void> replaced =
-        result.ok() ? ReplaceRecording(*place, output) : RemoveRecording(*place);
-    if (result.ok() && !replaced.ok()) {
+    if (const Result<void> replaced = ReplaceRecording(*place, output); !replaced.ok()) {
       return context.Fail(kExitTrouble, replaced.error().message + ". The copy is " + *place);
     }
   }
-  if (!result.ok()) return context.Fail(kExitTrouble, result.error().message);
+  const bool is_complete = options.dry_run ? result->lost == 0 : IsComplete(output);
   if (context.options.json) {
     Context::PrintJson({{"output", output},
                         {"dry_run", options.dry_run},
                         {"probes", result->slots},
                         {"snapshots", result->snapshots},
                         {"damaged", result->damaged},
-                        {"lost", result->lost}});
+                        {"lost", result->lost},
+                        {"complete", is_complete}});
   } else {
     Context::Print(PrintableLines(fmt::format(
-        "{}{}: {} of {} probe call{}{}{}\n", options.dry_run ? "would write " : "", output,
+        "{}{}: {} of {} probe call{}{}{}{}\n", options.dry_run ? "would write " : "", output,
         SnapshotsText(result->snapshots), result->slots, result->slots == 1 ? "" : "s",
         result->damaged > 0 ? fmt::format(", {} damaged and left out", result->damaged) : "",
-        result->lost > 0 ? fmt::format(", {} more are missing", result->lost) : "")));
+        result->lost > 0 ? fmt::format(", {} more are missing", result->lost) : "",
+        is_complete ? "" : "; it is not complete")));
   }
   if (!options.dry_run) context.Hint("cgdebug-cli info " + ShellWord(output));
-  return kExitOk;
+  return is_complete ? kExitOk : kExitInconclusive;
 }
 
 int CopyPaths(Context& context, const CopyCommand& options) {

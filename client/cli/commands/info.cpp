@@ -16,6 +16,7 @@ namespace cgdebug::cli {
 namespace {
 
 constexpr std::size_t kMaxMissingLines = 8;
+constexpr const char* kValuesUnread = "values were not read: cgdebug-cli verify does";
 
 std::string SessionLine(const recording::Session& session, bool died) {
   std::string line =
@@ -48,9 +49,9 @@ std::string Head(source::Source& source, const Style& style) {
 std::string Completeness(const analysis::GapSummary& gaps, const Style& style) {
   const std::string account = ToText(gaps.account);
   if (gaps.count == 0) {
-    const char* words = gaps.goes_on.empty() ? "complete: nothing is known to be missing"
-                                             : "nothing is missing so far";
-    return style.Green(words) + fmt::format(" ({})\n", account) +
+    const char* words =
+        gaps.goes_on.empty() ? "nothing is known to be missing" : "nothing is missing so far";
+    return style.Green(words) + fmt::format(" ({}); {}\n", account, kValuesUnread) +
            (gaps.goes_on.empty() ? "" : "  " + gaps.goes_on + "\n");
   }
   std::string text = style.Yellow("not complete") + fmt::format(": {}\n", account);
@@ -80,6 +81,7 @@ int RunInfo(Context& context, const OverviewOptions& options) {
                         {"ending", about.ending},
                         {"sessions", about.sessions},
                         {"complete", gaps.count == 0 && gaps.goes_on.empty()},
+                        {"values_read", false},
                         {"goes_on", !gaps.goes_on.empty()},
                         {"account", analysis::AccountJson(gaps.account)},
                         {"missing", gaps.sentences},

@@ -41,7 +41,9 @@ constexpr const char* kExamples[] = {
     "SELECT * FROM v_gaps",
 };
 
-std::string CsvCell(const std::string& text) {
+// Line feeds stay, in quotes; other control characters could act on a terminal.
+std::string CsvCell(std::string text) {
+  text = PrintableLines(text);
   if (text.find_first_of("\",\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);

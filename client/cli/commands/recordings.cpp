@@ -44,6 +44,10 @@ int OpenRecordings(Context& context, const std::vector<std::string>& paths,
 
 Result<void> RemoveRecording(const std::string& path) {
   if (!RecordingReader::IsRecording(path)) return Error{path + " is not a recording"};
+  return RemoveFilesOf(path);
+}
+
+Result<void> RemoveFilesOf(const std::string& path) {
   const Result<UniqueFd> lock = recording::LockForWriting(path);
   if (!lock.ok()) return lock.error();
   for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(path)) {

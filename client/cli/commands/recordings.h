@@ -23,5 +23,7 @@ int OpenRecordings(Context& context, const std::vector<std::string>& paths,
 
 // Fails: it is not a recording, is being written, or its folder has other files as well.
 Result<void> RemoveRecording(const std::string& path);
+// Likewise, also if not even a first segment was written.
+Result<void> RemoveFilesOf(const std::string& path);
 
 }  // namespace cgdebug::cli
