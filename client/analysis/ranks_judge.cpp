@@ -29,6 +29,12 @@ struct Cell {
   std::size_t number;  // of the replica
 };
 
+layout::Dtype DtypeOf(const ReplicaKey& key) {
+  const layout::DtypeInfo* info =
+      layout::FindDtype(std::string_view(key.type).substr(0, key.type.find('[')));
+  return info == nullptr ? layout::Dtype::kInvalid : info->dtype;
+}
+
 class Judge {
  public:
   Judge(const RankState& state, const RanksOptions& options, const AreWithin& are_within)
@@ -151,7 +157,7 @@ class Judge {
       compared_.insert(cell.number);
       for (const std::size_t row : RowsOf(cell.vote->processes())) ++report_.rows[row].compared;
       std::optional<replicas::Difference> unequal = judge.Take(
-          cell.number, cell.position, *cell.vote,
+          cell.number, DtypeOf(*cell.key), cell.position, *cell.vote,
           [&] { return are_within_(*cell.key, cell.position, cell.vote->processes().Members()); });
       if (!unequal) {
         if (cell.vote->lacks_hash()) ++report_.without_hash;

@@ -76,8 +76,7 @@ std::string DifferenceText(const RanksReport& report, const ReplicaDifference& d
     text += "\n  the difference is small: a bit, rather than another computation";
   }
   if (difference.distance == replicas::Distance::kUnknown) {
-    text +=
-        "\n  by how much is not known: the statistics nearly agree, the values were not compared";
+    text += "\n  by how much is not known: the values were not compared";
   }
   return text;
 }
@@ -103,7 +102,8 @@ std::string CloseText(const RanksReport& report, const RanksOptions& options) {
   const ReplicaDifference& close = *report.first_close;
   return fmt::format(
       "replicas are not equal bit for bit, but each element is within {:g} of the largest "
-      "magnitude: first {} at {}. An all-reduce that is not reproducible does that; --bitwise "
+      "magnitude, or within two last places of it: first {} at {}. An all-reduce that is not "
+      "reproducible does that; --bitwise "
       "makes "
       "it a finding",
       options.tolerance, close.probe, PositionText(close.position));
@@ -113,8 +113,8 @@ std::string UnknownText(const RanksReport& report) {
   const ReplicaDifference& first = *report.first_unknown;
   return fmt::format(
       "inconclusive: replicas are not equal, and by how much is not known: {} of {} comparisons, "
-      "first {} at {}. Their statistics nearly agree, as after an all-reduce that is not "
-      "reproducible, or with elements in other places. Record values to compare "
+      "first {} at {}. Their statistics do not tell: an all-reduce that is not "
+      "reproducible does that, and so do elements in other places. Record values to compare "
       "(TensorRecord); --bitwise makes it a finding",
       report.unknown, report.compared, first.probe, PositionText(first.position));
 }

@@ -305,7 +305,8 @@ class ReplicaSink::Run {
       ++Count(process).compared;
     }
     const std::optional<replicas::Difference> difference =
-        judge_.Take(place.number, place.position, vote, [&cell] { return AreWithin(cell); });
+        judge_.Take(place.number, cell.votes.front().snapshot->slot->dtype, place.position, vote,
+                    [&cell] { return AreWithin(cell); });
     if (!difference && vote.lacks_hash()) {
       for (const Cast& cast : cell.votes) ++Count(cast.process).unknown;
     }

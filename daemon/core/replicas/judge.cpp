@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "daemon/core/replicas/spread.h"
+
 namespace cgdebug::replicas {
 namespace {
 
@@ -28,8 +30,9 @@ std::vector<std::size_t> Difference::Minority() const {
   return minority;
 }
 
-std::optional<Difference> AttemptJudge::Take(std::size_t replica, const Position& position,
-                                             const Vote& vote, const AreWithin& are_within) {
+std::optional<Difference> AttemptJudge::Take(std::size_t replica, layout::Dtype dtype,
+                                             const Position& position, const Vote& vote,
+                                             const AreWithin& are_within) {
   Seen& seen = seen_[replica];
   const std::vector<Vote::Choice> values = vote.values();
   if (values.size() == 1) {
@@ -47,12 +50,17 @@ std::optional<Difference> AttemptJudge::Take(std::size_t replica, const Position
   Difference difference = Describe(vote, values, &lead);
   difference.position = position;
   difference.equal_before = seen.equal_before;
-  if (vote.MayBeClose(options_.tolerance)) {
-    const std::optional<bool> within = are_within ? are_within() : std::nullopt;
-    difference.distance = !within   ? Distance::kUnknown
-                          : *within ? Distance::kWithin
-                                    : Distance::kBeyond;
+  const double bound = BoundOf(dtype, options_.tolerance);
+  const bool is_proven = vote.ProvesBeyond(bound);
+  const std::optional<bool> within = are_within ? are_within() : std::nullopt;
+  if (within) {
+    difference.distance = *within ? Distance::kWithin : Distance::kBeyond;
+  } else if (!is_proven) {
+    difference.distance = Distance::kUnknown;
   }
+  // Statistics tell apart who is odd only if they prove that anybody is.
+  const bool is_beyond = difference.distance == Distance::kBeyond;
+  if (!difference.has_majority && (is_proven || !is_beyond)) JoinClose(bound, &difference);
   const bool may_be_small = difference.distance != Distance::kBeyond;
   // A tensor that most ranks did not change was changed on the others by nothing that they share.
   bool is_held = false;
@@ -93,18 +101,17 @@ Difference AttemptJudge::Describe(const Vote& vote, const std::vector<Vote::Choi
   *lead = values.front().second;
   for (auto& [value, place] : values) difference.values.push_back(std::move(value));
   difference.has_majority = 2 * difference.values.front().processes.size() > difference.ranks;
-  if (!difference.has_majority) JoinClose(&difference);
   return difference;
 }
 
 // After an all-reduce that is not reproducible no two ranks need have the same bits. Then those
 // within the tolerance of one of them are the majority.
-void AttemptJudge::JoinClose(Difference* difference) const {
+void AttemptJudge::JoinClose(double bound, Difference* difference) const {
   for (std::size_t i = 0; i < difference->values.size(); ++i) {
     std::size_t count = 0;
     std::vector<bool> is_close;
     for (const RankValues& other : difference->values) {
-      is_close.push_back(MayBeClose(difference->values[i].stats, other.stats, options_.tolerance));
+      is_close.push_back(!ProvesBeyond(difference->values[i].stats, other.stats, bound));
       if (is_close.back()) count += other.processes.size();
     }
     if (2 * count <= difference->ranks || count == difference->ranks) continue;

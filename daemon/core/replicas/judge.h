@@ -44,8 +44,8 @@ struct RankValues {
 // How far replicas are apart that are not the same.
 enum class Distance {
   kWithin,   // the tolerance, element by element
-  kUnknown,  // the statistics allow that, but nobody has compared the values
-  kBeyond,   // the tolerance
+  kUnknown,  // nobody has compared the values, and the statistics prove nothing
+  kBeyond,   // the tolerance, as values or statistics prove
 };
 
 // A replica that is not the same on all ranks.
@@ -82,11 +82,12 @@ class AttemptJudge {
   // cannot be known.
   using AreWithin = std::function<std::optional<bool>()>;
 
-  // Nothing if all have the same values. `replica`: a number of the caller's. Asks `are_within`
-  // only if hashes differ and the statistics allow it. Calls come in the order of positions.
+  // Nothing if all have the same values. `replica`: a number of the caller's, of that dtype. Asks
+  // `are_within` only if hashes differ; statistics decide where it does not know. Calls come in the
+  // order of positions.
   // Requires: a vote of two processes at least.
-  std::optional<Difference> Take(std::size_t replica, const Position& position, const Vote& vote,
-                                 const AreWithin& are_within);
+  std::optional<Difference> Take(std::size_t replica, layout::Dtype dtype, const Position& position,
+                                 const Vote& vote, const AreWithin& are_within);
   // Nothing more comes of this replica.
   void Forget(std::size_t replica) { seen_.erase(replica); }
 
@@ -97,7 +98,7 @@ class AttemptJudge {
   };
   Difference Describe(const Vote& vote, const std::vector<Vote::Choice>& of_vote,
                       std::size_t* lead) const;
-  void JoinClose(Difference* difference) const;
+  void JoinClose(double bound, Difference* difference) const;
   std::vector<std::size_t> PlacesOf(const Bits& processes) const;
 
   JudgeOptions options_;

@@ -31,16 +31,21 @@ double LastPlace(layout::Dtype dtype) {
 
 }  // namespace
 
+double BoundOf(layout::Dtype dtype, double tolerance) {
+  return std::max(tolerance, 2 * LastPlace(dtype));
+}
+
 bool Spread::Add(layout::Dtype dtype, std::span<const std::byte> values) {
   const std::size_t element_bytes = layout::DtypeBytes(dtype);
   if (element_bytes == 0 || (ranks_ > 0 && dtype != dtype_)) return is_known_ = false;
   const std::size_t count = values.size() / element_bytes;
   if (ranks_ == 0) {
-    least_.assign(count, INFINITY);
-    most_.assign(count, -INFINITY);
+    least_.resize(count);
+    most_.resize(count);
   } else if (count != least_.size()) {
     return is_known_ = false;
   }
+  const bool is_first = ranks_ == 0;
   dtype_ = dtype;
   ++ranks_;
   numerics::VisitDtype(dtype, [&](auto element) {
@@ -48,9 +53,15 @@ bool Spread::Add(layout::Dtype dtype, std::span<const std::byte> values) {
     for (std::size_t i = 0; i < count; ++i) {
       const auto value =
           static_cast<double>(numerics::ToNative(numerics::LoadElement<T>(values, i)));
-      is_known_ = is_known_ && std::isfinite(value);
-      least_[i] = std::min(least_[i], value);
-      most_[i] = std::max(most_[i], value);
+      const bool is_nan = std::isnan(value);
+      if (is_first) {
+        least_[i] = most_[i] = value;
+      } else if (is_nan != std::isnan(least_[i])) {
+        has_other_nan_ = true;
+      } else if (!is_nan) {
+        least_[i] = std::min(least_[i], value);
+        most_[i] = std::max(most_[i], value);
+      }
     }
   });
   return is_known_;
@@ -58,12 +69,18 @@ bool Spread::Add(layout::Dtype dtype, std::span<const std::byte> values) {
 
 std::optional<bool> Spread::Within(double tolerance) const {
   if (!is_known_ || ranks_ < 2) return std::nullopt;
+  if (has_other_nan_) return false;
   double widest = 0, largest = 0;
   for (std::size_t i = 0; i < least_.size(); ++i) {
+    if (std::isnan(least_[i])) continue;
+    if (std::isinf(least_[i]) || std::isinf(most_[i])) {
+      if (least_[i] != most_[i]) return false;
+      continue;
+    }
     widest = std::max(widest, most_[i] - least_[i]);
     largest = std::max({largest, std::fabs(least_[i]), std::fabs(most_[i])});
   }
-  return widest <= std::max(tolerance, 2 * LastPlace(dtype_)) * largest;
+  return widest <= BoundOf(dtype_, tolerance) * largest;
 }
 
 }  // namespace cgdebug::replicas

@@ -13,8 +13,9 @@ namespace {
 
 using numerics::Stats;
 
-// How far apart the outermost elements of replicas may be that are close, relative to the largest.
-constexpr double kOutermostTolerance = 1e-3;
+// How far sums over the same elements may be apart, relative to the sum of magnitudes: a GPU adds
+// them up in float32.
+constexpr double kSumTolerance = 4e-6;
 
 // What there is to compare besides statistics. Only among values for which this is the same can one
 // not be the same as two that differ.
@@ -56,11 +57,11 @@ bool HaveSameValues(const Value& a, const Value& b) {
   return numerics::DifferencesOf(a.stats, b.stats).empty();
 }
 
-bool MayBeClose(const Stats& a, const Stats& b, double tolerance) {
+bool ProvesBeyond(const Stats& a, const Stats& b, double bound) {
   Vote both;
   both.Add(0, a, std::nullopt);
   both.Add(1, b, std::nullopt);
-  return both.MayBeClose(tolerance);
+  return both.ProvesBeyond(bound);
 }
 
 void Vote::Range::Take(double number) {
@@ -104,14 +105,16 @@ void Vote::TakeRanges(const Stats& stats) {
   parts_.count.Take(static_cast<double>(stats.count));
 }
 
-bool Vote::MayBeClose(double tolerance) const {
+bool Vote::ProvesBeyond(double bound) const {
   const auto& [values, processes, is_scattered, l1, mean, min, max, nonfinite, count] = parts_;
-  if (!nonfinite.Within(0) || nonfinite.most > 0 || !count.Within(0)) return false;
-  const double abs_max = std::max(std::fabs(min.least), std::fabs(max.most));
-  const double outermost = kOutermostTolerance * abs_max;
-  return l1.Within(tolerance * l1.most) &&
-         mean.Within(tolerance * l1.most / std::max(count.most, 1.0)) && min.Within(outermost) &&
-         max.Within(outermost);
+  if (nonfinite.Width() > 0 || count.Width() > 0) return true;
+  const double largest = std::max(std::fabs(min.least), std::fabs(max.most));
+  const double distance = bound * largest;
+  if (min.Width() > distance || max.Width() > distance) return true;
+  // |mean(a) - mean(b)| and |mean|a| - mean|b|| are at most the largest |a - b|.
+  const double magnitude = l1.most / std::max(count.most, 1.0);
+  const double on_average = std::max(l1.Width() / std::max(count.most, 1.0), mean.Width());
+  return on_average > distance + kSumTolerance * magnitude;
 }
 
 void Vote::Put(const Choice& value) {

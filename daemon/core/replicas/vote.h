@@ -37,8 +37,8 @@ struct Value {
   std::optional<std::uint64_t> hash;  // of the bytes
 };
 bool HaveSameValues(const Value& a, const Value& b);
-// As Vote::MayBeClose, of two values.
-bool MayBeClose(const numerics::Stats& a, const numerics::Stats& b, double tolerance);
+// As Vote::ProvesBeyond, of two values.
+bool ProvesBeyond(const numerics::Stats& a, const numerics::Stats& b, double bound);
 
 // The different values that the processes have of one replica at one position.
 class Vote {
@@ -55,7 +55,8 @@ class Vote {
     bool has_nan = false;
     void Take(double number);
     void Take(const Range& other);
-    bool Within(double distance) const { return !has_nan && most - least <= distance; }
+    // 0 if it is not known.
+    double Width() const { return has_nan || !(least <= most) ? 0 : most - least; }
   };
   struct Parts {
     // Empty if there are too many. One without a hash is kept apart from those that have one: which
@@ -83,10 +84,11 @@ class Vote {
   bool lacks_hash() const;
   bool is_scattered() const { return parts_.is_scattered; }
   const Bits& processes() const { return parts_.processes; }
-  // Whether the statistics allow that all are close: l1 and mean lie within a relative tolerance of
-  // each other, and the outermost elements are not far apart. That is no proof: a transposed tensor
-  // has the same statistics.
-  bool MayBeClose(double tolerance) const;
+  // Whether the statistics prove that an element differs by more than `bound`, relative to the
+  // largest magnitude of all: an outermost one does, or the elements do on average, or some are NaN
+  // or Inf on some ranks alone. That they do not is no proof of anything: a transposed tensor has
+  // the same statistics.
+  bool ProvesBeyond(double bound) const;
 
  private:
   void TakeRanges(const numerics::Stats& stats);
