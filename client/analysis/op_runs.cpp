@@ -49,27 +49,58 @@ void TellOnly(const std::map<OpLogName, std::map<std::uint64_t, OpReplay>>& here
   }
 }
 
-OpReplayPairs PairUp(const OpReplays& a, const OpReplays& b, std::vector<std::string>* missing) {
-  const auto of_a = ByLog(a), of_b = ByLog(b);
+// The pairs of two logs of different names, each the only one.
+OpReplayPairs PairOnly(const std::map<std::uint64_t, OpReplay>& a,
+                       const std::map<std::uint64_t, OpReplay>& b) {
   OpReplayPairs pairs;
+  for (const auto& [number, replay] : a) {
+    const auto other = b.find(number);
+    if (other != b.end()) pairs.push_back({replay, other->second});
+  }
+  if (pairs.size() == a.size() && pairs.size() == b.size()) return pairs;
+  return {{a.rbegin()->second, b.rbegin()->second}};
+}
+
+OpReplayPairs PairUp(const OpReplays& a, const OpReplays& b, OpRunsDiff* runs) {
+  const auto of_a = ByLog(a), of_b = ByLog(b);
   if (of_a.size() == 1 && of_b.size() == 1 && of_a.begin()->first != of_b.begin()->first) {
-    pairs.push_back({of_a.begin()->second.rbegin()->second, of_b.begin()->second.rbegin()->second});
+    OpReplayPairs pairs = PairOnly(of_a.begin()->second, of_b.begin()->second);
+    runs->is_newest_alone =
+        pairs.size() < std::max(of_a.begin()->second.size(), of_b.begin()->second.size());
     return pairs;
   }
+  OpReplayPairs pairs;
   for (const OpReplay& one : a) {
     const auto log = of_b.find({one.name, one.nth});
     if (log == of_b.end()) continue;
     const auto other = log->second.find(one.replay);
     if (other != log->second.end()) pairs.push_back({one, other->second});
   }
-  TellOnly(of_a, of_b, "A", missing);
-  TellOnly(of_b, of_a, "B", missing);
+  TellOnly(of_a, of_b, "A", &runs->missing);
+  TellOnly(of_b, of_a, "B", &runs->missing);
   return pairs;
 }
 
 std::string ReplayPlace(const OpLog& log) {
   return fmt::format("replay {} of {}", log.replay,
                      log.graph_id == 0 ? "the eager run" : log.graph);
+}
+
+// Where an input that differs was written: an op of an earlier replay that only one of the two ran,
+// or nothing that was logged.
+std::string WriterText(const OpRunsDiff& runs) {
+  if (runs.verdict() != OpDiff::Verdict::kDifferent || !runs.diff.first_different) return "";
+  const OpRow& row = runs.a.rows[runs.diff.pairs[*runs.diff.first_different].a];
+  if (row.op != "input") return "";
+  if (!runs.earlier.empty() || !runs.missing.empty()) {
+    return fmt::format("\n{} is an input: what wrote it may be among what was not compared",
+                       row.name);
+  }
+  if (runs.compared == 1)
+    return fmt::format("\n{} is an input, and differs from the start", row.name);
+  return fmt::format(
+      "\n{} is an input, and no row of the replays before it differs: what wrote it is in no log",
+      row.name);
 }
 
 }  // namespace
@@ -88,7 +119,7 @@ Result<OpRunsDiff> DiffOpRuns(source::Source& a, const std::string& graph_a, sou
                     source->Describe().path)};
   }
   OpRunsDiff runs;
-  const OpReplayPairs pairs = PairUp(*of_a, *of_b, &runs.missing);
+  const OpReplayPairs pairs = PairUp(*of_a, *of_b, &runs);
   runs.pairs = pairs.size();
   bool is_inconclusive = false;
   for (const auto& [place_a, place_b] : pairs) {
@@ -100,6 +131,11 @@ Result<OpRunsDiff> DiffOpRuns(source::Source& a, const std::string& graph_a, sou
     ++runs.compared;
     runs.rows += diff.pairs.size() - diff.unknown;
     const bool is_different = diff.verdict() == OpDiff::Verdict::kDifferent;
+    if (is_different && is_inconclusive) {
+      for (const std::string& sentence : runs.diff.missing) {
+        runs.earlier.push_back(fmt::format("{}: {}", ReplayPlace(runs.a), sentence));
+      }
+    }
     if (is_different || !is_inconclusive) {
       is_inconclusive = diff.verdict() == OpDiff::Verdict::kInconclusive;
       runs.a = *std::move(log_a);
@@ -121,7 +157,9 @@ std::string OpRunsText(const OpRunsDiff& runs) {
     const std::size_t before = runs.compared - 1;
     const std::string which = fmt::format(
         "\nin {} (A) against {} (B), {}{}", ReplayPlace(runs.a), ReplayPlace(runs.b),
-        before == 0   ? "the first that was compared"
+        before == 0 ? "the first that was compared"
+        : !runs.earlier.empty()
+            ? fmt::format("what was compared of the {} before it agrees", before)
         : before == 1 ? "the one before it does not differ"
                       : fmt::format("the {} before it do not differ", before),
         runs.compared < runs.pairs
@@ -137,15 +175,12 @@ std::string OpRunsText(const OpRunsDiff& runs) {
                           first.substr(std::min(first.find('\n'), first.size())));
     }
   }
-  if (runs.verdict() == OpDiff::Verdict::kDifferent && runs.diff.first_different) {
-    const OpRow& row = runs.a.rows[runs.diff.pairs[*runs.diff.first_different].a];
-    if (row.op == "input" && runs.compared > 1) {
-      text += fmt::format(
-          "\n{} is an input, and no row of the replays before it differs: what "
-          "wrote it is in no log",
-          row.name);
-    }
+  if (runs.is_newest_alone) {
+    text += fmt::format("\ncompared: {} (A) with {} (B), the newest of each", ReplayPlace(runs.a),
+                        ReplayPlace(runs.b));
   }
+  text += WriterText(runs);
+  for (const std::string& sentence : runs.earlier) text += "\nnot compared before: " + sentence;
   for (const std::string& sentence : runs.missing) text += "\nnot compared: " + sentence;
   return text;
 }
@@ -156,6 +191,8 @@ Json OpRunsJson(const OpRunsDiff& runs) {
   json["replays_compared"] = runs.compared;
   json["replays_in_common"] = runs.pairs;
   json["rows_compared"] = runs.rows;
+  json["newest_alone"] = runs.is_newest_alone;
+  json["not_compared_before"] = runs.earlier;
   for (const std::string& sentence : runs.missing) json["missing"].push_back(sentence);
   return json;
 }

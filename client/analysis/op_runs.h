@@ -21,6 +21,10 @@ struct OpRunsDiff {
   std::size_t rows = 0;      // compared in them
   // Sentences about what only one of the two has.
   std::vector<std::string> missing = {};
+  // Likewise about replays before the one that differs, of which not all could be compared.
+  std::vector<std::string> earlier = {};
+  // The two have one log each, of different names, and only their newest replays were compared.
+  bool is_newest_alone = false;
 
   OpDiff::Verdict verdict() const {
     if (diff.different > 0) return OpDiff::Verdict::kDifferent;
@@ -29,8 +33,9 @@ struct OpRunsDiff {
 };
 
 // Pairs the n-th log of a name in A with the n-th of it in B, and replays by number. If each has
-// one log, and they have different names, as an eager run and a graph have, their newest replays
-// are a pair. `graph_a`, `graph_b`: as OpLogChoice::graph. Fails: a source without an op log.
+// one log, and they have different names, as an eager run and a graph have, these two are a pair:
+// by number if they have the same replays, else the newest alone. `graph_a`, `graph_b`: as
+// OpLogChoice::graph. Fails: a source without an op log.
 Result<OpRunsDiff> DiffOpRuns(source::Source& a, const std::string& graph_a, source::Source& b,
                               const std::string& graph_b);
 

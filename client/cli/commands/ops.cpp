@@ -400,8 +400,9 @@ int RunOpsDiff(Context& context, const OpsCommand& command) {
     not_compared.push_back(
         fmt::format("{} has {} op logs, and only the one that was replayed last was compared. "
                     "Choose one with: cgdebug-cli ops "
-                    "diff A@g:LOG@REPLAY B@g:LOG@REPLAY, for example {}@g:{}@{}",
-                    where->source, others.size() + 1, where->source, others.back(), log->replay));
+                    "diff A@g:LOG@REPLAY B@g:LOG@REPLAY, for example {}",
+                    where->source, others.size() + 1,
+                    ShellWord(fmt::format("{}@g:{}@-1", where->source, others.back()))));
   }
   analysis::OpDiff diff = analysis::DiffOpLogs(a, b);
   diff.missing.insert(diff.missing.end(), not_compared.begin(), not_compared.end());
