@@ -13,9 +13,9 @@ namespace {
 
 using numerics::Stats;
 
-// How far sums over the same elements may be apart, relative to the sum of magnitudes: a GPU adds
-// them up in float32.
-constexpr double kSumTolerance = 4e-6;
+// How far statistics of the same elements may be apart, which a GPU adds up in float32: sums
+// relative to themselves, a mean to the largest magnitude (numerics/stats.h).
+constexpr double kRounding = 4e-6;
 
 // What there is to compare besides statistics. Only among values for which this is the same can one
 // not be the same as two that differ.
@@ -112,9 +112,9 @@ bool Vote::ProvesBeyond(double bound) const {
   const double distance = bound * largest;
   if (min.Width() > distance || max.Width() > distance) return true;
   // |mean(a) - mean(b)| and |mean|a| - mean|b|| are at most the largest |a - b|.
-  const double magnitude = l1.most / std::max(count.most, 1.0);
-  const double on_average = std::max(l1.Width() / std::max(count.most, 1.0), mean.Width());
-  return on_average > distance + kSumTolerance * magnitude;
+  const double elements = std::max(count.most, 1.0);
+  return l1.Width() / elements > distance + kRounding * l1.most / elements ||
+         mean.Width() > distance + kRounding * largest;
 }
 
 void Vote::Put(const Choice& value) {
