@@ -352,9 +352,10 @@ Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
   // Once with the existing file, once with a new one.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (attempt > 0) RemoveFiles(path);
+    const Error is_busy{fmt::format("another process is using {}; try again", path)};
     bool busy = false;
     const Database database = OpenDatabase(path, *recording, &busy);
-    if (busy) return Error{fmt::format("another process is writing {}; try again", path)};
+    if (busy) return is_busy;
     if (database == nullptr) continue;
     std::uint64_t taken = 0;
     std::string error;
@@ -368,6 +369,7 @@ Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
       }
       return taken;
     }
+    if (sqlite3_errcode(database.get()) == SQLITE_BUSY) return is_busy;  // by a long query
     if (error.empty()) error = sqlite3_errmsg(database.get());
     if (attempt == 1) return Error{fmt::format("cannot write {}: {}", path, error)};
   }
