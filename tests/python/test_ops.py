@@ -230,6 +230,9 @@ def test_a_diff_over_rows_that_only_one_has_is_inconclusive(debug_mode, cli, tmp
     assert newest.returncode == 3, "the older run was not compared"
     said = "both.cgrec has 2 op logs, and only the one that was replayed last was compared"
     assert said in newest.stdout
+    (hint,) = re.findall(r"for example (\S+)", newest.stdout)
+    hinted = cli("ops", "diff", hint, hint)
+    assert hinted.returncode == 0 and "same: " in hinted.stdout, hinted.stdout + hinted.stderr
     assert cli("ops", "diff", f"{path}@g:eager", f"{path}@g:eager").returncode == 0
 
 
@@ -257,6 +260,75 @@ def test_a_diff_of_two_runs_stops_at_the_first_call_that_differs(debug_mode, cli
     assert (answer["replays_compared"], answer["replays_in_common"]) == (3, 4)
     permuted = cli("ops", "diff", paths[2], paths[0])
     assert permuted.returncode == 1, "the same elements in another order"
+
+
+def test_what_was_not_compared_before_the_call_that_differs_is_said(debug_mode, cli, tmp_path):
+    """A buffer that one run alone updates differs as an input of the next call."""
+    paths = [str(tmp_path / f"{name}.cgrec") for name in ("right", "wrong")]
+    for path in paths:
+        state = torch.ones(4)
+        with cgdebug.connect().record(path):
+            dm = debug_mode()
+            for number in range(4):
+                with dm:
+                    (state * 2).exp()
+                    if path == paths[1] and number == 1:
+                        state.add_(1)
+            dm.log()
+            dm.close()
+    found = cli("ops", "diff", *paths)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "in replay 3 of " in found.stdout, found.stdout
+    assert "what was compared of the 2 before it agrees" in found.stdout
+    assert re.search(r"not compared before: replay 2 .*only in B: #\d+ \S*add__?0", found.stdout)
+    assert "what wrote it may be among what was not compared" in found.stdout
+
+
+def run_adam(net):
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(3):
+        yield
+        optimizer.zero_grad()
+        net(torch.randn(4, 6)).square().mean().backward()
+        optimizer.step()
+
+
+def run_accumulated(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for number in range(6):
+        yield
+        net(torch.randn(4, 6)).square().mean().backward()
+        if number % 2 == 1:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def run_evaluated(net):
+    for number in range(6):
+        yield
+        net.train(number % 3 != 2)
+        net(torch.randn(4 + number % 2, 6)).square().mean().backward()
+
+
+@pytest.mark.parametrize("run", [run_adam, run_accumulated, run_evaluated])
+def test_two_equal_seeded_runs_are_the_same(debug_mode, cli, tmp_path, run):
+    paths = [str(tmp_path / f"{name}.cgrec") for name in "ab"]
+    for path in paths:
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(), torch.nn.ReLU()
+        )
+        with cgdebug.connect().record(path):
+            dm = debug_mode(net)
+            calls = run(net)
+            is_on = next(calls, "over") != "over"
+            while is_on:
+                with dm:
+                    is_on = next(calls, "over") != "over"
+            dm.log()
+            dm.close()
+    done = cli("ops", "diff", *paths)
+    assert done.returncode == 0 and "same: " in done.stdout, done.stdout + done.stderr
 
 
 def test_the_line_of_an_eager_run_shows_that_run_whatever_came_later(debug_mode, cli):

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "client/analysis/ranks_report.h"
 #include "client/analysis/ranks_state.h"
 #include "daemon/core/replicas/shard_text.h"
+#include "daemon/core/replicas/spread.h"
 #include "tests/support/memory_source.h"
 
 namespace cgdebug::analysis {
@@ -254,6 +257,68 @@ TEST(Ranks, OneElementThatIsFarOffIsFoundThoughTheSumsAreNear) {
     source.Add(large, 1, values, 101);
   }
   EXPECT_TRUE(run.ReportWithValues().found());
+}
+
+std::optional<bool> Within(const std::vector<float>& a, const std::vector<float>& b) {
+  replicas::Spread spread;
+  for (const auto* values : {&a, &b}) {
+    spread.Add(layout::Dtype::kFloat32, std::as_bytes(std::span(*values)));
+  }
+  return spread.Within(1e-6);
+}
+
+TEST(Spread, NanAndInfinitiesHaveToBeTheSameOnAllRanks) {
+  constexpr float kNan = NAN, kInf = INFINITY;
+  EXPECT_EQ(Within({1, kNan, -kInf}, {1, kNan, -kInf}), true);
+  EXPECT_EQ(Within({1, kNan, 2}, {1, 2, kNan}), false);
+  EXPECT_EQ(Within({1, 2}, {1, kNan}), false);
+  EXPECT_EQ(Within({1, kNan}, {1, 2}), false);
+  EXPECT_EQ(Within({1, kInf}, {1, -kInf}), false);
+  EXPECT_EQ(Within({1, kInf}, {1, 2}), false);
+  EXPECT_EQ(Within({kNan}, {kNan}), true);
+  EXPECT_EQ(Within({1, 2}, {1, 2, 3}), std::nullopt);
+}
+
+// Of values that all lie one last place beside those of the other rank.
+TEST(Vote, StatisticsProveADifferenceOnlyBeyondTheBoundOfTheDtype) {
+  const auto stats_of = [](double factor) {
+    numerics::Stats stats;
+    stats.count = 1000;
+    stats.min = -1 * factor;
+    stats.max = 1 * factor;
+    stats.l1 = 500 * factor;
+    stats.mean = 0.01 * factor;
+    return stats;
+  };
+  const auto proves = [&](double factor, layout::Dtype dtype) {
+    return replicas::ProvesBeyond(stats_of(1), stats_of(factor), replicas::BoundOf(dtype, 1e-6));
+  };
+  EXPECT_FALSE(proves(1 + 0x1p-7, layout::Dtype::kBfloat16));
+  EXPECT_TRUE(proves(1 + 0x1p-5, layout::Dtype::kBfloat16));
+  EXPECT_TRUE(proves(1 + 0x1p-7, layout::Dtype::kFloat32));
+  EXPECT_FALSE(proves(1 + 0x1p-22, layout::Dtype::kFloat32));
+  numerics::Stats sums = stats_of(1);
+  sums.l1 *= 1.001;
+  EXPECT_TRUE(replicas::ProvesBeyond(stats_of(1), sums, 1e-6));
+  sums = stats_of(1);
+  sums.mean += 1e-4;
+  EXPECT_TRUE(replicas::ProvesBeyond(stats_of(1), sums, 1e-6));
+  sums = stats_of(1);
+  sums.nan = 1;
+  EXPECT_TRUE(replicas::ProvesBeyond(stats_of(1), sums, 1e-6));
+}
+
+TEST(Ranks, TransposedReplicasOfTwoRanksAreATieAndBothAreMarked) {
+  Ranked run(2);
+  run.sources[1]->Change(0, 1, {2, 1, 3, 4});
+  for (std::uint64_t step = 2; step <= 10; ++step) {
+    const auto n = static_cast<float>(step);
+    run.sources[1]->Change(0, step, {2 * n, n, 3, 4});
+  }
+  const RanksReport report = run.ReportWithValues();
+  ASSERT_TRUE(report.found());
+  EXPECT_FALSE(report.first->has_majority);
+  for (const RankRow& row : report.rows) EXPECT_NE(row.verdict, ReplicaVerdict::kSame);
 }
 
 TEST(Ranks, StatisticsOfAnOlderVersionAreNotTheSame) {
