@@ -32,14 +32,15 @@ std::string FewRunsText(const Evidence& evidence) {
 
 void AddNotLooked(const Evidence& evidence, const Check& check, Causes* causes) {
   std::vector<std::string>& out = causes->not_looked;
-  if (evidence.logs.empty()) {
+  if (check.snapshots == 0) {
+    out.push_back("anything: no snapshot is in it");
+  } else if (evidence.logs.empty()) {
     out.push_back(
         "what each op did: there is no op log. Record one: cgdebug-cli run --watch 'op:*' --eager "
         "-- COMMAND");
   } else if (std::string few = FewRunsText(evidence); !few.empty()) {
     out.push_back(std::move(few));
   }
-  if (check.snapshots == 0) out.push_back("anything: no snapshot is in it");
   out.insert(out.end(), check.missing.begin(), check.missing.end());
   if (check.unseen_kernels > 0) {
     out.push_back(fmt::format("{} kernel{} that no row shows, the first: {}", check.unseen_kernels,

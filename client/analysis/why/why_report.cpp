@@ -132,6 +132,9 @@ Json CausesJson(const source::Source& source, const Causes& causes, const Comman
     findings.push_back(CauseJson(source, finding, command_of));
   }
   return {{"source", source.Describe().path},
+          {"verdict", causes.found()      ? "found"
+                      : causes.complete() ? "nothing"
+                                          : "inconclusive"},
           {"found", causes.found()},
           {"complete", causes.complete()},
           {"findings", std::move(findings)},
