@@ -259,6 +259,8 @@ TEST(ProbeSlots, AFullDirectoryIsCountedCostsNothingAndEndsWithAClose) {
     probes.back()->Observe(Cpu({float(p)}));
   }
   ASSERT_EQ(CurrentSession()->slots, layout::kMaxSlots);
+  // To make them takes longer than a slot may idle on a slow machine, to use them again does not.
+  for (std::uint32_t p = 0; p < layout::kMaxSlots; ++p) probes[p]->Observe(Cpu({float(p)}));
   Probe last("last", Always(1));
   const std::vector<float> mib(kMiB / sizeof(float));
   last.Observe(Cpu(mib));
