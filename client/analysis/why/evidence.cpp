@@ -85,42 +85,85 @@ class LogReader {
     }
   }
 
-  // Rows of several logs that stand for the same tensor become one.
-  void AddRows(const OpLogSlots& slots, const std::vector<KeyList>& places, std::size_t nth_log) {
-    std::map<std::uint32_t, std::size_t> by_number;
+  // Rows of several logs, and of several calls, that stand for the same tensor become one. A number
+  // may mean another row in another call; in a replay it is the same row, also where it is lost.
+  void AddRows(const OpLogSlots& slots, const std::vector<KeyList>& keys, std::size_t nth_log) {
+    std::set<std::uint32_t> numbers;
+    for (const OpLogSlot& one : slots) numbers.insert(one.text.number);
+    std::vector<Here> all;
+    std::map<std::uint64_t, std::vector<Here>> by_replay;
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      const OpText& text = slots[i].text;
-      const Slot& slot = source_.slots()[slots[i].slot];
+      all.push_back({&slots[i], nullptr});
+      for (const Key& key : keys[i]) by_replay[key.replay].push_back({&slots[i], &key});
+    }
+    if (numbers.size() == slots.size()) {
+      const std::vector<std::size_t> rows = RowsOf(all);
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        for (const Key& key : keys[i]) AddKey(rows[i], {nth_log, key.replay}, slots[i].slot, key);
+      }
+      return;
+    }
+    for (auto& [replay, here] : by_replay) {
+      std::ranges::stable_sort(here, {}, [](const Here& one) { return one.row->text.number; });
+      const std::vector<std::size_t> rows = RowsOf(here);
+      for (std::size_t i = 0; i < here.size(); ++i) {
+        AddKey(rows[i], {nth_log, replay}, here[i].row->slot, *here[i].key);
+      }
+    }
+  }
+
+  struct Here {
+    const OpLogSlot* row;
+    const Key* key;
+  };
+
+  // The places of the rows of one call, which are in the order of their numbers.
+  std::vector<std::size_t> RowsOf(const std::vector<Here>& call) {
+    std::map<std::uint32_t, std::size_t> by_number;
+    std::vector<std::size_t> rows;
+    for (const Here& one : call) {
+      const OpText& text = one.row->text;
       std::vector<std::size_t> inputs;
-      bool is_covered = text.is_covered;
       for (const std::uint32_t number : text.inputs) {
         const auto input = by_number.find(number);
-        if (input == by_number.end()) {
-          is_covered = false;
-        } else {
-          inputs.push_back(input->second);
-        }
+        if (input != by_number.end()) inputs.push_back(input->second);
       }
-      const auto [row, is_new] = rows_.try_emplace(
-          {slot.probe, text.op, slot.shape, slot.dtype, inputs}, log_.rows.size());
-      if (is_new) {
-        std::uint64_t count = 1;
-        for (const std::uint64_t size : slot.shape) count *= size;
-        log_.rows.push_back({.slot = slots[i].slot,
-                             .number = text.number,
-                             .op = text.op,
-                             .is_covered = is_covered,
-                             .count = count,
-                             .inputs = inputs,
-                             .at = std::vector<Seen>(log_.runs.size())});
-        keys_.emplace_back();
-      }
-      log_.rows[row->second].is_covered = log_.rows[row->second].is_covered && is_covered;
-      by_number[text.number] = row->second;
-      for (const Key& key : places[i]) {
-        const auto run = run_of_.find({nth_log, key.replay});
-        if (run != run_of_.end()) keys_[row->second][run->second] = {slots[i].slot, key};
-      }
+      const bool is_covered = text.is_covered && inputs.size() == text.inputs.size();
+      rows.push_back(RowOf(*one.row, std::move(inputs), is_covered));
+      by_number[text.number] = rows.back();
+    }
+    return rows;
+  }
+
+  std::size_t RowOf(const OpLogSlot& one, std::vector<std::size_t> inputs, bool is_covered) {
+    const auto known = row_of_slot_.find(one.slot);
+    if (known != row_of_slot_.end() && log_.rows[known->second].inputs == inputs) {
+      log_.rows[known->second].is_covered &= is_covered;
+      return known->second;
+    }
+    const Slot& slot = source_.slots()[one.slot];
+    const auto [row, is_new] = rows_.try_emplace(
+        {slot.probe, one.text.op, slot.shape, slot.dtype, inputs}, log_.rows.size());
+    if (is_new) {
+      std::uint64_t count = 1;
+      for (const std::uint64_t size : slot.shape) count *= size;
+      log_.rows.push_back({.slot = one.slot,
+                           .number = one.text.number,
+                           .op = one.text.op,
+                           .is_covered = is_covered,
+                           .count = count,
+                           .inputs = std::move(inputs),
+                           .at = std::vector<Seen>(log_.runs.size())});
+      keys_.emplace_back();
+    }
+    log_.rows[row->second].is_covered &= is_covered;
+    return row_of_slot_[one.slot] = row->second;
+  }
+
+  void AddKey(std::size_t row, std::pair<std::size_t, std::uint64_t> run, std::size_t slot,
+              const Key& key) {
+    if (const auto place = run_of_.find(run); place != run_of_.end()) {
+      keys_[row][place->second] = {slot, key};
     }
   }
 
@@ -163,6 +206,7 @@ class LogReader {
   using RowKey = std::tuple<std::string, std::string, std::vector<std::uint64_t>, layout::Dtype,
                             std::vector<std::size_t>>;
   std::map<RowKey, std::size_t> rows_;
+  std::map<std::size_t, std::size_t> row_of_slot_;                        // the last one
   std::vector<std::map<std::size_t, std::pair<std::size_t, Key>>> keys_;  // by row, then by run
   Times times_;
 };
