@@ -12,7 +12,7 @@ namespace cgdebug {
 // Lock-free: a training loop calls Set() in every step, and must not wait for a thread that
 // captures or asks for the status.
 //
-// Thread: Set() any; the rest with the probe table's lock.
+// Thread: Set() and get() any; the rest with the probe table's lock.
 class CurrentStep {
  public:
   void Set(std::int64_t step) {
@@ -29,6 +29,7 @@ class CurrentStep {
       if (step == step_.load()) break;
     }
   }
+  std::int64_t get() const { return step_.load(); }
   // Takes the number over, but not the segment, which is the other process's.
   void InheritFrom(const CurrentStep& parent) { step_.store(parent.step_.load()); }
 

@@ -181,15 +181,16 @@ void OpLog::AmendNewest(const std::string& op) {
   newest->rows.back().op = op;
 }
 
-void OpLog::End() {
+std::uint64_t OpLog::End() {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Trimmer trimmer(table);
   const ProbeTable::Lock lock = table.Acquire(*state_);
-  if (state_->closed) return;
+  if (state_->closed) return 0;
   EndPages(table);
-  EndOnHost(table);
+  const std::uint64_t call = EndOnHost(table);
   seen_.clear();
   StopFollowing();
+  return call;
 }
 
 bool OpLog::WaitConsumed(std::chrono::nanoseconds timeout) const {
@@ -210,7 +211,12 @@ void OpLog::Close() {
 
 std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
   const layout::DeviceStats stats = ComputeHostStats(tensor.data, row.dtype, ElementCount(row));
-  const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  if (call_.number == 0 && !layout::IsOpGap(row.op)) {
+    call_ = table.calls.BeginRun(table.step.get());
+    serial_ = ring::NextSerial();
+  }
   stats_.push_back(stats);
   try {
     rows_.push_back(std::move(row));
@@ -221,19 +227,25 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
   return PendingRows();
 }
 
-void OpLog::EndOnHost(ProbeTable& table) {
+std::uint64_t OpLog::EndOnHost(ProbeTable& table) {
   std::vector<ring::OpLogRow> rows = std::exchange(rows_, {});
   const std::vector<layout::DeviceStats> stats = std::exchange(stats_, {});
+  const EagerCall call = std::exchange(call_, {});
   table.op_logs.Name(&rows, &seen_);
-  const std::uint64_t serial = ring::NextSerial();
+  if (call.number != 0) table.calls.EndRun(call);
+  const std::uint64_t serial = call.number == 0 ? ring::NextSerial() : serial_;
   for (std::size_t begin = 0; begin < rows.size(); begin += layout::kMaxOpLogRows) {
     const std::size_t count = std::min<std::size_t>(rows.size() - begin, layout::kMaxOpLogRows);
     const auto page = std::span<const ring::OpLogRow>(rows).subspan(begin, count);
-    ProbeSlot* const slot = table.op_logs.HostSlot(*state_, page);
-    if (!slot->writer->Begin(serial)) continue;
-    ring::CopyShared(slot->writer->payload(), stats.data() + begin, slot->writer->payload_bytes());
-    slot->writer->Commit(layout::RealtimeNs());
+    ProbeSlot* const slot = table.op_logs.HostSlot(*state_, page, call.number != 0);
+    ring::SlotRingWriter& writer = *slot->writer;
+    if (!(call.number == 0 ? writer.Begin(serial) : writer.BeginInCall(serial, call.number))) {
+      continue;
+    }
+    ring::CopyShared(writer.payload(), stats.data() + begin, writer.payload_bytes());
+    writer.Commit(layout::RealtimeNs(), call.number == 0 ? writer.step() : call.step);
   }
+  return call.number;
 }
 
 // --- graphs ------------------------------------------------------------------------------------

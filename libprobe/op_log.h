@@ -13,6 +13,7 @@
 #include "cgdebug/probe.h"
 #include "libprobe/capture/capture_nodes.h"
 #include "libprobe/capture/op_log_lane.h"
+#include "libprobe/eager_calls.h"
 #include "libprobe/op_log_pages.h"
 #include "libprobe/probe_state.h"
 #include "proto/layout/device_stats.h"
@@ -87,9 +88,10 @@ class OpLog {
   // Replaces the op of the newest row that is in a graph, if it is not complete.
   void AmendNewest(const std::string& op);
   // The log of this capture, or of this eager run, is complete: what is added later belongs to
-  // another one. Eager runs with the same rows are replays of one log. Must be called before the
-  // capture ends: pages that are not complete by then are never seen.
-  void End();
+  // another one. Each eager run is a call. Must be called before the
+  // capture ends: pages that are not complete by then are never seen. Returns the number of the
+  // eager call that it was; 0: none.
+  std::uint64_t End();
 
   bool WaitConsumed(std::chrono::nanoseconds timeout) const;
   void Close();
@@ -137,7 +139,7 @@ class OpLog {
   void* PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes);
   void FinishPage(ProbeTable& table, Page& page);
   void EndPages(ProbeTable& table);
-  void EndOnHost(ProbeTable& table);
+  std::uint64_t EndOnHost(ProbeTable& table);
   // Forgets what is not complete; the graph goes on without it.
   void DropPages(ProbeTable& table);
   void DropPage(ProbeTable& table, Page& page);
@@ -155,6 +157,8 @@ class OpLog {
   // The rows on the CPU, since End().
   std::vector<ring::OpLogRow> rows_;
   std::vector<layout::DeviceStats> stats_;
+  EagerCall call_;            // theirs; none if they only say what is not shown
+  std::uint64_t serial_ = 0;  // when it began
 };
 
 }  // namespace cgdebug

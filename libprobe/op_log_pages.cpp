@@ -32,10 +32,12 @@ void OpLogPages::Name(std::vector<ring::OpLogRow>* rows, NameCounts* seen) {
   }
 }
 
-ProbeSlot* OpLogPages::HostSlot(ProbeState& log, std::span<const ring::OpLogRow> rows) {
+ProbeSlot* OpLogPages::HostSlot(ProbeState& log, std::span<const ring::OpLogRow> rows,
+                                bool is_counted) {
   const std::vector<std::byte> table = ring::EncodeOpLog(rows);
   const auto same = std::find_if(log.slots.begin(), log.slots.end(), [&](const ProbeSlot* slot) {
-    return !slot->life.held_by_graph() && slot->op_log_table == table;
+    return !slot->life.held_by_graph() && slot->thread.has_value() == is_counted &&
+           slot->op_log_table == table;
   });
   if (same != log.slots.end()) {
     store_->Touch(log, **same);
@@ -45,7 +47,7 @@ ProbeSlot* OpLogPages::HostSlot(ProbeState& log, std::span<const ring::OpLogRow>
   auto slot = std::make_unique<ProbeSlot>();
   try {
     maker_->CompleteOpLog(log, *slot, PageOf(rows.size(), DeviceType::kCpu, 0, nullptr), table,
-                          layout::Lane::kHost, 0);
+                          layout::Lane::kHost, 0, is_counted);
     slot->op_log_table = table;
     ProbeSlot* const published = store_->Publish(log, slot);
     store_->Touch(log, *published);

@@ -29,7 +29,9 @@ class OpLogPages {
   // All of these fail with ProbeError.
 
   // The slot of an eager page with these rows on the CPU: the one of an earlier run, or a new one.
-  capture::ProbeSlot* HostSlot(ProbeState& log, std::span<const ring::OpLogRow> rows);
+  // is_counted: of a run that has a number (eager_calls.h).
+  capture::ProbeSlot* HostSlot(ProbeState& log, std::span<const ring::OpLogRow> rows,
+                               bool is_counted);
 
   // Adds the leaf of a page whose rows lie in the staging memory of `slot`, publishes the slot and
   // takes it. If it fails, the caller keeps the slot, because the graph refers to it.

@@ -88,6 +88,10 @@ const ProbeOptions& Probe::options() const { return state_->options; }
 void Probe::Observe(const TensorRef& tensor, void* stream) {
   cgdebug::Observe(*state_, tensor, stream);
 }
+void Probe::FollowCalls() {
+  const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  state_->follows_calls = true;
+}
 void Probe::Prepare(const TensorRef& tensor) { cgdebug::Prepare(*state_, tensor); }
 
 std::vector<Record> Probe::Records(int last) const {
@@ -163,6 +167,12 @@ void SetStep(std::int64_t step) { ProbeTable::Instance().step.Set(step); }
 void SetStepInStreamOrder(std::int64_t step, void* stream) {
   capture::SetStepInStreamOrder(step, stream);
 }
+std::uint64_t BeginCall() {
+  ProbeTable& table = ProbeTable::Instance();
+  return table.calls.Begin(table.step.get()).number;
+}
+void EndCall() { ProbeTable::Instance().calls.End(); }
+void LeaveCalls() { ProbeTable::Instance().calls.Leave(); }
 GraphLabel SetGraphLabel(GraphLabel label) {
   CheckGraphLabel(label.text);
   ProbeTable& table = ProbeTable::Instance();

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "libprobe/capture/cuda_lane.h"
@@ -71,9 +72,20 @@ struct SpareBuffers {
   capture::Buffers buffers;
 };
 
-ProbeSlot* FindEagerSlot(const ProbeState& probe, const TensorRef& tensor, void* stream) {
+// The call that a look of the probe on the CPU belongs to; number 0: to none, and it counts its
+// own.
+EagerCall CallOf(const ProbeTable& table, const ProbeState& probe) {
+  return probe.follows_calls || table.calls.IsRunning() ? table.calls.Latest() : EagerCall{};
+}
+
+ProbeSlot* FindEagerSlot(const ProbeState& probe, const TensorRef& tensor, void* stream,
+                         bool is_counted) {
+  std::optional<std::thread::id> thread;
+  if (is_counted) thread = std::this_thread::get_id();
   for (ProbeSlot* slot : probe.slots) {
-    if (slot->life.held_by_graph() || slot->eager_stream != stream) continue;
+    if (slot->life.held_by_graph() || slot->eager_stream != stream || slot->thread != thread) {
+      continue;
+    }
     if (SameTensor(slot->registration, tensor)) return slot;
   }
   return nullptr;
@@ -111,10 +123,10 @@ auto WithRoom(ProbeTable& table, ProbeState& probe, ProbeTable::Lock* lock, Make
 // as not seen. Releases `lock` meanwhile to allocate memory. Fails: throws ProbeError; kNoSpace if
 // the job is to go on without this call being seen.
 ProbeSlot* EagerSlot(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, void* stream,
-                     ProbeTable::Lock* lock) {
-  ProbeSlot* found = FindEagerSlot(probe, tensor, stream);
+                     bool is_counted, ProbeTable::Lock* lock) {
+  ProbeSlot* found = FindEagerSlot(probe, tensor, stream, is_counted);
   const std::size_t key = found == nullptr ? KeyOf(tensor) : 0;
-  SlotMaker::Call call;
+  SlotMaker::Call call{.is_counted = is_counted};
   SpareBuffers spare;
   if (found == nullptr) {
     if (probe.refusals.Holds(key, Refusals::Clock::now(), table.slots.releases())) {
@@ -131,7 +143,7 @@ ProbeSlot* EagerSlot(ProbeTable& table, ProbeState& probe, const TensorRef& tens
       spare.buffers = capture::AllocateBuffers(bytes, tensor.device_index, kind);
     }
     if (probe.closed) return nullptr;
-    found = FindEagerSlot(probe, tensor, stream);
+    found = FindEagerSlot(probe, tensor, stream, is_counted);
   }
   if (found != nullptr) {
     table.slots.Touch(probe, *found);
@@ -212,7 +224,7 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream, bool* 
                  {.place = capture::PlaceOf(stream, capture.id, tensor.device_index),
                   .site = std::move(site)},
                  &lock);
-    } else if (ProbeSlot* slot = EagerSlot(table, probe, tensor, stream, &lock)) {
+    } else if (ProbeSlot* slot = EagerSlot(table, probe, tensor, stream, false, &lock)) {
       if (slot->buffers.kind == capture::Buffers::Kind::kEagerStats) {
         capture::LaunchEagerStats(slot, *table.slots.segment(), tensor, stream);
       } else {
@@ -259,13 +271,15 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
   const SeenTensor seen(probe, whole);
   const TensorRef& tensor = seen.get();
   ProbeTable& table = ProbeTable::Instance();
+  EagerCall call;
   ProbeSlot* slot = nullptr;
   ProbeSlot* other = nullptr;
   {
     ProbeTable::Lock lock = table.Acquire(probe);
     if (probe.closed) return;
+    call = CallOf(table, probe);
     try {
-      slot = EagerSlot(table, probe, tensor, nullptr, &lock);
+      slot = EagerSlot(table, probe, tensor, nullptr, call.number != 0, &lock);
     } catch (const ProbeError& error) {
       throw probe.Refuse(error);
     }
@@ -280,7 +294,9 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
   }
   {
     const std::lock_guard lock(slot->eager_mutex);
-    if (slot->writer->Begin(slot->TakeSerial())) {
+    const std::uint64_t serial = slot->TakeSerial();
+    if (call.number == 0 ? slot->writer->Begin(serial)
+                         : slot->writer->BeginInCall(serial, call.number)) {
       slot->writer->SetReference(other == nullptr ? 0 : NewestKept(*other));
       if ((slot->registration.flags & layout::kSlotHoldsStats) != 0) {
         const layout::DeviceStats stats =
@@ -289,7 +305,8 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
       } else {
         CopyElements(slot->writer->payload(), tensor, slot->writer->payload_bytes());
       }
-      slot->writer->Commit(layout::RealtimeNs());
+      slot->writer->Commit(layout::RealtimeNs(),
+                           call.number == 0 ? slot->writer->step() : call.step);
     }
   }
   slot->life.Unpin();

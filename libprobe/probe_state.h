@@ -64,6 +64,9 @@ struct ProbeState {
   bool closed = false;
   std::weak_ptr<ProbeState> reference;  // the probe that this one is compared with
   bool is_reference = false;            // for others
+  // What it sees belongs to the call that began last on its thread, and not only while the model
+  // runs.
+  bool follows_calls = false;
   std::string last_error;
   std::string lane_note;
   std::string trigger_note;     // why a trigger of its captures does nothing

@@ -8,6 +8,7 @@
 #include "cgdebug/probe.h"
 #include "libprobe/captured_graphs.h"
 #include "libprobe/current_step.h"
+#include "libprobe/eager_calls.h"
 #include "libprobe/not_seen.h"
 #include "libprobe/op_log_pages.h"
 #include "libprobe/probe_registry.h"
@@ -77,6 +78,7 @@ class ProbeTable {
 
   // These need no lock.
   CurrentStep step;
+  EagerCalls calls;
   NotSeen not_seen;
   std::atomic<SiteProvider> site_provider{nullptr};
   std::atomic<bool> has_gpu_memory{false};  // not what a parent had before it forked

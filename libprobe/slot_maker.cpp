@@ -181,6 +181,10 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   r.probe_id = probe.id;
   r.graph_id = call.place.graph_id;
   r.invocation = call.invocation;
+  if (call.is_counted) {
+    r.flags |= layout::kSlotInBody;
+    slot.thread = std::this_thread::get_id();
+  }
   if ((r.flags & layout::kCompareProbe) != 0) {
     if (call.place.in_body) {
       throw ProbeError(ErrorKind::kUnsupported,
@@ -246,8 +250,9 @@ ProbeSlot* FindReference(const ProbeState& probe, const ProbeSlot& slot, const T
   const auto found =
       std::find_if(other->slots.rbegin(), other->slots.rend(), [&](const ProbeSlot* candidate) {
         const layout::SlotRegistration& o = candidate->registration;
-        return in_graph ? o.graph_id == r.graph_id && o.invocation == r.invocation
-                        : o.graph_id == 0 && SameTensor(o, tensor);
+        return in_graph
+                   ? o.graph_id == r.graph_id && o.invocation == r.invocation
+                   : o.graph_id == 0 && candidate->thread == slot.thread && SameTensor(o, tensor);
       });
   if (found == other->slots.rend()) {
     throw fail(in_graph
@@ -275,7 +280,7 @@ ProbeSlot* FindReference(const ProbeState& probe, const ProbeSlot& slot, const T
                (o.device_index == tensor.device_index ? "" : " on another device") +
                ": the tensor is " + std::string(DtypeName(tensor.dtype)) + ShapeText(tensor.shape));
   }
-  if ((o.flags & layout::kSlotInBody) != 0) {
+  if (in_graph && (o.flags & layout::kSlotInBody) != 0) {
     throw fail("which is in the body of a conditional node, and may not run in each replay");
   }
   if (o.lane != r.lane) {
@@ -327,7 +332,7 @@ capture::Buffers::Kind SlotMaker::BuffersForEager(const ProbeState& probe,
 
 void SlotMaker::CompleteOpLog(ProbeState& log, ProbeSlot& slot, const TensorRef& page,
                               std::span<const std::byte> table, layout::Lane lane,
-                              std::uint64_t graph_id) {
+                              std::uint64_t graph_id, bool is_counted) {
   Describe(log, slot, page, lane, layout::LaneReason::kNone, Need::kWait);
   if (lane == layout::Lane::kDirect) {
     const auto refusal = capture::MapForDevice(*store_->segment(), slot.block, page.device_index);
@@ -343,7 +348,8 @@ void SlotMaker::CompleteOpLog(ProbeState& log, ProbeSlot& slot, const TensorRef&
   r.expected_extent = slot.expected->extent;
   r.expected_offset = slot.expected->offset;
   r.table_bytes = static_cast<std::uint32_t>(table.size());
-  Complete(log, slot, page, {.place = {.graph_id = graph_id}, .orders = r.shape[0]});
+  Complete(log, slot, page,
+           {.place = {.graph_id = graph_id}, .orders = r.shape[0], .is_counted = is_counted});
 }
 
 void SlotMaker::Prepare(ProbeState& probe, const TensorRef& tensor) {

@@ -57,6 +57,7 @@ class Checker {
   Checker(Source& source, const CheckOptions& options) : source_(source), options_(options) {}
 
   Result<Check> Run() {
+    by_calls_ = IsOrderedByCalls();
     for (const std::size_t slot : WantedSlots(source_, options_.scope)) {
       if (const Result<void> done = Scan(slot); !done.ok()) return done.error();
     }
@@ -106,6 +107,21 @@ class Checker {
     }
   };
 
+  // What one rank sends to another in a call is there, too, before the clock says so. Between ranks
+  // the place in the program decides.
+  bool IsOrderedByCalls() {
+    std::set<int> ranks;
+    for (const std::size_t slot : WantedSlots(source_, options_.scope)) {
+      if (!source_.slots()[slot].counts_calls()) return false;
+      ranks.insert(source_.slots()[slot].rank);
+    }
+    return ranks.size() > 1;
+  }
+  source::Moment MomentAt(const Slot& slot, std::uint64_t serial, const Key& key) const {
+    if (by_calls_) return {0, key.replay, PlaceInCall(slot), key.iteration, slot.rank};
+    return {serial, key.replay, slot.order, key.iteration, slot.rank};
+  }
+
   Result<void> Scan(std::size_t slot) {
     Result<std::vector<Key>> keys = source_.Keys(slot);
     if (!keys.ok()) return keys.error();
@@ -139,7 +155,7 @@ class Checker {
         mismatch.Add(FindingKind::kMismatch, slot, key.replay);
       }
       if (stats->nonfinite() > 0) {
-        scanned.nonfinite.push_back({key, MomentOf(source_.slots()[slot], *snapshot)});
+        scanned.nonfinite.push_back({key, MomentAt(source_.slots()[slot], snapshot->serial, key)});
       }
       if (is_row) scanned.seen.Note(key, *stats);
       const double share = ShareOfMaximum(slot, *stats);
@@ -153,7 +169,9 @@ class Checker {
         zero.Add(FindingKind::kZero, slot, key.replay);
       }
       // What comes before and after an iteration is not what comes before and after a replay.
-      if (previous && !source_.slots()[slot].in_body) NoteChange(*previous, *snapshot, &scanned);
+      const Slot& of = source_.slots()[slot];
+      if (previous && (!of.in_body || of.counts_calls()))
+        NoteChange(*previous, *snapshot, &scanned);
       previous = *snapshot;
     }
     for (const FindingRun* run : {&mismatch, &near_overflow, &largest}) {
@@ -298,7 +316,7 @@ class Checker {
       AddTold(kind, told);
       if (is_mismatch || is_mask) continue;
       const Slot& slot = source_.slots()[told.slot];
-      const source::Moment moment{told.serial, told.replay, slot.order, 0, slot.rank};
+      const source::Moment moment = MomentAt(slot, told.serial, {.replay = told.replay});
       if (first_moment_ && *first_moment_ < moment) continue;
       if (first_told_moment_ && *first_told_moment_ <= moment) continue;
       first_told_moment_ = moment;
@@ -541,7 +559,9 @@ class Checker {
       if (!shown && !one.absent.empty()) shown = graph;
       TellAbsent(graph, one);
     }
-    const Presence& one = all[shown.value_or(largest->first)];
+    const Graph& graph = shown ? *shown : largest->first;
+    const Presence& one = all[graph];
+    result_.replay_word = ReplayWord(source_.slots()[graphs.at(graph).front()->slot]);
     result_.replay = one.replay;
     result_.present = one.present;
     result_.expected = one.expected;
@@ -560,7 +580,7 @@ class Checker {
     }
     for (const Scanned* scanned : graph) {
       const Slot& slot = source_.slots()[scanned->slot];
-      if (one.replay == 0 || IsOfSeveralShapes(slot)) continue;
+      if (one.replay == 0 || (IsOfSeveralShapes(slot) && !slot.counts_calls())) continue;
       const bool is_there = KeyOf(*scanned, one.replay) != nullptr;
       // A conditional body need not run in that replay. What of it was lost lies in a gap.
       if (!is_there && (slot.in_body || !IsWanted(scanned->slot, one.replay))) continue;
@@ -601,6 +621,7 @@ class Checker {
   std::set<std::size_t> unread_;
   std::vector<SnapshotName> with_hash_;
   std::set<std::uint64_t> replays_;
+  bool by_calls_ = false;
   bool has_serials_ = false;  // files of tensors have none, and count no losses either
   std::optional<source::Moment> first_moment_;
   std::optional<source::Moment> first_told_moment_;

@@ -95,6 +95,8 @@ struct Check {
   std::size_t slots = 0;
   std::size_t in_part = 0;  // of these, the ones of which only a part was recorded
   std::uint64_t last_replay = 0;
+  // What `last_replay` and `replay` are: "replay", or "call" of eager probes.
+  std::string replay_word = "replay";
   // How many of the probes that ought to have a snapshot of `replay` have one.
   std::uint64_t replay = 0;
   std::size_t present = 0;

@@ -34,7 +34,8 @@ std::string NonfiniteText(const Stats& stats) {
 std::string FrameName(Source& source, const Frame& frame, const FirstBad& first) {
   const Slot& slot = source.slots()[frame.slot];
   std::string name = SlotText(slot);
-  if (slot.in_body || frame.key.replay != first.snapshot.key.replay) {
+  const bool is_in_body = slot.in_body && !slot.counts_calls();
+  if (is_in_body || frame.key.replay != first.snapshot.key.replay || frame.key.iteration > 0) {
     name += " @" + ReplayText(slot, frame.key);
   }
   return name;
@@ -58,7 +59,9 @@ std::string EarlierLine(Source& source, const FirstBad& first) {
     line += fmt::format("{}{}: {:.2g}", &earlier == first.earlier.data() ? " " : "  ",
                         ReplayText(source.slots()[first.slot], earlier.key), earlier.abs_max);
   }
-  if (first.growth > 1.05) line += fmt::format("   growing {:.2g}x per replay", first.growth);
+  if (first.growth > 1.05)
+    line += fmt::format("   growing {:.2g}x per {}", first.growth,
+                        ReplayWord(source.slots()[first.slot]));
   const layout::DtypeInfo* info = layout::FindDtype(source.slots()[first.slot].dtype);
   if (info != nullptr && info->is_floating) {
     line += fmt::format("; {} max is {:.3g}", info->short_name, info->max_finite);
@@ -70,8 +73,9 @@ std::string FirstText(Source& source, const FirstBad& first) {
   const Slot& slot = source.slots()[first.slot];
   std::string text = "first non-finite: ";
   if (slot.rank >= 0) text += fmt::format("rank {}, ", slot.rank);
-  text += fmt::format("replay {}", first.snapshot.key.replay);
-  if (slot.in_body) text += fmt::format(", iteration {}", first.snapshot.key.iteration);
+  text += fmt::format("{} {}", ReplayWord(slot), first.snapshot.key.replay);
+  if (slot.in_body && (!slot.counts_calls() || first.snapshot.key.iteration > 0))
+    text += fmt::format(", iteration {}", first.snapshot.key.iteration);
   if (first.snapshot.step >= 0) text += fmt::format(" (step {})", first.snapshot.step);
   text += fmt::format(", {} (probe {} of {} in graph order)\n", SlotText(slot), first.place,
                       first.place_count);
@@ -112,24 +116,25 @@ std::string FirstToldText(Source& source, const source::Finding& told) {
   const Slot& slot = source.slots()[told.slot];
   std::string text = "first non-finite: ";
   if (slot.rank >= 0) text += fmt::format("rank {}, ", slot.rank);
-  text += fmt::format("replay {}", told.replay);
+  text += fmt::format("{} {}", ReplayWord(slot), told.replay);
   if (told.step >= 0) text += fmt::format(" (step {})", told.step);
   return text + fmt::format(", {}: {}, seen by the daemon; the tensor itself is not in here\n",
                             SlotText(slot), ToldText(told));
 }
 
-std::string Replays(const Finding& finding) {
+std::string Replays(const Slot& slot, const Finding& finding) {
+  const char* word = ReplayWord(slot);
   if (finding.told && finding.told->replay < finding.first_replay) {
-    return fmt::format("replay {} (seen by the daemon, not in here), and {} of replays {}..{}",
-                       finding.told->replay, finding.count, finding.first_replay,
+    return fmt::format("{} {} (seen by the daemon, not in here), and {} of {}s {}..{}", word,
+                       finding.told->replay, finding.count, word, finding.first_replay,
                        finding.last_replay);
   }
   if (finding.told) {
-    return fmt::format("replay {} (seen by the daemon, not in here)", finding.first_replay);
+    return fmt::format("{} {} (seen by the daemon, not in here)", word, finding.first_replay);
   }
 
-  if (finding.count <= 1) return fmt::format("replay {}", finding.first_replay);
-  return fmt::format("{} of replays {}..{}", finding.count, finding.first_replay,
+  if (finding.count <= 1) return fmt::format("{} {}", word, finding.first_replay);
+  return fmt::format("{} of {}s {}..{}", finding.count, word, finding.first_replay,
                      finding.last_replay);
 }
 
@@ -144,20 +149,20 @@ std::string FindingText(Source& source, const Finding& finding) {
   if (slot.rank >= 0) name += fmt::format(" (rank {})", slot.rank);
   switch (finding.kind) {
     case FindingKind::kNonfinite:
-      return fmt::format("non-finite: {}, {}", name, Replays(finding));
+      return fmt::format("non-finite: {}, {}", name, Replays(slot, finding));
     case FindingKind::kMismatch:
       if (finding.told && finding.told->replay == finding.first_replay && finding.count <= 1) {
-        return fmt::format("failed comparison: {}, first in replay {}: {}", name,
+        return fmt::format("failed comparison: {}, first in {} {}: {}", name, ReplayWord(slot),
                            finding.first_replay, FirstLine(finding.told->text));
       }
-      return fmt::format("failed comparison: {}, {}", name, Replays(finding));
+      return fmt::format("failed comparison: {}, {}", name, Replays(slot, finding));
     case FindingKind::kNearOverflow:
       return fmt::format("near overflow: {}, up to {:.0f}% of {} max, {}", name,
                          std::floor(100 * finding.worst), layout::DtypeName(slot.dtype),
-                         Replays(finding));
+                         Replays(slot, finding));
     case FindingKind::kStale:
       return fmt::format("stale: {} did not change in {} while an earlier probe did", name,
-                         Replays(finding));
+                         Replays(slot, finding));
     case FindingKind::kNeverWritten:
       return fmt::format("never written: {}, though its graph was replayed {} times", name,
                          finding.last_replay);
@@ -166,24 +171,24 @@ std::string FindingText(Source& source, const Finding& finding) {
                          name);
     case FindingKind::kLargest:
       return fmt::format("note: {} holds the largest {} there is, in {}: a mask?", name,
-                         layout::DtypeName(slot.dtype), Replays(finding));
+                         layout::DtypeName(slot.dtype), Replays(slot, finding));
     case FindingKind::kMask:
       return fmt::format("note: {} holds -Inf, no NaN and no +Inf, in {}: a mask?", name,
-                         Replays(finding));
+                         Replays(slot, finding));
     case FindingKind::kAbsorbed:
       return fmt::format("note: {} holds Inf in {}, and no row that reads it does", name,
-                         Replays(finding));
+                         Replays(slot, finding));
     case FindingKind::kSkipped:
       return fmt::format("note: {} is not finite in {}: the GradScaler skipped that step", name,
-                         Replays(finding));
+                         Replays(slot, finding));
     case FindingKind::kScaled:
       return fmt::format("note: {} is up to {:.0f}% of {} max in {}: scaled by the GradScaler",
                          name, std::floor(100 * finding.worst), layout::DtypeName(slot.dtype),
-                         Replays(finding));
+                         Replays(slot, finding));
     case FindingKind::kZero:
       break;
   }
-  return fmt::format("note: {} is all zeros in every replay", name);
+  return fmt::format("note: {} is all zeros in every {}", name, ReplayWord(slot));
 }
 
 namespace {
@@ -235,10 +240,12 @@ std::string FindingsText(Source& source, const Check& check, std::size_t max_row
 std::string Where(const Check& check) {
   if (check.replays.empty()) return "";
   if (check.missing_count > 0) {
-    return fmt::format(": only replays {} were looked at", RangesText(check.replays));
+    return fmt::format(": only {}s {} were looked at", check.replay_word,
+                       RangesText(check.replays));
   }
   if (check.replays.front() == 1) return "";
-  return fmt::format(", of replays {}..{}", check.replays.front(), check.replays.back());
+  return fmt::format(", of {}s {}..{}", check.replay_word, check.replays.front(),
+                     check.replays.back());
 }
 
 std::string NothingFound(const Check& check) {
@@ -260,8 +267,8 @@ std::string NothingFound(const Check& check) {
                        Where(check), how);
   }
   if (!check.goes_on) return fmt::format("nothing found in {}{}{}\n", snapshots, Where(check), how);
-  return fmt::format("nothing found up to replay {}, in {}{}{}\n", check.last_replay, snapshots,
-                     Where(check), how);
+  return fmt::format("nothing found up to {} {}, in {}{}{}\n", check.replay_word, check.last_replay,
+                     snapshots, Where(check), how);
 }
 
 std::string Completeness(const Check& check, std::size_t max_rows) {
@@ -277,8 +284,8 @@ std::string Completeness(const Check& check, std::size_t max_rows) {
     const char* word = check.present < check.expected ? "incomplete: "
                        : check.missing_count == 0     ? "complete: "
                                                       : "";
-    text += fmt::format("{}{} of {} probes in replay {}\n", word, check.present, check.expected,
-                        check.replay);
+    text += fmt::format("{}{} of {} probes in {} {}\n", word, check.present, check.expected,
+                        check.replay_word, check.replay);
   } else if (check.complete() && !check.found()) {
     text += "complete: none is missing\n";
   }

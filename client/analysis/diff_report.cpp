@@ -59,9 +59,12 @@ std::string FirstText(Source& a, Source& b, const Diff& diff) {
   const Difference& first = *diff.first;
   const ProbeDiff& probe = diff.probes[first.pair];
   const Slot& slot = a.slots()[probe.a];
-  std::string text = fmt::format("first difference: {} {}, {}", PositionWord(diff), first.position,
-                                 SlotText(slot));
-  if (slot.in_body) text += fmt::format(", iteration {}", first.a.key.iteration);
+  std::string text =
+      fmt::format("first difference: {} {}, {}", diff.by_step ? "step" : ReplayWord(slot),
+                  first.position, SlotText(slot));
+  if (slot.in_body && (!slot.counts_calls() || first.a.key.iteration > 0)) {
+    text += fmt::format(", iteration {}", first.a.key.iteration);
+  }
   if (slot.rank >= 0) text += fmt::format(", rank {}", slot.rank);
   text += fmt::format(" (probe {} of {})", first.pair + 1, diff.probes.size());
   if (first.values) text += "          " + ToleranceText(slot, first.tolerance);

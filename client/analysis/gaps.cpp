@@ -110,9 +110,10 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
     const source::Slot& info = source.slots()[slot];
     std::string causes;
     for (const std::string& cause : gaps.causes) causes += (causes.empty() ? "" : ", ") + cause;
-    const std::string where = gaps.first.before_replay > 0
-                                  ? fmt::format("before replay {}", gaps.first.before_replay)
-                                  : fmt::format("after replay {}", gaps.first.after_replay);
+    const std::string where =
+        gaps.first.before_replay > 0
+            ? fmt::format("before {} {}", ReplayWord(info), gaps.first.before_replay)
+            : fmt::format("after {} {}", ReplayWord(info), gaps.first.after_replay);
     summary.sentences.push_back(
         fmt::format("{} lacks {} snapshot{} of {}{}, the first {} ({})", about.path, gaps.count,
                     gaps.count == 1 ? "" : "s", source::SlotText(info),

@@ -88,12 +88,16 @@ void AddFramesByTime(Source& source, const std::vector<const SeenProbe*>& of_gra
   }
 }
 
+bool HasIterations(const SeenProbe& probe) {
+  return std::ranges::any_of(probe.keys, [](const Key& key) { return key.iteration > 0; });
+}
+
 // Whether replay numbers do not put the snapshots in order.
 bool NeedsTime(const Source& source, const std::vector<const SeenProbe*>& of_graph) {
   std::set<std::string> names;
   for (const SeenProbe* probe : of_graph) {
     const source::Slot& slot = source.slots()[probe->slot];
-    if (slot.in_body) return true;
+    if (slot.in_body && (!slot.counts_calls() || HasIterations(*probe))) return true;
     if (slot.graph_id == 0 && !names.insert(SlotName(slot)).second) return true;
   }
   return false;
@@ -145,7 +149,9 @@ void AddEarlier(Source& source, const SeenProbe& probe, FirstBad* first) {
     const Result<Stats> stats = StatsAt(source, first->slot, *key);
     if (stats.ok()) first->earlier.push_back({*key, stats->abs_max});
   }
-  if (first->earlier.size() < 2 || source.slots()[first->slot].in_body) return;
+  const bool is_by_replay = !source.slots()[first->slot].in_body ||
+                            (source.slots()[first->slot].counts_calls() && !HasIterations(probe));
+  if (first->earlier.size() < 2 || !is_by_replay) return;
   const FirstBad::Earlier &from = first->earlier.front(), &to = first->earlier.back();
   const double ratio = to.abs_max / from.abs_max;
   const auto steps = static_cast<double>(to.key.replay - from.key.replay);

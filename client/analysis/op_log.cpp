@@ -22,6 +22,12 @@ using source::Source;
 using Entry = OpLogSlot;
 using Entries = OpLogSlots;
 
+// Whether the log has the eager calls of a process. The rows of each may differ: which slots have
+// them is known by the number of the call.
+bool HasCalls(const Source& source, const Entries& entries) {
+  return source.slots()[entries.front().slot].counts_calls();
+}
+
 std::string_view NextWord(std::string_view* text) {
   const std::size_t end = std::min(text->find(' '), text->size());
   const std::string_view word = text->substr(0, end);
@@ -75,30 +81,36 @@ bool ParseNodes(std::string_view word, OpText* text) {
   }
 }
 
-// Every op log of the source, oldest first. A capture has one. Within an eager log the row
-// numbers ascend in the order of registration; a number that does not ascend begins the next log.
-// Nothing else tells eager logs apart.
-std::vector<Entries> LogsOf(const Source& source) {
-  std::map<std::tuple<std::string, int, std::uint64_t>,
+// Every op log of the source, oldest first. A capture has one, and so have the eager calls of a
+// process. Where these have no numbers, as in old recordings and for tensors on a GPU, the row
+// numbers of a log ascend in the order of registration, and one that does not ascend begins the
+// next log.
+// `joins_calls`: else calls of other rows are logs of their own.
+std::vector<Entries> LogsOf(const Source& source, bool joins_calls = true) {
+  std::map<std::tuple<std::string, int, std::uint64_t, bool>,
            std::vector<std::pair<std::uint64_t, Entry>>>
       places;
   for (std::size_t i = 0; i < source.slots().size(); ++i) {
     const Slot& slot = source.slots()[i];
     std::optional<OpText> text = ParseOpText(slot.op);
     if (!text) continue;
-    places[{slot.session, slot.rank, slot.graph_id}].push_back({slot.order, {i, *std::move(text)}});
+    places[{slot.session, slot.rank, slot.graph_id, slot.counts_calls()}].push_back(
+        {slot.order, {i, *std::move(text)}});
   }
   std::vector<std::pair<std::uint64_t, Entries>> logs;
   for (auto& [place, entries] : places) {
     const bool is_captured = std::get<2>(place) != 0;
+    const bool has_calls = std::get<3>(place) && joins_calls;
     std::stable_sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) {
       return is_captured ? a.second.text.number < b.second.text.number : a.first < b.first;
     });
     std::uint32_t last = UINT32_MAX;
     for (auto& [order, entry] : entries) {
-      const bool begins = is_captured ? last == UINT32_MAX : entry.text.number <= last;
+      const bool is_first = last == UINT32_MAX;
+      const bool begins = is_captured || has_calls ? is_first : entry.text.number <= last;
       if (begins) logs.push_back({order, {}});
-      if (!begins && entry.text.number == last) continue;  // a log has each number once
+      const bool is_again = !begins && entry.text.number == last;
+      if (is_again && !has_calls) continue;  // a replay has each number once
       last = entry.text.number;
       logs.back().second.push_back(std::move(entry));
     }
@@ -113,6 +125,14 @@ std::vector<Entries> LogsOf(const Source& source) {
 std::string NameOf(const OpLogHead& log) {
   if (log.graph_id == 0) return "eager";
   return log.graph.empty() ? fmt::format("capture {}", log.graph_id) : log.graph;
+}
+
+// Nothing if it is not there, or cannot be read.
+std::optional<source::Snapshot> SnapshotAt(Source& source, std::size_t slot, std::uint64_t replay) {
+  const Result<std::optional<Key>> key = source.Find(slot, replay);
+  if (!key.ok() || !*key) return std::nullopt;
+  const Result<source::Snapshot> snapshot = source.Get(slot, **key);
+  return snapshot.ok() ? std::optional(*snapshot) : std::nullopt;
 }
 
 Result<std::optional<numerics::Stats>> StatsAt(Source& source, std::size_t slot,
@@ -135,6 +155,29 @@ Result<std::uint64_t> NewestOf(Source& source, const Entries& entries) {
     newest = std::max(newest, *replay);
   }
   return newest;
+}
+
+// A replay has each number once.
+void SortRows(Entries* rows) {
+  std::stable_sort(rows->begin(), rows->end(),
+                   [](const Entry& a, const Entry& b) { return a.text.number < b.text.number; });
+  const auto rest = std::unique(rows->begin(), rows->end(), [](const Entry& a, const Entry& b) {
+    return a.text.number == b.text.number;
+  });
+  rows->erase(rest, rows->end());
+}
+
+// The rows of one replay, by number: of a log that has calls, those that ran in this one.
+Result<Entries> RowsOf(Source& source, const Entries& entries, std::uint64_t replay) {
+  if (!HasCalls(source, entries)) return entries;
+  Entries rows;
+  for (const Entry& entry : entries) {
+    const Result<std::optional<Key>> key = source.Find(entry.slot, replay);
+    if (!key.ok()) return key.error();
+    if (*key) rows.push_back(entry);
+  }
+  SortRows(&rows);
+  return rows;
 }
 
 // When the newest snapshot of the slot was taken that is kept; 0 without one.
@@ -170,15 +213,28 @@ Coverage CoverageOf(const Entries& entries) {
   return coverage;
 }
 
-Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay) {
-  const Slot& first = source.slots()[entries.front().slot];
+// What the same row was before: of a call, in the one before it that had this row.
+Result<std::optional<numerics::Stats>> StatsBefore(Source& source, std::size_t slot,
+                                                   std::uint64_t replay) {
+  if (!source.slots()[slot].counts_calls()) return StatsAt(source, slot, replay - 1);
+  const Result<std::vector<Key>> keys = source.Keys(slot);
+  if (!keys.ok()) return keys.error();
+  const auto here = std::ranges::lower_bound(*keys, replay, {}, &Key::replay);
+  if (here == keys->begin()) return std::optional<numerics::Stats>();
+  return StatsAt(source, slot, std::prev(here)->replay);
+}
+
+// `rows`: of RowsOf().
+Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
+                       std::uint64_t replay) {
   OpLog log{.graph = NameOf({first.graph_id, first.graph}),
             .graph_id = first.graph_id,
             .session = first.session,
             .uuid = first.uuid,
             .rank = first.rank,
-            .replay = replay};
-  for (const Entry& entry : entries) {
+            .replay = replay,
+            .has_calls = first.counts_calls()};
+  for (const Entry& entry : rows) {
     const Slot& slot = source.slots()[entry.slot];
     OpRow row{.number = entry.text.number,
               .name = slot.probe,
@@ -193,13 +249,18 @@ Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay)
     if (!stats.ok()) return stats.error();
     row.stats = *stats;
     if (replay > 1) {
-      stats = StatsAt(source, entry.slot, replay - 1);
+      stats = StatsBefore(source, entry.slot, replay);
       if (!stats.ok()) return stats.error();
       row.stats_before = *stats;
     }
     log.rows.push_back(std::move(row));
   }
-  log.coverage = CoverageOf(entries);
+  if (log.has_calls && !rows.empty()) {  // its rows have the same step
+    if (const auto snapshot = SnapshotAt(source, rows.front().slot, replay)) {
+      log.step = snapshot->step;
+    }
+  }
+  log.coverage = CoverageOf(rows);
   if (std::string gap = log.coverage.Gap(); !gap.empty()) log.gaps.push_back(std::move(gap));
   // What a job says about its rows may be wrong: nothing below may rely on it.
   for (std::size_t i = 0; i < log.rows.size(); ++i) {
@@ -219,10 +280,17 @@ Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay)
   for (std::string& text : NotSeenTexts(source.Describe(), is_its_job)) {
     log.gaps.push_back(std::move(text));
   }
-  if (log.rows.front().number > 1) {
+  if (!log.rows.empty() && log.rows.front().number > 1) {
     log.gaps.push_back(fmt::format("rows #1 to #{} are not here", log.rows.front().number - 1));
   }
   return log;
+}
+
+// `entries`: all of the log.
+Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay) {
+  const Result<Entries> rows = RowsOf(source, entries, replay);
+  if (!rows.ok()) return rows.error();
+  return ReadRows(source, source.slots()[entries.front().slot], *rows, replay);
 }
 
 // The row of an eager run that was registered last before `gap`; nullptr without one.
@@ -236,15 +304,42 @@ const Slot* EagerRowBefore(const Source& source, const Slot& gap) {
   return found;
 }
 
-void AddGaps(const Source& source, const Entries& entries, bool with_job, OpLog* log) {
+// Whether the rows of a call may go on behind those that are here: its last page is full, and the
+// log has lost some of a call around it.
+bool MayBeCut(Source& source, const Entries& entries, const OpLog& log) {
+  if (!log.has_calls || log.rows.size() < layout::kMaxOpLogRows) return false;
+  std::set<std::size_t> behind;
+  for (const Entry& entry : entries) {
+    if (entry.text.number > log.rows.back().number) behind.insert(entry.slot);
+  }
+  return std::ranges::any_of(source.Gaps(), [&](const source::Gap& gap) {
+    return behind.contains(gap.slot) && gap.after_replay < log.replay &&
+           (gap.before_replay == 0 || gap.before_replay > log.replay);
+  });
+}
+
+bool RanIn(Source& source, std::size_t slot, std::uint64_t replay) {
+  const Result<std::optional<Key>> key = source.Find(slot, replay);
+  return key.ok() && key->has_value();
+}
+
+void AddGaps(Source& source, const Entries& entries, bool with_job, OpLog* log) {
   const Slot& first = source.slots()[entries.front().slot];
-  for (const Slot& slot : source.slots()) {
+  if (MayBeCut(source, entries, *log)) {
+    log->gaps.push_back(
+        fmt::format("rows behind #{} may be lost: the log lost some of its rows around call {}",
+                    log->rows.back().number, log->replay));
+  }
+  for (std::size_t i = 0; i < source.slots().size(); ++i) {
+    const Slot& slot = source.slots()[i];
     std::optional<OpGap> gap = ParseOpGap(slot.op);
     if (!gap || slot.session != first.session || slot.rank != first.rank) continue;
     bool is_meant = first.graph_id == 0 ? gap->of == "eager" && first.order < slot.order
                                         : gap->of == std::to_string(first.graph_id);
     if (gap->of == "job") is_meant = with_job;
-    if (gap->of == "log" && first.graph_id == 0) {
+    if (gap->of == "log" && log->has_calls) {
+      is_meant = slot.counts_calls() && RanIn(source, i, log->replay);
+    } else if (gap->of == "log" && first.graph_id == 0) {
       const Slot* const row = EagerRowBefore(source, slot);
       is_meant = std::ranges::any_of(
           entries, [&](const Entry& entry) { return &source.slots()[entry.slot] == row; });
@@ -277,6 +372,18 @@ Result<std::set<std::uint64_t>> KeptReplays(Source& source, const Entries& entri
   return kept;
 }
 
+// The slots that have them.
+Result<std::map<std::uint64_t, std::vector<std::size_t>>> KeptRows(Source& source,
+                                                                   const Entries& entries) {
+  std::map<std::uint64_t, std::vector<std::size_t>> kept;
+  for (const Entry& entry : entries) {
+    const Result<std::vector<Key>> keys = source.Keys(entry.slot);
+    if (!keys.ok()) return keys.error();
+    for (const Key& key : *keys) kept[key.replay].push_back(entry.slot);
+  }
+  return kept;
+}
+
 // 0 if there is none, and if that cannot be read: it is a proposal.
 std::uint64_t NanKept(Source& source, const Entries& entries, std::uint64_t since) {
   if (since == 0) return 0;
@@ -304,12 +411,14 @@ Error NoReplay(const std::string& path, const OpLogChoice& choice, const OpLog& 
         path, log.graph)};
   }
   const std::string none =
-      fmt::format("{} has no replay {} of the op log of {}", path, choice.replay, log.graph);
+      log.has_calls
+          ? fmt::format("{} has no call {} in its op log", path, choice.replay)
+          : fmt::format("{} has no replay {} of the op log of {}", path, choice.replay, log.graph);
   const auto next = kept.lower_bound(log.replay);
   const std::uint64_t shown = next == kept.end() ? *kept.rbegin() : *next;
-  return Error{fmt::format("{}; it keeps {}. Type: cgdebug-cli ops '{}@{}'{}", none,
-                           RangesText({kept.begin(), kept.end()}), TypedOf(choice, log), shown,
-                           choice.among)};
+  return Error{fmt::format("{}; it keeps {}. Type: cgdebug-cli ops '{}@{}{}'{}", none,
+                           RangesText({kept.begin(), kept.end()}), TypedOf(choice, log),
+                           log.has_calls ? "call:" : "", shown, choice.among)};
 }
 
 }  // namespace
@@ -342,6 +451,11 @@ std::string Coverage::Gap() const {
                      unseen_count(), unseen.size(), unseen.front().Text());
 }
 
+std::string OpLog::RunText() const {
+  if (has_calls) return fmt::format("call {}", replay);
+  return fmt::format("replay {} of {}", replay, graph_id == 0 ? "the eager run" : graph);
+}
+
 std::size_t OpLog::lost() const {
   return static_cast<std::size_t>(
       std::count_if(rows.begin(), rows.end(), [](const OpRow& row) { return !row.stats; }));
@@ -363,7 +477,7 @@ const UnseenNodes* OpLog::UnseenBeside(const OpRow& row) const {
   return nullptr;
 }
 
-std::vector<OpLogSlots> OpLogsOf(const Source& source) { return LogsOf(source); }
+std::vector<OpLogSlots> OpLogsOf(const Source& source) { return LogsOf(source, false); }
 
 std::optional<OpText> ParseOpText(std::string_view text) {
   OpText parsed;
@@ -385,6 +499,12 @@ std::optional<OpText> ParseOpText(std::string_view text) {
     }
   }
   return parsed;
+}
+
+std::uint64_t PlaceInCall(const Slot& slot) {
+  if (!slot.counts_calls() || slot.op.empty()) return slot.order;
+  const std::optional<OpText> text = ParseOpText(slot.op);
+  return text ? text->number : slot.order;
 }
 
 std::optional<OpGap> ParseOpGap(std::string_view op) {
@@ -520,6 +640,21 @@ std::string NoOpLogText(const std::string& path, const std::string& graph,
 
 namespace {
 
+// The slot of a row that ran last.
+Result<std::size_t> NewestRowOf(Source& source, const Entries& entries) {
+  std::size_t found = entries.back().slot;
+  if (!HasCalls(source, entries)) return found;
+  std::uint64_t newest = 0;
+  for (const Entry& entry : entries) {
+    const Result<std::uint64_t> replay = source.NewestReplay(entry.slot);
+    if (!replay.ok()) return replay.error();
+    if (*replay <= newest) continue;
+    newest = *replay;
+    found = entry.slot;
+  }
+  return found;
+}
+
 // With the times of the last snapshots only where these decide which log is meant.
 Result<std::vector<OpLogHead>> HeadsOf(Source& source, const std::vector<Entries>& logs,
                                        const std::string& graph) {
@@ -529,7 +664,9 @@ Result<std::vector<OpLogHead>> HeadsOf(Source& source, const std::vector<Entries
     const std::uint64_t last = source.slots()[entries.back().slot].order;
     heads.push_back({slot.graph_id, slot.graph, slot.order, last});
     if (!graph.empty() || logs.size() == 1) continue;
-    const Result<std::int64_t> last_ns = LastNsOf(source, entries.back().slot);
+    const Result<std::size_t> newest = NewestRowOf(source, entries);
+    if (!newest.ok()) return newest.error();
+    const Result<std::int64_t> last_ns = LastNsOf(source, *newest);
     if (!last_ns.ok()) return last_ns.error();
     heads.back().last_timestamp_ns = *last_ns;
   }
@@ -537,12 +674,10 @@ Result<std::vector<OpLogHead>> HeadsOf(Source& source, const std::vector<Entries
 }
 
 // When the replay began, as far as a row of it is kept.
-std::uint64_t SerialOf(Source& source, const Entries& entries, std::uint64_t replay) {
-  for (const Entry& entry : entries) {
-    const Result<std::optional<Key>> key = source.Find(entry.slot, replay);
-    if (!key.ok() || !*key) continue;
-    const Result<source::Snapshot> snapshot = source.Get(entry.slot, **key);
-    if (snapshot.ok()) return snapshot->serial;
+std::uint64_t SerialOf(Source& source, const std::vector<std::size_t>& rows, std::uint64_t replay) {
+  for (const std::size_t slot : rows) {
+    const std::optional<source::Snapshot> snapshot = SnapshotAt(source, slot, replay);
+    if (snapshot) return snapshot->serial;
   }
   return 0;
 }
@@ -566,11 +701,12 @@ Result<std::vector<OpReplay>> ListOpReplays(Source& source, const std::string& g
     replay.name = heads[i].graph_id != 0 && heads[i].graph.empty() ? "capture" : NameOf(heads[i]);
     replay.nth = counts[replay.name]++;
     if (!graph.empty() && i != *chosen) continue;
-    const Result<std::set<std::uint64_t>> kept = KeptReplays(source, logs[i]);
+    Result<std::map<std::uint64_t, std::vector<std::size_t>>> kept = KeptRows(source, logs[i]);
     if (!kept.ok()) return kept.error();
-    for (const std::uint64_t number : *kept) {
+    for (auto& [number, rows] : *kept) {
       replay.replay = number;
-      replay.serial = SerialOf(source, logs[i], number);
+      replay.serial = SerialOf(source, rows, number);
+      replay.rows = HasCalls(source, logs[i]) ? std::move(rows) : std::vector<std::size_t>();
       replays.push_back(replay);
     }
   }
@@ -579,6 +715,19 @@ Result<std::vector<OpReplay>> ListOpReplays(Source& source, const std::string& g
 }
 
 Result<OpLog> ReadOpReplay(Source& source, const OpReplay& replay, bool with_job) {
+  if (!replay.rows.empty()) {
+    Entries rows;
+    for (const std::size_t slot : replay.rows) {
+      if (std::optional<OpText> text = ParseOpText(source.slots()[slot].op)) {
+        rows.push_back({slot, *std::move(text)});
+      }
+    }
+    SortRows(&rows);
+    Result<OpLog> log = ReadRows(source, source.slots()[replay.rows.front()], rows,
+                                 replay.own_replay.value_or(replay.replay));
+    if (log.ok()) AddGaps(source, rows, with_job, &*log);
+    return log;
+  }
   const std::vector<Entries> logs = LogsOf(source);
   Result<OpLog> log = Read(source, logs.at(replay.log), replay.replay);
   if (log.ok()) AddGaps(source, logs.at(replay.log), with_job, &*log);
@@ -600,6 +749,12 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
   if (choice.replay < 0) {
     const std::uint64_t back = static_cast<std::uint64_t>(-(choice.replay + 1));
     replay = *newest > back ? *newest - back : 0;
+    if (back > 0 && HasCalls(source, *chosen)) {  // calls of other threads and logs lie in between
+      const Result<std::set<std::uint64_t>> kept = KeptReplays(source, *chosen);
+      if (!kept.ok()) return kept.error();
+      replay =
+          kept->size() > back ? *std::next(kept->rbegin(), static_cast<std::ptrdiff_t>(back)) : 0;
+    }
   }
   Result<OpLog> log = Read(source, *chosen, replay);
   if (!log.ok()) return log.error();

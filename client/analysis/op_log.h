@@ -62,6 +62,8 @@ struct OpLog {
   std::string uuid = {};  // of the session; empty: unknown
   int rank = -1;
   std::uint64_t replay = 0;
+  bool has_calls = false;        // `replay` is the number of an eager call
+  std::int64_t step = -1;        // the user's own, -1: none
   std::vector<OpRow> rows = {};  // by number
   // Sentences about what the log does not show, except lost rows.
   std::vector<std::string> gaps = {};
@@ -72,6 +74,8 @@ struct OpLog {
   std::uint64_t nan_kept = 0;
 
   std::size_t lost() const;
+  // "call 41", "replay 3 of bs=8".
+  std::string RunText() const;
   // The row with that number; nullptr without one.
   const OpRow* Find(std::uint32_t number) const;
   // Unseen nodes that may have changed what `row` read, after its inputs were logged; nullptr
@@ -103,9 +107,13 @@ struct OpLogSlot {
 };
 // The slots of one op log, by number.
 using OpLogSlots = std::vector<OpLogSlot>;
-// Every op log of the source, oldest first. A capture has one. An eager log begins again where the
-// rows of a call are not those of the call before.
+// Every list of rows of the source, oldest first. A capture has one. What runs eagerly has one for
+// the calls that have the same rows.
 std::vector<OpLogSlots> OpLogsOf(const source::Source& source);
+
+// Where the slot lies in its graph or call, to compare it with those of other ranks: the number of
+// its row in an eager call, else its order. Ranks register the rows of their calls as these come.
+std::uint64_t PlaceInCall(const source::Slot& slot);
 
 // Parses SlotRegistration::op of a row that says what is not shown (layout::IsOpGap). Fails:
 // nullopt for any other.
@@ -174,13 +182,16 @@ std::string NoOpLogText(const std::string& path, const std::string& graph,
 Result<OpLog> ReadOpLog(source::Source& source, const OpLogChoice& choice,
                         std::vector<std::string>* others);
 
-// One replay of one op log of a source; an eager run is a replay as well.
+// One replay of one op log of a source; an eager call is one as well.
 struct OpReplay {
   std::size_t log = 0;  // place among the source's logs, oldest first
   std::string name;     // what the log is called, without a number: "bs=8", "eager", "capture"
   std::size_t nth = 0;  // among the logs of that name
   std::uint64_t replay = 0;
-  std::uint64_t serial = 0;  // when it began; 0: unknown
+  std::uint64_t serial = 0;            // when it began; 0: unknown
+  std::vector<std::size_t> rows = {};  // of a call: the slots of its rows
+  // Set where `replay` is the number of the call that it is paired with.
+  std::optional<std::uint64_t> own_replay = {};
 };
 // Those that the source keeps, of all of its logs or of the one that `graph` means (OpLogChoice),
 // in the order in which they ran. Fails: as ReadOpLog().

@@ -43,9 +43,36 @@ void TellOnly(const std::map<OpLogName, std::map<std::uint64_t, OpReplay>>& here
       if (!other->second.contains(number)) only.push_back(number);
     }
     if (only.empty()) continue;
-    missing->push_back(fmt::format("replay{} {} of {} {} only in {}", only.size() == 1 ? "" : "s",
-                                   RangesText(only), NameOfLog(log),
+    const bool are_calls = !replays.begin()->second.rows.empty();
+    missing->push_back(fmt::format("{}{} {}{} {} only in {}", are_calls ? "call" : "replay",
+                                   only.size() == 1 ? "" : "s", RangesText(only),
+                                   are_calls ? "" : " of " + NameOfLog(log),
                                    only.size() == 1 ? "is" : "are", side));
+  }
+}
+
+bool AreCalls(const OpReplays& replays) {
+  return std::ranges::all_of(replays, [](const OpReplay& one) { return !one.rows.empty(); });
+}
+
+// Two runs in one process share no number of a call: their n-th calls are pairs then. Gives those
+// of B the numbers of A; what is left over keeps its own.
+void NumberLike(const OpReplays& a, OpReplays* b) {
+  if (!AreCalls(a) || !AreCalls(*b)) return;
+  std::set<std::uint64_t> of_a, of_b;
+  for (const OpReplay& one : a) of_a.insert(one.replay);
+  for (const OpReplay& one : *b) of_b.insert(one.replay);
+  const auto is_common = [&](std::uint64_t number) { return of_a.contains(number); };
+  if (std::ranges::any_of(of_b, is_common)) return;
+  std::map<std::uint64_t, std::uint64_t> like;
+  for (auto x = of_a.begin(), y = of_b.begin(); x != of_a.end() && y != of_b.end(); ++x, ++y) {
+    like[*y] = *x;
+  }
+  for (OpReplay& one : *b) {
+    one.own_replay = one.replay;
+    if (const auto number = like.find(one.replay); number != like.end()) {
+      one.replay = number->second;
+    }
   }
 }
 
@@ -81,11 +108,6 @@ OpReplayPairs PairUp(const OpReplays& a, const OpReplays& b, OpRunsDiff* runs) {
   return pairs;
 }
 
-std::string ReplayPlace(const OpLog& log) {
-  return fmt::format("replay {} of {}", log.replay,
-                     log.graph_id == 0 ? "the eager run" : log.graph);
-}
-
 // Where an input that differs was written: an op of an earlier replay that only one of the two ran,
 // or nothing that was logged.
 std::string WriterText(const OpRunsDiff& runs) {
@@ -107,10 +129,11 @@ std::string WriterText(const OpRunsDiff& runs) {
 
 Result<OpRunsDiff> DiffOpRuns(source::Source& a, const std::string& graph_a, source::Source& b,
                               const std::string& graph_b) {
-  const Result<OpReplays> of_a = ListOpReplays(a, graph_a);
+  Result<OpReplays> of_a = ListOpReplays(a, graph_a);
   if (!of_a.ok()) return of_a.error();
-  const Result<OpReplays> of_b = ListOpReplays(b, graph_b);
+  Result<OpReplays> of_b = ListOpReplays(b, graph_b);
   if (!of_b.ok()) return of_b.error();
+  NumberLike(*of_a, &*of_b);
   for (auto [source, replays] : {std::pair(&a, &*of_a), std::pair(&b, &*of_b)}) {
     if (!replays->empty()) continue;
     return Error{
@@ -133,7 +156,7 @@ Result<OpRunsDiff> DiffOpRuns(source::Source& a, const std::string& graph_a, sou
     const bool is_different = diff.verdict() == OpDiff::Verdict::kDifferent;
     if (is_different && is_inconclusive) {
       for (const std::string& sentence : runs.diff.missing) {
-        runs.earlier.push_back(fmt::format("{}: {}", ReplayPlace(runs.a), sentence));
+        runs.earlier.push_back(fmt::format("{}: {}", runs.a.RunText(), sentence));
       }
     }
     if (is_different || !is_inconclusive) {
@@ -156,7 +179,7 @@ std::string OpRunsText(const OpRunsDiff& runs) {
     text = OpDiffText(runs.a, runs.b, runs.diff);
     const std::size_t before = runs.compared - 1;
     const std::string which = fmt::format(
-        "\nin {} (A) against {} (B), {}{}", ReplayPlace(runs.a), ReplayPlace(runs.b),
+        "\nin {} (A) against {} (B), {}{}", runs.a.RunText(), runs.b.RunText(),
         before == 0 ? "the first that was compared"
         : !runs.earlier.empty()
             ? fmt::format("what was compared of the {} before it agrees", before)
@@ -171,13 +194,13 @@ std::string OpRunsText(const OpRunsDiff& runs) {
                        runs.rows, runs.compared);
     if (runs.diff.verdict() == OpDiff::Verdict::kInconclusive) {
       const std::string first = OpDiffText(runs.a, runs.b, runs.diff);
-      text += fmt::format("\nfirst in {}:{}", ReplayPlace(runs.a),
+      text += fmt::format("\nfirst in {}:{}", runs.a.RunText(),
                           first.substr(std::min(first.find('\n'), first.size())));
     }
   }
   if (runs.is_newest_alone) {
-    text += fmt::format("\ncompared: {} (A) with {} (B), the newest of each", ReplayPlace(runs.a),
-                        ReplayPlace(runs.b));
+    text += fmt::format("\ncompared: {} (A) with {} (B), the newest of each", runs.a.RunText(),
+                        runs.b.RunText());
   }
   text += WriterText(runs);
   for (const std::string& sentence : runs.earlier) text += "\nnot compared before: " + sentence;

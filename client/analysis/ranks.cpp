@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/analysis/masks.h"
+#include "client/analysis/op_log.h"
 #include "client/analysis/ranks_state.h"
 #include "daemon/core/replicas/shard_text.h"
 #include "daemon/core/replicas/spread.h"
@@ -330,7 +331,7 @@ class RankFold::State {
     const Position position = told.step < 0
                                   ? Position{false, told.replay, 0}
                                   : Position{true, static_cast<std::uint64_t>(told.step), 0};
-    return {position, info.order, SlotText(info), told.replay, told.timestamp_ns};
+    return {position, PlaceInCall(info), SlotText(info), told.replay, told.timestamp_ns};
   }
 
   // What the daemon saw when it compared the ranks of its machine.
@@ -386,7 +387,7 @@ class RankFold::State {
       const Position position = cursor.positions.Next(key.id, key.replay, key.iteration,
                                                       snapshot->step, may_begin_inside);
       if (!options_.scope.Wants(key.replay)) continue;
-      const RankPlace place{position, info.order, SlotText(info), key.replay,
+      const RankPlace place{position, PlaceInCall(info), SlotText(info), key.replay,
                             snapshot->timestamp_ns};
       ++of.snapshots;
       of.replay = std::max(of.replay, key.replay);

@@ -56,6 +56,8 @@ int RankSet::Single() const {
 
 namespace {
 
+constexpr const char* kEagerGraph = "eager";
+
 bool ParseReplay(std::string_view text, Inside* inside) {
   constexpr std::string_view kStep = "step:";
   if (text == "first-nan") return inside->first_nan = true;
@@ -65,10 +67,14 @@ bool ParseReplay(std::string_view text, Inside* inside) {
     inside->step = *step;
     return true;
   }
+  constexpr std::string_view kCall = "call:";
+  const bool is_call = text.starts_with(kCall);
+  if (is_call) text.remove_prefix(kCall.size());
   const std::size_t dot = text.find('.');
   const auto replay = ParseNumber<std::int64_t>(text.substr(0, dot));
-  if (!replay || *replay == 0) return false;
+  if (!replay || *replay == 0 || (is_call && *replay < 0)) return false;
   inside->replay = *replay;
+  if (is_call) inside->which.graph = kEagerGraph;
   if (dot == std::string_view::npos) return true;
   inside->iteration = ParseNumber<std::uint32_t>(text.substr(dot + 1));
   return inside->iteration && *replay > 0;
@@ -91,7 +97,8 @@ Result<Inside> ParseInside(std::string_view text) {
       return Error{
           "'" + typed +
           "': what follows @ is a replay: a number from 1 (12.3 for iteration 3 of a conditional "
-          "body), -1 for the newest, first-nan, or step:N; or a graph: g:LABEL. Type for example: "
+          "body), call:N for an eager call, -1 for the newest, first-nan, or step:N; or a graph: "
+          "g:LABEL. Type for example: "
           "cgdebug-cli show " +
           std::string(text.substr(0, at)) + "@-1"};
     }
@@ -99,7 +106,12 @@ Result<Inside> ParseInside(std::string_view text) {
     at = text.rfind('@');
   }
   if (at != std::string_view::npos && text.substr(at + 1).starts_with(kGraph)) {
-    inside.which.graph = std::string(text.substr(at + 1 + kGraph.size()));
+    const std::string graph(text.substr(at + 1 + kGraph.size()));
+    if (!inside.which.graph.empty() && graph != kEagerGraph) {
+      return Error{"'" + typed +
+                   "': a call is eager, and in no graph. Type for example: @g:" + graph + "@-1"};
+    }
+    inside.which.graph = graph;
     text = text.substr(0, at);
   }
   if (const std::size_t brace = text.rfind('{');

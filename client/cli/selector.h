@@ -31,7 +31,8 @@ class RankSet {
   std::vector<Range> ranges_;
 };
 
-// [SOURCE:]PROBE[{SHAPE}][@g:GRAPH][@REPLAY[.ITERATION][SLICE]]
+// [SOURCE:]PROBE[{SHAPE}][@g:GRAPH][@REPLAY[.ITERATION][SLICE]]; of an eager call also
+// @call:REPLAY.
 struct Inside {
   std::string text;    // as typed, without what follows it: a probe's name may have colons
   std::string source;  // what stands before the first colon, "" for none and for "live"

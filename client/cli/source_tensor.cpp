@@ -66,6 +66,12 @@ std::string WhyNot(Source& source, std::size_t slot, const Inside& inside) {
   if (inside.iteration && has_replay) {
     return fmt::format("has replay {}, but no iteration {} of it", replay, *inside.iteration);
   }
+  if (source.slots()[slot].counts_calls()) {
+    return fmt::format(
+        "has no call {}: it did not run in that call, or its snapshots were lost or "
+        "not recorded; it has calls {}",
+        replay, range);
+  }
   if (source.slots()[slot].in_body && replay > first && replay < last) {
     return fmt::format(
         "has no replay {}: the body of its conditional node did not run then, or "

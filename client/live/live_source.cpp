@@ -35,8 +35,8 @@ class LiveSource : public source::Source {
     labels_.push_back(session.label);
     jobs_.push_back(session);
     is_alive_ = is_alive_ || session.state == SessionState::kAlive;
-    head_ += fmt::format("{}job {} ({}) {}, replay {}{}", head_.empty() ? "" : "\n", session.label,
-                         session.key, StateInWords(session), session.replay,
+    head_ += fmt::format("{}job {} ({}) {}, {} {}{}", head_.empty() ? "" : "\n", session.label,
+                         session.key, StateInWords(session), session.replay_word(), session.replay,
                          session.step >= 0 ? fmt::format(", step {}", session.step) : "");
     ending_ = NameOf(session.state);
     const layout::Counters& counters = session.counters;
@@ -87,8 +87,8 @@ class LiveSource : public source::Source {
   }
   const std::vector<Slot>& slots() const override { return slots_; }
 
-  // Skips snapshots newer than the counters. Prefetches the next slots too, because op logs are read
-  // row after row.
+  // Skips snapshots newer than the counters. Prefetches the next slots too, because op logs are
+  // read row after row.
   Result<std::vector<Key>> Keys(std::size_t slot) override {
     if (!live_[slot].keys) {
       if (const Result<void> loaded = LoadKeys(slot); !loaded.ok()) return loaded.error();
@@ -104,7 +104,8 @@ class LiveSource : public source::Source {
   // listed while the job runs, so a row may have gained this replay since it was listed.
   Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay,
                                   std::optional<std::uint32_t> iteration) override {
-    if (live_[slot].keys || slots_[slot].in_body) return Source::Find(slot, replay, iteration);
+    const bool is_body = slots_[slot].in_body && !slots_[slot].counts_calls();
+    if (live_[slot].keys || is_body) return Source::Find(slot, replay, iteration);
     Group& group = groups_[live_[slot].group];
     if (group.replays_read.insert(replay).second) {
       const Result<std::size_t> read =
@@ -114,10 +115,12 @@ class LiveSource : public source::Source {
         return read.error();
       }
     }
+    std::optional<Key> last;
     for (const auto& [ordinal, snapshot] : live_[slot].snapshots) {
-      if (snapshot.key.replay == replay) return snapshot.key;
+      const bool is_meant = !iteration || snapshot.key.iteration == *iteration;
+      if (snapshot.key.replay == replay && is_meant) last = snapshot.key;
     }
-    return std::optional<Key>();
+    return last;
   }
 
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {

@@ -139,6 +139,7 @@ Event EventOf(const v1::TailReply& message) {
       event.tensor.session_key = page.session();
       event.tensor.slot.rank = page.rank();
       SetPlace(page.slot(), &event.tensor.slot);
+      event.tensor.slot.in_body = page.slot().in_body();
       event.tensor.snapshot.key.replay = page.replay();
       event.tensor.snapshot.serial = page.serial();
       event.tensor.snapshot.step = page.step();

@@ -52,6 +52,7 @@ struct FirstNonfinite {
     visit(Field{4, "count"}, self.count);
     visit(Field{11, ""}, self.slot.qualifier);
     visit(Field{12, ""}, self.kept);
+    visit(Field{13, ""}, self.slot.in_body);
   }
 };
 

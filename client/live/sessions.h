@@ -70,6 +70,7 @@ struct Session : recording::Session {
   std::uint32_t slots = 0;
   std::vector<LaneUse> lanes;
   std::uint64_t replay = 0;        // the highest of any slot
+  std::uint64_t calls = 0;         // the newest eager call that any slot has; 0: none
   std::int64_t step = -1;          // -1: the job sets none
   std::uint64_t shm_bytes = 0;     // control file and extents
   std::uint64_t device_bytes = 0;  // of rings in device memory
@@ -89,6 +90,9 @@ struct Session : recording::Session {
   std::vector<layout::NotSeen> not_seen;  // one of each kind
   std::int64_t moved_ns = 0;              // CLOCK_REALTIME of its newest snapshot; 0: none came
 
+  // What `replay` counts: "replay", or "call" if that is the number of an eager call.
+  const char* replay_word() const { return calls > 0 && calls >= replay ? "call" : "replay"; }
+
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
     using layout::Field;
@@ -102,6 +106,7 @@ struct Session : recording::Session {
     visit(Field{18, "slots"}, self.slots);
     visit(Field{28, "lanes"}, self.lanes);
     visit(Field{19, "replay"}, self.replay);
+    visit(Field{39, "calls"}, self.calls);
     visit(Field{23, "step"}, self.step);
     visit(Field{22, "shm_bytes"}, self.shm_bytes);
     visit(Field{29, "device_bytes"}, self.device_bytes);

@@ -56,7 +56,8 @@ struct Slot {
   std::uint32_t invocation = 0;  // which call of the probe in the capture, from 0
   std::uint64_t order = 0;       // in the graph, within the session
   std::uint32_t every = 1;       // only replays 1, 1 + every, ... were wanted
-  // In the body of a conditional node: a replay has any number of snapshots, or none.
+  // A replay has any number of snapshots, or none: it is in the body of a conditional node or, if
+  // it is eager, it counts calls.
   bool in_body = false;
   // What is known of its process.
   std::string uuid = {};  // empty: unknown
@@ -64,6 +65,9 @@ struct Slot {
   std::string host = {};  // likewise
   int world_size = 1;
   int restart = 0;  // how often the launcher had started it before
+
+  // Whether its replays are calls, with numbers that all eager slots of its process share.
+  bool counts_calls() const { return in_body && graph_id == 0; }
 };
 
 // Names one snapshot of a slot.
@@ -255,10 +259,18 @@ std::string SlotName(const Slot& slot);
 // The same with what distinguishes it from other slots of its probe: "blk3.attn{8,512}",
 // "blk3.attn@g:bs=8".
 std::string SlotText(const Slot& slot);
-// "12", "12.3" for an iteration of a conditional body: what follows @ in a selector.
+// "12", "12.3" for an iteration of a conditional body, or of an eager slot that ran more than once
+// in a call: what follows @ in a selector.
 std::string ReplayText(std::uint64_t replay, std::uint32_t iteration, bool in_body);
 inline std::string ReplayText(const Slot& slot, const Key& key) {
-  return ReplayText(key.replay, key.iteration, slot.in_body);
+  return ReplayText(key.replay, key.iteration,
+                    slot.in_body && (!slot.counts_calls() || key.iteration > 0));
+}
+// What its replays are called: "call" or "replay".
+inline const char* ReplayWord(const Slot& slot) { return slot.counts_calls() ? "call" : "replay"; }
+// What follows SlotText() in a selector: "@12", "@call:12".
+inline std::string ReplayMark(const Slot& slot, std::uint64_t replay) {
+  return (slot.counts_calls() ? "@call:" : "@") + std::to_string(replay);
 }
 // "bf16[8,512]", also for a dtype that this version does not know; "bf16[8,512] part rows:0:8 of
 // [64,512]".

@@ -15,7 +15,8 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
                      : finding.kind == Finding::Kind::kInf     ? "first Inf: "
                      : finding.kind == Finding::Kind::kReplica ? "first replica that differs: "
                                                                : "first failed comparison: ";
-  text += fmt::format("{} @{}", name, finding.replay);
+  text += slot.CountsCalls() ? fmt::format("{} in call {}", name, finding.replay)
+                             : fmt::format("{} @{}", name, finding.replay);
   if (slot.session->rank >= 0) text += fmt::format(" on rank {}", slot.session->rank);
   if (finding.count != 0) {
     text += fmt::format(", {} element{}", finding.count, finding.count == 1 ? "" : "s");
@@ -36,13 +37,17 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
                        slot.session->run_id);
   }
   if (!slot.op.empty()) {
+    if (slot.CountsCalls()) {
+      return fmt::format("{}. Type: cgdebug-cli ops '{}@call:{}'", text, key, finding.replay);
+    }
     const std::uint64_t id = slot.registration.graph_id;
     const std::string log = id == 0         ? fmt::format("eager.{}", slot.registration.order)
                             : graph.empty() ? std::to_string(id)
                                             : graph;
     return fmt::format("{}. Type: cgdebug-cli ops '{}@g:{}@{}'", text, key, log, finding.replay);
   }
-  return fmt::format("{}. Type: cgdebug-cli show -s {} '{}@{}'{}", text, key, name, finding.replay,
+  return fmt::format("{}. Type: cgdebug-cli show -s {} '{}@{}{}'{}", text, key, name,
+                     slot.CountsCalls() ? "call:" : "", finding.replay,
                      finding.has_values ? " --where nonfinite" : "");
 }
 

@@ -52,6 +52,7 @@ struct SlotIdentity {
   bool Has(std::uint32_t action) const { return (registration.actions & action) != 0; }
   // Whether it lies in the body of a conditional node, and runs any number of times in a replay.
   bool IsInBody() const { return (registration.flags & layout::kSlotInBody) != 0; }
+  bool CountsCalls() const { return IsInBody() && registration.graph_id == 0; }
   // Whether its values stay in device memory until somebody asks for them.
   bool IsOnDevice() const { return (registration.flags & layout::kSlotOnDevice) != 0; }
 };

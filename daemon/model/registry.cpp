@@ -146,6 +146,7 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   sums.counters.Add(counters);
   sums.replay = std::max(sums.replay, counters.replays);
   sums.moved_ns = std::max(sums.moved_ns, last_timestamp_ns);
+  if (slot->CountsCalls()) sums.calls = std::max(sums.calls, counters.replays);
   sums.device_bytes -= DeviceBytesOf(record);
   if (record.slot != slot) {
     if (record.slot != nullptr) RemoveFromIndexes(session, record.slot);
@@ -318,8 +319,8 @@ std::vector<SlotPtr> Registry::SlotPtrs(const std::string& session_key,
   return slots;
 }
 
-// Within eager logs the row numbers ascend; a number that does not ascend begins the next log.
-// Nothing else tells them apart.
+// Eager calls that have numbers are one log. Within others the row numbers ascend; a number that
+// does not ascend begins the next log.
 std::vector<OpLogRecord> Registry::OpLogs(const SessionPtr& session) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->uuid);
@@ -332,7 +333,7 @@ std::vector<OpLogRecord> Registry::OpLogs(const SessionPtr& session) const {
     if (!IsOfOpLog(slot)) return true;
     const std::uint64_t graph_id = slot.registration.graph_id;
     auto [log, is_new] = newest.try_emplace(graph_id, logs.size());
-    if (graph_id == 0) {
+    if (graph_id == 0 && !slot.CountsCalls()) {
       const std::uint64_t number = std::strtoull(slot.op.c_str(), nullptr, 10);
       if (number <= std::exchange(last_eager, number) && !is_new) {
         is_new = true;

@@ -77,6 +77,7 @@ struct SessionRecord {
   std::int64_t step = -1;
   std::uint64_t replay = 0;   // highest replay of any slot
   std::int64_t moved_ns = 0;  // of the newest snapshot of any slot; 0: none came
+  std::uint64_t calls = 0;    // the newest eager call that any slot has; 0: none
   std::uint64_t probe_count = 0;
   std::uint64_t slot_count = 0;
   std::uint64_t nonfinite_probes = 0;

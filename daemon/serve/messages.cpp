@@ -47,6 +47,7 @@ void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& s
   message->set_step(seen.step);
   message->set_count(seen.count);
   message->set_serial(seen.serial);
+  message->set_in_body(slot.IsInBody());
   FillPlace(slot, registry, message);
 }
 
@@ -86,6 +87,7 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
   message->set_slot_count(static_cast<std::uint32_t>(record.slot_count));
   message->set_replay(record.replay);
   message->set_moved_ns(record.moved_ns);
+  message->set_calls(record.calls);
   FillMessage(record.counters, message->mutable_counters());
   message->set_ended_ns(record.ended_ns);
   message->set_shm_bytes(record.shm_bytes);
@@ -256,6 +258,7 @@ void FillPage(const pipeline::Rows& rows, const pipeline::Registry& registry, v1
   message->set_timestamp_ns(one.timestamp_ns);
   message->set_serial(one.serial);
   FillPlace(slot, registry, message->mutable_slot());
+  message->mutable_slot()->set_in_body(slot.IsInBody());
   message->set_rows(static_cast<std::uint32_t>(rows.snapshots.size()));
   const pipeline::Snapshot* first = nullptr;
   bool is_mask = false;  // `first` is only_neg_inf

@@ -19,8 +19,10 @@ std::string RenderPrint(const pipeline::Snapshot& snapshot, const pipeline::Payl
   const std::int32_t rank = slot.session->rank;
   const std::string head = fmt::format(
       "[cgdebug] {}@{}{} {}{}  ", rank >= 0 ? fmt::format("r{} ", rank) : "", snapshot.replay,
-      slot.IsInBody() ? fmt::format(".{}", snapshot.iteration) : "", slot.probe,
-      registration.invocation > 0 ? fmt::format("#{}", registration.invocation) : "");
+      slot.IsInBody() && (!slot.CountsCalls() || snapshot.iteration > 0)
+          ? fmt::format(".{}", snapshot.iteration)
+          : "",
+      slot.probe, registration.invocation > 0 ? fmt::format("#{}", registration.invocation) : "");
   std::string values;
   if (registration.print_max_items > 0 && payload != nullptr) {
     const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, *payload);

@@ -76,8 +76,18 @@ void SlotRingWriter::MakeRoom(std::uint64_t ordinal) noexcept {
 }
 
 bool SlotRingWriter::Begin(std::uint64_t serial) noexcept {
-  serial_ = serial;
   replay_ = head_->replay + 1;
+  return Claim(serial);
+}
+
+bool SlotRingWriter::BeginInCall(std::uint64_t serial, std::uint64_t call) noexcept {
+  iteration_ = call == replay_ ? iteration_ + 1 : 0;
+  replay_ = call;
+  return Claim(serial);
+}
+
+bool SlotRingWriter::Claim(std::uint64_t serial) noexcept {
+  serial_ = serial;
   StoreRelaxed(head_->replay, replay_);
   kept_ = 0;
   if (DecideOutcome(replay_) == Outcome::kSkip) return false;
@@ -106,7 +116,7 @@ void SlotRingWriter::Commit(std::int64_t timestamp_ns, std::int64_t step) noexce
   StoreRelaxed(claimed_->serial, serial_);
   StoreRelaxed(claimed_->flags, flags_);
   StoreRelaxed(claimed_->reference, reference_);
-  StoreRelaxed(claimed_->iteration, 0u);  // no writer on the CPU runs in a conditional body
+  StoreRelaxed(claimed_->iteration, iteration_);  // no writer on the CPU runs in a graph's body
   StoreRelease(claimed_->word, EntryWord(ordinal_, EntryState::kReady));  // W1, pairs with R1
   StoreRelaxed(head_->last_timestamp_ns, timestamp_ns);
   StoreRelease(head_->accepted, ordinal_);  // W3, pairs with R3

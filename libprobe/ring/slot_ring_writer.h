@@ -30,6 +30,9 @@ class SlotRingWriter {
   // and call Commit(). With policy kWait it may wait for the reader, at most for the slot's
   // deadline. `serial` is the replay's (serial.h).
   bool Begin(std::uint64_t serial = NextSerial()) noexcept;
+  // The same for a slot that counts calls (kSlotInBody, eager): `call` is the number of the call,
+  // which is never less than the one before.
+  bool BeginInCall(std::uint64_t serial, std::uint64_t call) noexcept;
 
   // Room for payload_bytes; valid between Begin() and Commit().
   std::byte* payload() const noexcept { return payload_; }
@@ -46,6 +49,7 @@ class SlotRingWriter {
   std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
 
  private:
+  bool Claim(std::uint64_t serial) noexcept;
   layout::Outcome DecideOutcome(std::uint64_t replay) noexcept;
   void MakeRoom(std::uint64_t ordinal) noexcept;
 
@@ -71,6 +75,7 @@ class SlotRingWriter {
   std::byte* payload_ = nullptr;
   std::uint64_t ordinal_ = 0;
   std::uint64_t replay_ = 0;
+  std::uint32_t iteration_ = 0;
   std::uint64_t serial_ = 0;
   std::uint32_t flags_ = 0;
   std::uint64_t reference_ = 0;

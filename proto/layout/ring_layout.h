@@ -34,10 +34,15 @@
 // graph. Its `replay` counts the replays of the root graph, and `iteration` its own runs within
 // that replay, from 0. A replay in which the body did not run has no entry, and is no loss.
 //
-// Each slot counts its own replays, so the numbers of two graphs do not say which came first.
-// `serial` does: it is the time at which the replay began, in ns since the epoch, by a clock that
-// the process sets once and that never jumps. The slots of one replay of a graph share it, and each
-// replay of the process has its own, so (serial, order) sorts all snapshots of a process. Each
+// An eager slot with kSlotInBody counts calls: `replay` is the number of the call in the process,
+// from 1, which all slots share that ran in it, `step` is the one that was set when the call began,
+// and `iteration` counts the slot's own runs within the call. Other eager slots count their own
+// runs.
+//
+// Each slot of a graph counts its own replays, so the numbers of two graphs do not say which came
+// first. `serial` does: it is the time at which the replay began, in ns since the epoch, by a clock
+// that the process sets once and that never jumps. The slots of one replay of a graph share it, and
+// each replay of the process has its own, so (serial, order) sorts all snapshots of a process. Each
 // further iteration of a body takes a new one, which what runs after it in that replay shares.
 //
 // With kSlotOnDevice the values stay in a ring of `device_capacity` tensors in the memory of the
@@ -116,7 +121,7 @@ struct alignas(kCacheLineBytes) EntryHeader {
   // Every entry of the direct lane has one.
   std::uint64_t checksum;
   std::uint32_t flags;
-  std::uint32_t iteration;  // of the body of a conditional node within the replay, from 0; else 0
+  std::uint32_t iteration;  // with kSlotInBody: of the slot within the replay, from 0; else 0
   std::uint64_t serial;     // of the replay
   // With kCompareProbe, of an eager call: the ordinal of the other slot's entry; 0 = it kept none.
   // With kSlotSkipsUnchanged: the number of its payload, from 1, which may be that of the entry
@@ -324,7 +329,8 @@ inline constexpr std::uint32_t kStatsWithoutHash = 1u << 5;
 inline constexpr std::uint32_t kSlotLossless = 1u << 6;
 // Every entry is a page of an op log (op_log_layout.h): shape is rows x 128 bytes.
 inline constexpr std::uint32_t kSlotHoldsOpLog = 1u << 7;
-// It lies in the body of a conditional node, so it runs any number of times in a replay.
+// It runs any number of times in a replay: it lies in the body of a conditional node or, if it is
+// eager, it counts calls (see above).
 inline constexpr std::uint32_t kSlotInBody = 1u << 8;
 // Its values stay in device memory until somebody asks for them.
 inline constexpr std::uint32_t kSlotOnDevice = 1u << 9;

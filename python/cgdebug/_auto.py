@@ -114,10 +114,22 @@ def _look_at_call(module) -> None:
     had_scope = _eager is not None
     if module not in typing.cast(weakref.WeakSet, _known):
         look_at(module)
+        _begin_if_root(module)  # its hooks come too late for this call
+    elif type(module).__name__ == "OptimizedModule":
+        _begin_if_root(module)  # the hooks of the model in it are compiled
     if _eager is None or module is not _eager.model():
         return
     if not had_scope or not _framework_begins:
         _eager.model_is_called(hooks_are_late=not had_scope)
+
+
+def _begin_if_root(module) -> None:
+    from . import watching
+    from ._watching import calls
+
+    inner = getattr(module, "_orig_mod", module)
+    if any(one._root() is inner and one._scope is None for one in list(watching._watches)):
+        calls.begin(module)
 
 
 def begin_call() -> None:
@@ -126,12 +138,20 @@ def begin_call() -> None:
     _framework_begins = True
     if _eager is not None:
         _eager.begin_call()
+    else:
+        from ._watching import calls
+
+        calls.begin_by_framework()
 
 
 def end_calls() -> None:
     """The framework's loop has ended."""
     global _framework_begins
     _framework_begins = False
+    if _eager is None:
+        from ._watching import calls
+
+        calls.end_by_framework()
 
 
 def look_at(module, note: str = "") -> None:

@@ -195,7 +195,8 @@ class _Work:
                 if not found[0]._has_values():
                     self.without_values += 1
                     continue
-                iteration = f"@i:{key[1]}" if series.in_body else ""
+                has_several = series.in_body and (series.graph_id or key[1])
+                iteration = f"@i:{key[1]}" if has_several else ""
                 tensors[names[series] + iteration] = (series, found[0])
             yield rank, replay, tensors
 

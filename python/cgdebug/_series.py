@@ -25,6 +25,7 @@ class Series:
 
     A probe in the body of a conditional node (`in_body`) may have several snapshots of a replay, or
     none. Then series[1204] is the last iteration of replay 1204, and series.at(1204, 2) its third.
+    So may an eager one, whose replays are calls: their numbers are those of the process.
     Slices and loops have all of them.
     """
 
@@ -207,10 +208,12 @@ class Series:
         replays = self.replays
         if not replays:
             return f"probe {self.label!r} has no snapshot in {self._path}"
-        where = f"probe {self.label!r} has no replay {replay} in {self._path}"
+        counts_calls = self.in_body and not self.graph_id
+        word = "call" if counts_calls else "replay"
+        where = f"probe {self.label!r} has no {word} {replay} in {self._path}"
         if replay in replays:
             return f"{where} with that iteration"
-        if self.in_body and replays[0] <= replay <= replays[-1]:
+        if self.in_body and not counts_calls and replays[0] <= replay <= replays[-1]:
             return f"{where}: the body of its conditional node did not run, or see .gaps"
         if replays[0] <= replay <= replays[-1]:
             return f"{where}: it was lost or not recorded; see .gaps"

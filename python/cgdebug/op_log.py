@@ -92,6 +92,11 @@ class debug_mode:
         return read_log(self._scope.logs, graph, replay, timeout)
 
     @property
+    def calls(self) -> list[int]:
+        """The numbers of the calls in the eager log, oldest first; without rows on a GPU."""
+        return sorted(call for log in self._scope.logs for call in log.calls)
+
+    @property
     def logs(self) -> int:
         """How many logs there are: one for each capture, and one for eager runs."""
         return len(self._scope.logs)
@@ -173,6 +178,7 @@ class OpLogView:
 
     gaps:     what is not shown, and why
     coverage: which kernels of the graph the rows explain; None for eager runs
+    is_call:  `replay` is the number of an eager call
     """
 
     def __init__(
@@ -182,7 +188,9 @@ class OpLogView:
         graph: int,
         replay: int,
         coverage: Coverage | None = None,
+        is_call: bool = False,
     ):
+        self.is_call = is_call
         self.rows = rows
         self.gaps = gaps
         self.coverage = coverage
@@ -288,8 +296,7 @@ class OpLogView:
         return torch_debug_mode.calls_of(self.rows, hashes)
 
     def __str__(self) -> str:
-        of = f"graph {self.graph}" if self.graph else "eager"
-        lines = [f"{of}, replay {self.replay}: {len(self.rows)} rows"]
+        lines = [f"{self._title()}: {len(self.rows)} rows"]
         if self.coverage is not None:
             lines[0] += f", {self.coverage}"
         first, nan = self.first_nonfinite, self.first_nan
@@ -314,7 +321,12 @@ class OpLogView:
         return _notebook.of_op_log(self)
 
     def __repr__(self) -> str:
-        return f"<op log of graph {self.graph}, replay {self.replay}: {len(self.rows)} rows>"
+        return f"<op log, {self._title()}: {len(self.rows)} rows>"
+
+    def _title(self) -> str:
+        if self.is_call:
+            return f"call {self.replay}"
+        return f"{f'graph {self.graph}' if self.graph else 'eager'}, replay {self.replay}"
 
 
 def load_debug_mode(path) -> list:
@@ -330,7 +342,7 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
     """What one replay of one graph wrote, as the daemon has read it. Waits for the GPU.
 
     graph:  which of the logs, in the order of capture: from 0, -1 the last
-    replay: from 1; -1 is the last one
+    replay: from 1; of an eager log the number of the call; -1 is the last one
 
     Fails: IndexError without such a log; KeyError without such a replay; ConnectionError without a
            daemon."""
@@ -359,6 +371,9 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
                 break
             time.sleep(0.01)
         session = _native.probe_module().session()["uuid"]
+        if log.calls:
+            call, rows = _rows_of_call(connection, session, log, replay, deadline)
+            return OpLogView(rows, gaps, 0, call, is_call=True)
         slots = _slots_of(connection, session, log, deadline)
         if replay < 0:
             newest = max((slot.replay for slot in slots.values()), default=0)
@@ -391,6 +406,60 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
     return OpLogView(rows, gaps, log.graph, replay, log.coverage)
 
 
+def _rows_of_call(
+    connection, session: str, log: OpLog, replay: int, deadline: float
+) -> tuple[int, list[OpRow]]:
+    """The number of the call that `replay` means, and its rows."""
+    known = list(log.calls)
+    if replay not in known and not -len(known) <= replay < 0:
+        raise KeyError(f"log: call {replay} is none of this log: it has {_ranges(known)}")
+    call = replay if replay > 0 else known[replay]
+    expected = len(log.rows) if call == known[-1] else 1
+    while True:
+        slots = {
+            slot.slot: slot
+            for slot in connection._probes(session=session, rows_of={"graph_id": 0})
+            if slot.op and slot.in_body and not slot.op.startswith("gap ")
+        }
+        found = _history(connection, session, slots, call) if slots else {}
+        if len(found) >= expected or time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    if not found:
+        raise KeyError(f"log: the daemon does not have call {call}: cgdebug-cli status")
+    rows = [_row_of(slots[slot], stats) for slot, stats in found.items()]
+    return call, sorted(rows, key=lambda row: row.number)
+
+
+def _row_of(slot, stats: Stats) -> OpRow:
+    """slot.op: as layout::SlotRegistration::op, of an eager call."""
+    number, op, *words = slot.op.split(" ")
+    inputs = tuple(int(word) for word in words if word.isdigit())
+    return OpRow(
+        int(number),
+        slot.name,
+        op,
+        inputs,
+        len(inputs) == len(words),
+        slot.site,
+        slot.dtype,
+        tuple(slot.shape),
+        stats,
+    )
+
+
+def _ranges(numbers: list[int]) -> str:
+    """ "1..4, 7" of ascending numbers."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    texts = [f"{a}..{b}" if a != b else str(a) for a, b in parts]
+    return ", ".join(texts[-8:])
+
+
 def _slots_of(connection, session: str, log: OpLog, deadline: float) -> dict[str, typing.Any]:
     """By name: the slots of the rows that are open now. Other eager logs, and other runs of this
     one, may have rows of the same names."""
@@ -420,12 +489,20 @@ def _stats_at(connection, slots, replay: int) -> dict[str, Stats]:
     if not names:
         return found
     session = next(iter(slots.values())).session
-    fields = {"session": session, "slot": min(names), "first": replay, "last": replay}
+    for slot, stats in _history(connection, session, names, replay).items():
+        found[names[slot]] = stats
+    return found
+
+
+def _history(connection, session: str, slots, replay: int) -> dict[int, Stats]:
+    """By slot, of those that are in `slots`: the statistics of that replay."""
+    found = {}
+    fields = {"session": session, "slot": min(slots), "first": replay, "last": replay}
     while True:
-        reply = connection._ask("history", last_slot=max(names), **fields)
+        reply = connection._ask("history", last_slot=max(slots), **fields)
         for entry in reply.entries:
-            if entry.slot in names and entry.stats is not None:
-                found[names[entry.slot]] = _plain_stats(entry.stats)
+            if entry.slot in slots and entry.stats is not None:
+                found[entry.slot] = _plain_stats(entry.stats)
         if not reply.more or not reply.entries:
             return found
         last = reply.entries[-1]

@@ -40,7 +40,9 @@ class SlotStatus:
     not_compared: int
     first_failed_replay: int
     verdict_text: str
-    in_body: bool = False  # of a conditional node: it runs any number of times in a replay
+    # It runs any number of times in a replay: it is in the body of a conditional node or, if it is
+    # eager, `replays` is the number of the newest call that it ran in.
+    in_body: bool = False
     taken: int = 0  # with in_body: the replays of the graph in which the body ran,
     graph_replays: int = 0  # of so many
     site: str = ""  # where the probe was called, "train.py:32 in forward"
@@ -71,6 +73,8 @@ class SlotStatus:
         return f" part {self.part}" if self.part else ""
 
     def _replays_words(self) -> str:
+        if self.in_body and not self.graph_id:
+            return f"up to call {self.replays}"
         if self.in_body:
             return f"taken in {self.taken} of {self.graph_replays} replays"
         return f"{self.replays} replays"

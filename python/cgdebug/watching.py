@@ -16,7 +16,7 @@ from . import _native, _site
 from ._native import has_ordered_effects
 from ._op_log.capture_cost import CaptureCost
 from ._op_log.scopes import Scope, captured_before
-from ._watching import compiled, hooks, module_hooks
+from ._watching import calls, compiled, hooks, module_hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import Place, lock
 from ._watching.replicas import shards_of
@@ -178,7 +178,7 @@ class Watch:
         eager=False,
     ):
         self._closed = False
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._handles: list[torch.utils.hooks.RemovableHandle | calls.Follower] = []
         self._scope: Scope | None = None  # of a level with an op log
         self._fx: typing.Any = None  # the pass of level "fx"
         self._list: list[Place] = []
@@ -261,6 +261,7 @@ class Watch:
                 self._open_pass(model, found, bool(grads))
                 return
             try:
+                self._handles.append(calls.Follower(self._root()))
                 for name, module in chosen.items():
                     self._hook(name, module, grads, inputs, shared.get(name, {}))
                 if params:
@@ -441,7 +442,8 @@ class Watch:
                 any_seen = True
                 seen.append(probe.name)
                 for slot in slots:
-                    snapshots += slot["replays"]
+                    counts_calls = slot["in_body"] and not slot["graph_id"]
+                    snapshots += slot["accepted" if counts_calls else "replays"]
                     lost += slot["lost"]
                     shm += slot["capacity"] * (
                         128 if slot["device_bytes"] else slot["payload_bytes"]

@@ -187,6 +187,8 @@ class NativeProbe {
                     "daemon_alive"_a = status.daemon_alive, "slots"_a = slots);
   }
 
+  void FollowCalls() { probe_->FollowCalls(); }
+
   void Close() {
     const WithoutGil unlocked;
     probe_->Close();
@@ -313,9 +315,9 @@ class NativeOpLog {
     const WithoutGil unlocked;
     log_->AmendNewest(op);
   }
-  void End() {
+  std::uint64_t End() {
     const WithoutGil unlocked;
-    log_->End();
+    return log_->End();
   }
   bool WaitConsumed(double timeout_s) const {
     const WithoutGil unlocked;
@@ -403,6 +405,7 @@ PYBIND11_MODULE(_probe, module) {
       .def("clear_records", &NativeProbe::ClearRecords, py::arg("upto") = py::none())
       .def("wait_consumed", &NativeProbe::WaitConsumed, py::arg("timeout_s"))
       .def("status", &NativeProbe::Status)
+      .def("follow_calls", &NativeProbe::FollowCalls)
       .def("close", &NativeProbe::Close);
   py::class_<NativeOpLog>(module, "NativeOpLog")
       .def(py::init<>())
@@ -427,6 +430,9 @@ PYBIND11_MODULE(_probe, module) {
         if (stream) SetStepInStreamOrder(step.value_or(-1), reinterpret_cast<void*>(*stream));
       },
       py::arg("step"), py::arg("stream"), py::call_guard<WithoutGil>());
+  module.def("begin_call", &BeginCall);
+  module.def("end_call", &EndCall);
+  module.def("leave_calls", &LeaveCalls);
   module.def("set_sees_eager", &SetSeesEager, py::arg("sees"));
   module.def("set_rank", &SetRank, py::arg("rank"), py::arg("world_size"), py::arg("meeting"));
   module.def(

@@ -88,9 +88,9 @@ def test_check_finds_rows_of_op_logs(daemon):
         """
     )
     assert re.match(
-        r"nan first NaN: \S*log_0 @1.*, 4 elements, first non-finite at \[0\]", run.stdout
+        r"nan first NaN: \S*log_0 in call 1.*, 4 elements, first non-finite at \[0\]", run.stdout
     ), run.stdout + run.stderr
-    assert re.search(r"Type: cgdebug-cli ops '\w+@g:eager.\d+@1'", run.stdout)
+    assert re.search(r"Type: cgdebug-cli ops '\w+@call:1'", run.stdout)
 
 
 def test_check_finds_a_failed_comparison(daemon):

@@ -100,11 +100,11 @@ def test_the_layer_that_made_nan_first_is_named_in_a_job_that_never_imports_cgde
 ):
     done = run(MODEL, CALLS[how], LOOP, options=["--fail-on", "nan"], expect=1)
     assert "steps 6" in done.stdout
-    assert "first NaN: fwd/layers.2.up @6" in done.stderr
+    assert "first NaN: fwd/layers.2.up in call 6" in done.stderr
     assert "Using `torch.compile(module)`" not in done.stderr
     checked = cli("check", tmp_path.name)
     assert checked.returncode == 1, checked.stdout + checked.stderr
-    assert "first non-finite: replay 6, fwd/layers.2.up" in checked.stdout
+    assert "first non-finite: call 6, fwd/layers.2.up" in checked.stdout
     names = probes_of(cli, tmp_path.name)
     assert len(names) == 4 * 4 + 1 and "fwd/Net" in names and "fwd/layers.3.act" in names
 
@@ -342,9 +342,9 @@ def test_a_job_that_goes_on_with_nan_is_followed_from_the_module_to_the_op(run, 
     done = run(MODEL, CALLS["eager"], loop, watch="op:*", options=["--eager"])
     command = re.search(r"next:  cgdebug-cli (ops .*)", done.stderr)
     assert command, done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("@")]
+    said = [line for line in done.stderr.splitlines() if line.startswith("call ")]
     page = (
-        r"@\d+ eager run: \d+ rows, \d+ with NaN or Inf, first #\d+ \S+: .*  cgdebug-cli (ops .*)"
+        r"call \d+ op log: \d+ rows, \d+ with NaN or Inf, first #\d+ \S+: .*  cgdebug-cli (ops .*)"
     )
     pages = [re.fullmatch(page, line) for line in said]
     assert pages and all(pages), done.stderr

@@ -6,6 +6,7 @@
 #include "client/analysis/check.h"
 #include "client/analysis/op_diff.h"
 #include "client/analysis/op_log.h"
+#include "client/analysis/op_runs.h"
 #include "tests/support/memory_source.h"
 
 namespace cgdebug::analysis {
@@ -223,6 +224,66 @@ TEST(ReadOpLog, OfAReplayThatIsNotKeptItSaysWhichAreAndWhatToType) {
                   .ends_with("'live@9' -s job --ranks 3"));
   EXPECT_TRUE(error({.replay = -20, .typed = "job"}).ends_with("'job@4'"));
   EXPECT_EQ(error({.replay = 9}), "");
+}
+
+// Three eager calls: 4 and 9 have two rows, 7 has three of its own; each has a step.
+testing_support::MemorySource LogOfCalls() {
+  testing_support::MemorySource source;
+  const auto add = [&](const char* probe, const char* op, std::vector<std::uint64_t> calls) {
+    const std::size_t slot = source.AddSlot(probe, {1});
+    source.Slots()[slot].graph_id = 0;
+    source.Slots()[slot].in_body = true;
+    source.Slots()[slot].op = op;
+    for (const std::uint64_t call : calls) {
+      source.Add(slot, call, {static_cast<float>(call)}, static_cast<std::int64_t>(call) * 10);
+    }
+  };
+  add("fwd/a_0", "1 aten.a.default", {4, 9});
+  add("fwd/b_0", "2 aten.b.default 1", {4, 9});
+  add("fwd/a_0", "1 aten.a.default", {7});
+  add("fwd/c_0", "2 aten.c.default 1", {7});
+  add("fwd/b_0", "3 aten.b.default 2", {7});
+  add("ops/gap", "gap log of call 7 alone", {7});
+  return source;
+}
+
+TEST(ReadOpLog, TheCallsOfAProcessAreOneLogWhoseRowsMayDiffer) {
+  const auto read = [](const OpLogChoice& choice) {
+    testing_support::MemorySource source = LogOfCalls();
+    std::vector<std::string> others;
+    const Result<OpLog> log = ReadOpLog(source, choice, &others);
+    EXPECT_TRUE(log.ok()) << log.error().message;
+    EXPECT_TRUE(others.empty());
+    std::string text = log->RunText() + ", step " + std::to_string(log->step);
+    for (const OpRow& row : log->rows) text += ", " + row.name;
+    return text + (log->gaps.empty() ? "" : ", " + log->gaps.front());
+  };
+  EXPECT_EQ(read({}), "call 9, step 90, fwd/a_0, fwd/b_0");
+  EXPECT_EQ(read({.replay = -2}), "call 7, step 70, fwd/a_0, fwd/c_0, fwd/b_0, of call 7 alone");
+  EXPECT_EQ(read({.graph = "eager", .replay = 4}), "call 4, step 40, fwd/a_0, fwd/b_0");
+}
+
+TEST(ReadOpLog, OfACallThatIsNotKeptItSaysWhichAre) {
+  testing_support::MemorySource source = LogOfCalls();
+  std::vector<std::string> others;
+  const Result<OpLog> log = ReadOpLog(source, {.replay = 8, .typed = "job"}, &others);
+  ASSERT_FALSE(log.ok());
+  EXPECT_EQ(log.error().message,
+            "memory has no call 8 in its op log; it keeps 4, 7, 9. Type: cgdebug-cli ops "
+            "'job@call:9'");
+}
+
+TEST(DiffOpRuns, PairsCallsByTheirNumbers) {
+  testing_support::MemorySource a = LogOfCalls(), b = LogOfCalls();
+  const Result<OpRunsDiff> same = DiffOpRuns(a, "", b, "");
+  ASSERT_TRUE(same.ok());
+  EXPECT_EQ(same->pairs, 3u);
+  EXPECT_EQ(same->diff.different, 0u);
+  b.Change(3, 7, {100});
+  const Result<OpRunsDiff> runs = DiffOpRuns(a, "", b, "");
+  ASSERT_TRUE(runs.ok());
+  EXPECT_EQ(runs->verdict(), OpDiff::Verdict::kDifferent);
+  EXPECT_EQ(runs->a.RunText(), "call 7");
 }
 
 TEST(TypedOf, NamesALiveJobByItsKeyIfNobodyNamedIt) {

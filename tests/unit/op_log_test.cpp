@@ -11,6 +11,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "daemon/core/numerics/device_stats.h"
@@ -92,6 +93,35 @@ void ExpectInSegment(Function&& expect) {
     return ::testing::Test::HasFailure() ? 1 : 0;
   });
   EXPECT_EQ(code, 0);
+}
+
+TEST(EagerCalls, ThatOfTheModelIsThatOfTheLogWhicheverBeginsFirst) {
+  EagerCalls calls;
+  const EagerCall row = calls.BeginRun(/*step=*/5);
+  EXPECT_EQ(row.number, 1u);
+  EXPECT_EQ(calls.Begin(/*step=*/6).number, 1u)
+      << "the log began it with what the batch is made of";
+  EXPECT_EQ(calls.Latest().step, 5) << "as it was when the call began";
+  calls.EndRun(row);
+  EXPECT_EQ(calls.Begin(6).number, 2u);
+  EXPECT_EQ(calls.BeginRun(7).number, 2u);
+  EXPECT_EQ(calls.BeginRun(7).number, 3u) << "the rows of a call are of one log";
+}
+
+TEST(EagerCalls, EachThreadHasItsOwnAndTheyShareTheNumbers) {
+  EagerCalls calls;
+  EXPECT_EQ(calls.Begin(0).number, 1u);
+  std::thread([&] {
+    EXPECT_EQ(calls.Latest().number, 0u);
+    EXPECT_EQ(calls.Begin(1).number, 2u);
+  }).join();
+  EXPECT_EQ(calls.Latest().number, 1u);
+  EXPECT_TRUE(calls.IsRunning());
+  calls.End();
+  EXPECT_FALSE(calls.IsRunning());
+  EXPECT_EQ(calls.Latest().number, 1u) << "its backward pass comes";
+  calls.Leave();
+  EXPECT_EQ(calls.Latest().number, 0u);
 }
 
 TEST(OpLog, ARunIsOneEntryWithARowForEachTensor) {

@@ -49,6 +49,23 @@ class SlotRing : public ::testing::Test {
   Entry entry_;
 };
 
+TEST_F(SlotRing, OfCallsAnEntryHasTheNumberOfTheCallAndItsPlaceInIt) {
+  Open(test::MakeSlot("a", 3, 8));
+  for (const std::uint64_t call : {3, 7, 7, 41}) {
+    ASSERT_TRUE(writer_->BeginInCall(NextSerial(), call));
+    writer_->Commit(0, static_cast<std::int64_t>(call) - 1);
+  }
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> read;
+  for (std::uint64_t ordinal = 1; ordinal <= reader_->accepted(); ++ordinal) {
+    ASSERT_EQ(reader_->Read(ordinal, &entry_), ReadStatus::kOk);
+    read.emplace_back(entry_.replay, entry_.iteration);
+    EXPECT_EQ(entry_.step, static_cast<std::int64_t>(entry_.replay) - 1);
+  }
+  EXPECT_THAT(read,
+              ElementsAre(std::pair(3, 0), std::pair(7, 0), std::pair(7, 1), std::pair(41, 0)));
+  EXPECT_EQ(reader_->replay(), 41u);
+}
+
 TEST_F(SlotRing, ReaderGetsWhatTheWriterCommitted) {
   Open(test::MakeSlot("a", 3, 4));
   test::WriteNumbers(*writer_, 10);

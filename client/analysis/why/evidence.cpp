@@ -234,7 +234,8 @@ Result<Evidence> ReadEvidence(Source& source, const Check& check) {
                                           : slot.graph,
             .session = slot.session,
             .rank = slot.rank,
-            .graph_id = slot.graph_id};
+            .graph_id = slot.graph_id,
+            .counts_calls = slot.counts_calls()};
     LogReader reader(source, &log, &seen);
     if (const Result<void> read = reader.Read(of_log); !read.ok()) return read.error();
     times.push_back(reader.times());
@@ -316,7 +317,9 @@ bool IsNamedInput(std::string_view name) {
 
 std::string RunText(const Log& log, std::size_t run) {
   const std::string of = log.rank < 0 ? "" : fmt::format(" of rank {}", log.rank);
-  if (log.graph_id == 0) return fmt::format("call {}{}", run + 1, of);
+  if (log.graph_id == 0) {
+    return fmt::format("call {}{}", log.counts_calls ? log.runs[run].replay : run + 1, of);
+  }
   return fmt::format("replay {} of {}{}", log.runs[run].replay, log.graph, of);
 }
 

@@ -60,6 +60,7 @@ struct Log {
   std::string session;
   int rank = -1;
   std::uint64_t graph_id = 0;
+  bool counts_calls = false;  // its runs have the numbers of calls
   std::vector<Run> runs;
   std::vector<Row> rows;
 };

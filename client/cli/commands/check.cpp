@@ -87,10 +87,10 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
     if (analysis::ParseOpText(slot.op)) {
       context.Hint(OpsCommandOf(command.source, slot, snapshot.key.replay) + among);
     } else {
-      context.Hint(
-          "cgdebug-cli show " +
-          ShellWord(fmt::format("{}:{}@{}", command.source, SlotText(slot), snapshot.key.replay)) +
-          among + (snapshot.has_values ? " --where nonfinite" : ""));
+      context.Hint("cgdebug-cli show " +
+                   ShellWord(fmt::format("{}:{}{}", command.source, SlotText(slot),
+                                         ReplayMark(slot, snapshot.key.replay))) +
+                   among + (snapshot.has_values ? " --where nonfinite" : ""));
     }
   }
   return ExitCodeOf(*check);

@@ -36,7 +36,9 @@ struct OpsCommand {
   bool is_coverage = false;
 };
 
-// SOURCE, SOURCE@REPLAY, SOURCE@g:GRAPH or SOURCE@g:GRAPH@REPLAY.
+constexpr std::string_view kCall = "call:";
+
+// SOURCE, SOURCE@REPLAY, SOURCE@call:N, SOURCE@g:GRAPH or SOURCE@g:GRAPH@REPLAY.
 struct Where {
   std::string source;
   analysis::OpLogChoice choice;
@@ -50,11 +52,13 @@ Result<Where> ParseWhere(const Context& context, const std::string& text,
   where.choice.among = context.SameJob();
   const std::size_t mark = where.source.rfind('@');
   if (mark != std::string::npos && !where.source.substr(mark).starts_with("@g:")) {
-    const std::string number = where.source.substr(mark + 1);
+    std::string number = where.source.substr(mark + 1);
+    const bool is_call = number.starts_with(kCall);
+    if (is_call) number.erase(0, kCall.size());
     std::int64_t replay = 0;
     const auto parsed = std::from_chars(number.data(), number.data() + number.size(), replay);
     const bool is_number = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
-    if (!is_number || replay == 0) {
+    if (!is_number || replay == 0 || (is_call && replay < 0)) {
       return Error{fmt::format(
           "'{}' names no replay of {}: replays count from 1, -1 is the newest. Type "
           "for example: cgdebug-cli ops {}@12{}",
@@ -63,6 +67,7 @@ Result<Where> ParseWhere(const Context& context, const std::string& text,
     where.choice.replay = replay;
     where.names_replay = true;
     where.source.resize(mark);
+    if (is_call && graph.empty()) where.choice.graph = "eager";
   }
   const std::size_t label = where.source.rfind("@g:");
   if (label != std::string::npos) {
@@ -147,11 +152,14 @@ TextTable MakeTable(const OpLog& log, const std::string& only) {
 }
 
 std::string Heading(const OpLog& log) {
-  std::string text = log.graph_id == 0 ? "eager run" : fmt::format("graph {}", log.graph);
+  std::string text = log.has_calls       ? fmt::format("call {}", log.replay)
+                     : log.graph_id == 0 ? "eager run"
+                                         : fmt::format("graph {}", log.graph);
   if (!log.session.empty()) text = fmt::format("{}: {}", log.session, text);
   if (log.rank >= 0) text += fmt::format(", rank {}", log.rank);
-  text += fmt::format(", replay {}: {} row{}", log.replay, log.rows.size(),
-                      log.rows.size() == 1 ? "" : "s");
+  if (!log.has_calls) text += fmt::format(", replay {}", log.replay);
+  if (log.step >= 0) text += fmt::format(", step {}", log.step);
+  text += fmt::format(": {} row{}", log.rows.size(), log.rows.size() == 1 ? "" : "s");
   if (log.lost() > 0) text += fmt::format(", {} lost", log.lost());
   const analysis::Coverage& coverage = log.coverage;
   if (coverage.is_known) {
@@ -206,9 +214,11 @@ std::string EarlierText(const Context& context, const OpLog& log, const OpsComma
   if (log.nan_since == 0 || log.nan_since >= log.replay) return {};
   const Result<Where> where = ParseWhere(context, command.source, command.graph);
   const std::string typed = analysis::TypedOf(where->choice, log);
-  const std::string began = fmt::format("{}@{}", typed, log.nan_kept);
+  const std::string began =
+      fmt::format("{}@{}{}", typed, log.has_calls ? "call:" : "", log.nan_kept);
   const std::string type = ". Type: cgdebug-cli ops " + ShellWord(began) + where->choice.among;
-  const std::string first = fmt::format("the first NaN of this log is in replay {}", log.nan_since);
+  const std::string first = fmt::format("the first NaN of this log is in {} {}",
+                                        log.has_calls ? "call" : "replay", log.nan_since);
   if (log.nan_kept == log.nan_since) return first + type;
   const std::string gone = first + ", which is not kept";
   if (log.nan_kept == 0 || log.nan_kept >= log.replay) return gone;
@@ -298,6 +308,8 @@ int RunOps(Context& context, const OpsCommand& command) {
                  {"rank", log.rank},
                  {"replay", log.replay},
                  {"rows", std::move(rows)},
+                 {"call", log.has_calls ? Json(log.replay) : Json(nullptr)},
+                 {"step", log.step < 0 ? Json(nullptr) : Json(log.step)},
                  {"lost", log.lost()},
                  {"missing", log.gaps},
                  {"other_logs", others}};
@@ -415,11 +427,11 @@ int RunOpsDiff(Context& context, const OpsCommand& command) {
 RunFunction AddOps(CLI::App& app) {
   auto command = std::make_shared<OpsCommand>();
   static constexpr const char* kWhereHelp =
-      "a source, or SOURCE@REPLAY, SOURCE@g:GRAPH, SOURCE@g:GRAPH@REPLAY";
+      "a source, or SOURCE@REPLAY, SOURCE@call:N, SOURCE@g:GRAPH, SOURCE@g:GRAPH@REPLAY";
   app.add_option("SOURCE", command->source, kWhereHelp);
   app.add_option(
       "--graph", command->graph,
-      "the label of the graph, the number of its capture, or eager: the newest eager run");
+      "the label of the graph, the number of its capture, or eager: the calls outside of graphs");
   app.add_option("--only", command->only,
                  "nan: rows with NaN or Inf; changed: rows that changed since the replay before")
       ->check(CLI::IsMember({"nan", "changed"}))

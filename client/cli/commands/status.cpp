@@ -73,7 +73,11 @@ std::string ReplayText(const live::JobRanks& job) {
     behind +=
         fmt::format("{}{}: {}", behind.empty() ? "" : ", ", RankText(*session), session->replay);
   }
-  std::string text = fmt::format("replay {}", newest);
+  const char* word = "replay";
+  for (const live::Session* session : job.sessions) {
+    if (session->replay == newest) word = session->replay_word();
+  }
+  std::string text = fmt::format("{} {}", word, newest);
   if (!behind.empty()) text += fmt::format(" ({})", behind);
   if (job.sessions.front()->step >= 0) {
     text += fmt::format("  step {}", job.sessions.front()->step);
@@ -151,12 +155,13 @@ void AppendFirst(const char* what, const live::Session& session,
                  const std::optional<live::FirstNonfinite>& first, const Style& style,
                  std::string* out) {
   if (!first) return;
-  *out += fmt::format("         {} {} @{}, {} element{}", style.Red(fmt::format("first {}:", what)),
-                      Printable(SlotText(first->slot)), first->replay, FormatGrouped(first->count),
-                      first->count == 1 ? "" : "s");
+  *out +=
+      fmt::format("         {} {} {}{}, {} element{}", style.Red(fmt::format("first {}:", what)),
+                  Printable(SlotText(first->slot)), first->slot.counts_calls() ? "in call " : "@",
+                  first->replay, FormatGrouped(first->count), first->count == 1 ? "" : "s");
   const std::string hint =
       fmt::format("cgdebug-cli show -s {} {}", session.key,
-                  ShellWord(fmt::format("{}@{}", SlotText(first->slot), first->replay)));
+                  ShellWord(SlotText(first->slot) + ReplayMark(first->slot, first->replay)));
   if (first->kept == live::FirstNonfinite::Kept::kNothing) {
     *out += fmt::format("  (another daemon read it; if the job's ring still has it: {})\n", hint);
     return;

@@ -174,7 +174,9 @@ class Top {
                                 ? fmt::format("job {}", session.label)
                                 : fmt::format("rank {} ({})", session.rank, session.label);
     const bool died = session.state == live::SessionState::kDied;
-    Say(fmt::format("{} {} at replay {}", who, died ? "died" : "ended", session.replay), died);
+    Say(fmt::format("{} {} at {} {}", who, died ? "died" : "ended", session.replay_word(),
+                    session.replay),
+        died);
   }
 
   void Say(const std::string& text, bool is_bad) {

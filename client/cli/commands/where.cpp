@@ -96,7 +96,7 @@ std::string PlaceText(const Place& place) {
       break;
   }
   return fmt::format(
-      "not in a graph: run {} of the op log is complete; the rows of a run come when it ends",
+      "not in a graph: call {} of the op log is complete; the rows of a call come when it ends",
       place.replay);
 }
 
@@ -325,7 +325,8 @@ int RunLive(Context& context, const std::string& wanted) {
   }
   for (const live::Probe& probe : *probes) {
     // A job that ends closes its probes.
-    if ((probe.retired && alive.contains(probe.session)) || probe.slot.in_body) continue;
+    const bool is_in_body = probe.slot.in_body && !probe.slot.counts_calls();
+    if ((probe.retired && alive.contains(probe.session)) || is_in_body) continue;
     Passed passed = PassedAt(probe.slot);
     passed.launch = probe.launch;
     passed.replay = std::max(probe.counters.replays, probe.reached);
@@ -380,7 +381,8 @@ int RunFile(Context& context, const std::string& path) {
   }
   for (std::size_t i = 0; i < source->slots().size(); ++i) {
     const source::Slot& slot = source->slots()[i];
-    if (slot.in_body || layout::IsOpGap(slot.op) || !context.ranks.Contains(slot.rank)) continue;
+    const bool is_in_body = slot.in_body && !slot.counts_calls();
+    if (is_in_body || layout::IsOpGap(slot.op) || !context.ranks.Contains(slot.rank)) continue;
     Passed passed = PassedAt(slot);
     passed.every = slot.every;
     if (const Result<void> read = ReadSlot(*source, i, &passed); !read.ok()) {

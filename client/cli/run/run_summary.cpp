@@ -36,8 +36,14 @@ struct Finding {
   const live::FirstNonfinite* first;
 };
 
-// By the time at which their replays began, and in one replay by graph order.
+// By the time at which their replays began, and in one replay by graph order. Between the eager
+// calls of two ranks the place in the program decides: what one sends to the other is in both at
+// once.
 bool IsEarlier(const Finding& a, const Finding& b) {
+  if (a.session != b.session && a.first->slot.counts_calls() && b.first->slot.counts_calls()) {
+    return std::pair(a.first->replay, a.first->slot.order) <
+           std::pair(b.first->replay, b.first->slot.order);
+  }
   return std::pair(a.first->serial, a.first->slot.order) <
          std::pair(b.first->serial, b.first->slot.order);
 }
@@ -64,8 +70,8 @@ bool HasNothing(const RunSummary& summary) {
 
 std::string FindingText(const Finding& finding) {
   const live::FirstNonfinite& first = *finding.first;
-  std::string text =
-      fmt::format("first {}: {} @{}", finding.what, Printable(SlotText(first.slot)), first.replay);
+  std::string text = fmt::format("first {}: {} {}{}", finding.what, Printable(SlotText(first.slot)),
+                                 first.slot.counts_calls() ? "in call " : "@", first.replay);
   if (finding.session->rank >= 0) text += fmt::format(" on rank {}", finding.session->rank);
   return text;
 }
@@ -148,6 +154,13 @@ std::uint64_t RunSummary::Replays() const {
   for (const live::Session& session : sessions) newest = std::max(newest, session.replay);
   return newest;
 }
+const char* RunSummary::ReplayWord() const {
+  const std::uint64_t newest = Replays();
+  for (const live::Session& session : sessions) {
+    if (session.replay == newest) return session.replay_word();
+  }
+  return "replay";
+}
 std::uint64_t RunSummary::Snapshots() const {
   return Sum(*this, [](const live::Session& session) { return session.counters.consumed; });
 }
@@ -210,7 +223,7 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
     text += style.Yellow(
         ". The daemon has not answered in time: whether the job had a probe is not known.");
   } else {
-    text += fmt::format(" after {}. {} read, ", Plural(summary.Replays(), "replay"),
+    text += fmt::format(" after {}. {} read, ", Plural(summary.Replays(), summary.ReplayWord()),
                         Plural(summary.Snapshots(), "snapshot"));
     const std::string lost = fmt::format("{} lost", FormatGrouped(summary.LostSnapshots()));
     text += (summary.LostSnapshots() > 0 ? style.Yellow(lost) : lost) + ".";
@@ -301,7 +314,7 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
     } else if (first->kept == live::FirstNonfinite::Kept::kValues) {
       commands.push_back(
           fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key,
-                      ShellWord(fmt::format("{}@{}", SlotText(first->slot), first->replay))));
+                      ShellWord(SlotText(first->slot) + ReplayMark(first->slot, first->replay))));
     } else {
       commands.push_back("cgdebug-cli check " + ShellWord(session->key));
     }
@@ -334,6 +347,7 @@ Json SummaryJson(const RunSummary& summary) {
           {"job_signal", summary.job_signal},
           {"complete", summary.complete},
           {"replays", summary.Replays()},
+          {"counts_calls", summary.ReplayWord() == std::string_view("call")},
           {"snapshots", summary.Snapshots()},
           {"lost", summary.LostSnapshots()},
           {"nonfinite_probes", summary.NonfiniteProbes()},

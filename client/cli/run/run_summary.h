@@ -32,6 +32,7 @@ struct RunSummary {
   std::set<std::pair<std::string, std::uint64_t>> rows;
 
   std::uint64_t Replays() const;
+  const char* ReplayWord() const;   // what Replays() counts: "replay", "call"
   std::uint64_t Snapshots() const;  // the daemon read
   std::uint64_t LostSnapshots() const;
   std::uint64_t LeftOut() const;  // of probes that were turned off, or whose rings stood still

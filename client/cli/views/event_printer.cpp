@@ -72,8 +72,9 @@ std::string Identity(const source::Tensor& tensor) {
                      tensor.slot.order);
 }
 
-// "graph bs=8", "eager run".
+// "graph bs=8", "eager run", "op log" of an eager call.
 std::string GraphText(const source::Slot& slot) {
+  if (slot.counts_calls()) return "op log";
   if (slot.graph_id == 0) return "eager run";
   return "graph " + (slot.graph.empty() ? std::to_string(slot.graph_id) : Printable(slot.graph));
 }
@@ -135,7 +136,8 @@ std::string EventPrinter::Where(const source::Tensor& tensor) {
   See(tensor.session_key, tensor.slot.rank, tensor.slot.session);
   const std::int64_t step = tensor.snapshot.step;
   const std::string of_step = step < 0 ? "" : fmt::format("/s{}", step);
-  return options_.style.Dim(fmt::format("{}@{}{}", Prefix(tensor.session_key, tensor.slot.rank),
+  return options_.style.Dim(fmt::format("{}{}{}{}", Prefix(tensor.session_key, tensor.slot.rank),
+                                        tensor.slot.counts_calls() ? "call " : "@",
                                         ReplayText(tensor.slot, tensor.snapshot.key), of_step)) +
          " ";
 }
@@ -193,8 +195,8 @@ std::string EventPrinter::HumanSession(const live::Event& change) {
   const std::uint64_t lost = session.counters.lost();
   const bool has_died = session.state == live::SessionState::kDied;
   std::string line =
-      fmt::format("-- session {} {} after {} replay{}, {} lost", Printable(session.label),
-                  has_died ? "died" : "ended", FormatGrouped(session.replay),
+      fmt::format("-- session {} {} after {} {}{}, {} lost", Printable(session.label),
+                  has_died ? "died" : "ended", FormatGrouped(session.replay), session.replay_word(),
                   session.replay == 1 ? "" : "s", FormatGrouped(lost));
   return has_died || lost > 0 ? options_.style.Yellow(line) : line;
 }

@@ -45,7 +45,7 @@ std::string TakenText(const live::Probe& probe) {
 
 std::string LastText(const live::Probe& probe, const Style& style) {
   std::vector<std::string> parts;
-  if (probe.slot.in_body) parts.push_back(TakenText(probe));
+  if (probe.slot.in_body && !probe.slot.counts_calls()) parts.push_back(TakenText(probe));
   if (probe.retired) parts.push_back(style.Dim("gone"));
   if (probe.control) parts.push_back(style.Yellow("[" + ControlText(*probe.control) + "]"));
   if (const std::string verdict = VerdictText(probe, style); !verdict.empty()) {
@@ -126,7 +126,8 @@ std::vector<std::string> CellsOf(const live::Probe& probe, const Style& style) {
           GraphText(slot),
           fmt::format("{}x{}", probe.capacity, numerics::FormatBytes(slot.payload_bytes)),
           probe.replay == 0 ? "0"
-                            : source::ReplayText(probe.replay, probe.iteration, probe.slot.in_body),
+                            : source::ReplayText(probe.slot, {.replay = probe.replay,
+                                                              .iteration = probe.iteration}),
           LostText(probe.counters.lost(), style),
           LastText(probe, style)};
 }

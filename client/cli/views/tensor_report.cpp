@@ -86,8 +86,9 @@ std::string Percent(std::uint64_t part, std::uint64_t whole) {
 std::string Head(const source::Tensor& tensor, const Style& style) {
   const source::Slot& slot = tensor.slot;
   const source::Snapshot& snapshot = tensor.snapshot;
-  std::string head = fmt::format("{} {}\n", style.Bold(Printable(SlotName(slot))),
-                                 style.Dim("@" + ReplayText(slot, snapshot.key)));
+  std::string head = fmt::format(
+      "{} {}\n", style.Bold(Printable(SlotName(slot))),
+      style.Dim((slot.counts_calls() ? "call " : "@") + ReplayText(slot, snapshot.key)));
   head += "  " + TensorLine(tensor, style.enabled(), 0) + "\n";
   std::string from = fmt::format("{} on {}", Printable(slot.session), Printable(slot.device));
   if (slot.rank >= 0) from += fmt::format(", rank {}", slot.rank);

@@ -30,11 +30,12 @@ create table probe (  -- one call of a probe in one graph
   graph text,  -- what its graph is called; null: eager
   graph_label text,  -- what the user called it; null: nothing
   op text,  -- of a row of an op log: its number, the op and the rows it read; null: no such row
-  in_body integer,  -- of a conditional node: it ran any number of times in a replay
+  in_body integer,  -- it ran any number of times in a replay: in the body of a conditional node or, if
+                    -- graph_id is 0, in an eager call, whose number is the replay
   part text);  -- 'rows:0:8 of [8192,4096]': the elements that it has, else empty; shape is theirs
 create table snapshot (
   number integer primary key, probe integer references probe, replay integer,
-  iteration integer,  -- of a conditional body in that replay, from 0; else 0
+  iteration integer,  -- of a probe in_body in that replay, from 0; else 0
   ordinal integer,
   step integer,
   serial integer,  -- when the replay began, ns: (serial, graph_order) sorts the snapshots of a run
@@ -60,7 +61,8 @@ create index snapshot_nonfinite on snapshot (replay) where nan + pos_inf + neg_i
 create view v_snapshots as
   select session.rank, snapshot.replay, snapshot.iteration, probe.graph_order,
          probe.name as probe, probe.dtype,
-         probe.shape, probe.part, snapshot.step, {1},
+         probe.shape, probe.part, snapshot.step,
+         case when probe.in_body and probe.graph_id = 0 then snapshot.replay end as call, {1},
          snapshot.first_nonfinite, snapshot.unchanged,
          snapshot.hash, snapshot.xor_hash, snapshot.ordered_hash, snapshot.timestamp_ns, snapshot.serial,
          probe.graph, probe.graph_id, probe.invocation, probe.id as probe_id, probe.site,
@@ -78,7 +80,7 @@ create view v_gaps as
          loss.cause, session.label as session
   from loss join probe on probe.id = loss.probe join session on session.id = probe.session;
 create view v_first_nonfinite as  -- of each probe, in the order in which they came
-  -- Each graph, and each shape of an eager probe, counts its own replays: only `serial` sorts them.
+  -- Each graph counts its own replays: only `serial` sorts them.
   select replay, iteration, graph_order, probe, shape, graph, rank, nan, inf, step, serial, session
   from (select *, min(replay * 4294967296 + iteration) from v_snapshots where nan + inf > 0
         group by probe_id)

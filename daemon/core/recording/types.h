@@ -75,7 +75,9 @@ struct Slot {
   std::string graph_label = {};     // the user's name for the graph; empty: none
   std::string op = {};  // of a row of an op log, as layout::SlotRegistration::op; else empty
 
-  bool in_body = false;   // of a conditional node: any number of snapshots have the same replay
+  // Any number of snapshots have the same replay: it is in the body of a conditional node or, if
+  // graph_id is 0, its replays are eager calls.
+  bool in_body = false;
   std::string part = {};  // "rows:0:8 of [8192,4096]": the elements that it has; empty: all of them
 
   // Numbers and names are those of `Slot` in proto/recording.proto.

@@ -279,6 +279,10 @@ class Probe {
   // probe's own device buffer on the compute path and adds everything else as a leaf branch.
   void Observe(const TensorRef& tensor, void* stream = nullptr);
 
+  // What it sees eagerly on the CPU belongs to the call that began last on its thread
+  // (BeginCall()), and not only until that ends.
+  void FollowCalls();
+
   // Allocates now what a later capture of a tensor like this one needs, so that the capture does
   // not.
   void Prepare(const TensorRef& tensor);
@@ -331,6 +335,15 @@ void SetStep(std::int64_t step);
 // Does nothing while `stream` is capturing.
 // Fails: throws ProbeError.
 void SetStepInStreamOrder(std::int64_t step, void* stream);
+
+// A call of a model begins on this thread, and ends the one before. What probes see eagerly on the
+// CPU from now until EndCall() carries its number, which is returned: from 1 in the process. What
+// probes see that follow calls carries it until the next one begins, as the backward pass does. The
+// step is the one that is set now. Thread: any; takes no lock.
+std::uint64_t BeginCall();
+void EndCall();
+// What this thread does from now on belongs to no call.
+void LeaveCalls();
 
 // What the daemon found first in this process, in words: a NaN, an Inf, a failed comparison.
 // nullopt: nothing so far. Reads shared memory; waits at most 50 ms, for a daemon that is writing

@@ -21,6 +21,7 @@ from ..actions import TensorStats, enabled_actions, native_options
 
 _MAX_OP_BYTES = 511  # layout::kMaxOpBytes
 _MAX_GAPS = 64  # different ones
+_MAX_CALLS = 1 << 16  # whose numbers are known
 _MAX_NODE_NAMES = 3  # that a row keeps
 # Not told to others: they see another log, which is whole.
 _BEGIN_AGAIN = "the ops of a run were not those of the run before: replays begin again"
@@ -167,7 +168,8 @@ class OpLog:
     """The rows of one capture, or of what runs eagerly in one scope.
 
     graph: the number of the capture, 0 for an eager log. The rows of an eager log may be added
-           again and again; each time is a replay of theirs.
+           again and again; each time is a call, whose rows may be others.
+    calls: the numbers of the newest runs of an eager log on the CPU, oldest first
     copies: rows whose tensor had to be copied first, because it has gaps
 
     Thread: any.
@@ -178,6 +180,7 @@ class OpLog:
         self.rows: list[Row] = []  # of the capture, or of the run that came last
         self.gaps: collections.Counter[str] = collections.Counter()
         self._lock = threading.RLock()
+        self.calls: collections.deque[int] = collections.deque(maxlen=_MAX_CALLS)
         self.copies = 0
         self._before: list[tuple] = []  # the rows of the run before
         self._waiting: list[_Waiting] = []
@@ -353,18 +356,19 @@ class OpLog:
             finally:
                 try:
                     self._add_gaps()
-                    self._native.end()
+                    if call := self._native.end():
+                        self.calls.append(call)
                 finally:
                     self._forget_waiting()
                     self._ended_ns = time.time_ns()
             self.tell_gaps()
             rows = [(row.name, _text_of(row), row.dtype, row.shape) for row in self.rows]
-            if self._before and self._before != rows:
+            if self._has_probes and self._before and self._before != rows:
                 self.note(_BEGIN_AGAIN)
             self._before = rows
 
     def begin_run(self) -> None:
-        """The rows of an eager log come again, as another replay."""
+        """What comes now in an eager log is another call."""
         with self._lock:
             if self.rows:
                 self.rows = []

@@ -101,7 +101,10 @@ class Place:
         except Exception as error:  # the job goes on
             self.note(str(error))
             return None
-        return probe if probe._active else None
+        if not probe._active:
+            return None
+        probe._native.follow_calls()
+        return probe
 
 
 def _probe_name(text: str, taken: set[str]) -> str:

@@ -1,0 +1,74 @@
+// eager_calls.h: the eager calls of a process, each with a number.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace cgdebug {
+
+// A call of a watched model, or a run of an eager op log: what ran in it belongs together, whatever
+// the shapes are. 0: none.
+struct EagerCall {
+  std::uint64_t number = 0;  // in the process, from 1
+  std::int64_t step = -1;    // the user's own, as it was when the call began
+};
+
+// Each thread has a call of its own: the one that began last on it. Lock-free.
+//
+// Thread: any.
+class EagerCalls {
+ public:
+  // The model is called. It is this thread's call until the next one begins; IsRunning() until
+  // End(). If a log has begun one before the model was called, that is the one.
+  EagerCall Begin(std::int64_t step) {
+    Current& current = Here();
+    if (current.owner == this && current.awaits_model) {
+      current.awaits_model = false;
+      return current.call;
+    }
+    return Start(step);
+  }
+  // The first row of a run of an op log: of the call that is running, unless a log has it already,
+  // because the rows of a call have numbers of one log.
+  EagerCall BeginRun(std::int64_t step) {
+    if (!IsRunning() || Here().has_log) {
+      Start(step);
+      Here().awaits_model = true;
+    }
+    Here().has_log = true;
+    return Here().call;
+  }
+  // The model has returned; its backward pass still belongs to the call.
+  void End() {
+    if (Here().owner == this) Here().is_running = Here().awaits_model = false;
+  }
+  void EndRun(const EagerCall& call) {
+    if (Latest().number == call.number) End();
+  }
+  // From now on nothing on this thread belongs to a call.
+  void Leave() { Here() = {}; }
+
+  EagerCall Latest() const { return Here().owner == this ? Here().call : EagerCall{}; }
+  bool IsRunning() const { return Here().owner == this && Here().is_running; }
+
+ private:
+  struct Current {
+    const EagerCalls* owner = nullptr;  // a forked child has its own
+    EagerCall call;
+    bool is_running = false;
+    bool awaits_model = false;
+    bool has_log = false;
+  };
+  static Current& Here() {
+    static thread_local Current current;
+    return current;
+  }
+  EagerCall Start(std::int64_t step) {
+    const std::uint64_t number = newest_.fetch_add(1, std::memory_order_relaxed) + 1;
+    Here() = {.owner = this, .call = {number, step}, .is_running = true};
+    return Here().call;
+  }
+  std::atomic<std::uint64_t> newest_{0};  // Atomic: threads begin calls at the same time
+};
+
+}  // namespace cgdebug

@@ -1,0 +1,229 @@
+"""What runs eagerly belongs to a call, which has one number in every view."""
+
+import json
+import re
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+import cgdebug
+from op_logs import needs_mode
+
+STEPS = """
+    import torch, cgdebug
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 4)
+    cgdebug.step(0)
+    for n in range(6):
+        x = torch.randn(2, 4)
+        if n == 3: x[0, 0] = float("nan")
+        net(x)
+        cgdebug.step(n + 1)
+"""
+# A shape of its own in each of 64 calls, and a NaN in call 41.
+SHAPES = """
+    import torch
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    for n in range(1, 65):
+        x = torch.ones(2 + n % 16, 4)
+        if n == 41: x = x * float("nan")
+        y = net(x)
+        if n % 3 == 0: y.exp()
+"""
+LEVELS = {"*": [], "op:*": ["--eager"]}
+
+
+@pytest.fixture
+def record(daemon, cli, tmp_path):
+    """record(job, level, *options): (path of the recording, how `run` ended)"""
+
+    def run(job, level, *options):
+        script = tmp_path / "job.py"
+        script.write_text(textwrap.dedent(job), encoding="utf-8")
+        path = tmp_path / "job.cgrec"
+        watch = ["--watch", level, *LEVELS[level]]
+        done = cli("run", *watch, *options, "-o", path, "--", sys.executable, script)
+        return path, done
+
+    return run
+
+
+def query(cli, path, sql):
+    done = cli("--plain", "query", path, sql)
+    assert done.returncode == 0, done.stderr
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def probe_of(level):
+    return "fwd/Linear" if level == "*" else "fwd/Linear/addmm_0"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@needs_mode
+def test_a_call_has_the_step_that_was_set_when_it_began(record, cli, level):
+    path, done = record(STEPS, level)
+    assert done.returncode == 0, done.stderr
+    probe = probe_of(level)
+    sql = f"select replay, step, nan from v_snapshots where probe = '{probe}' order by serial"
+    rows = [[int(number) for number in row] for row in query(cli, path, sql)]
+    assert [row[:2] for row in rows] == [[n + 1, n] for n in range(6)]
+    assert [row[2] > 0 for row in rows] == [n == 3 for n in range(6)]
+    assert re.search(r"first non-finite: call 4 \(step 3\)", cli("check", path).stdout)
+    assert "step 3" in cli("show", f"{path}:{probe}@step:3").stdout
+    with cgdebug.open(path) as recording:
+        assert recording[probe].replays == [1, 2, 3, 4, 5, 6]
+
+
+@needs_mode
+def test_the_rows_of_a_call_are_shown_with_its_step(record, cli):
+    path, _ = record(STEPS, "op:*")
+    log = json.loads(cli("--json", "ops", f"{path}@call:4").stdout)
+    assert (log["call"], log["step"], log["other_logs"]) == (4, 3, [])
+    assert log["first_nan"]["name"].endswith("index_put__0") or log["first_nan"]["name"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@needs_mode
+def test_every_view_names_the_call_whatever_the_shapes_are(record, cli, level):
+    path, done = record(SHAPES, level, "--fail-on", "nan")
+    assert done.returncode == 1
+    assert "after 41 calls" in done.stderr or "after 64 calls" in done.stderr
+    assert " in call 41" in done.stderr
+    assert re.search(r"first non-finite: call 41\b", cli("check", path).stdout)
+    if level == "op:*":
+        log = cli("--json", "ops", f"{path}@call:41")
+        assert log.returncode == 1, log.stderr
+        assert json.loads(log.stdout)["call"] == 41
+        assert json.loads(log.stdout)["other_logs"] == []
+        hint = re.search(r"cgdebug-cli ops (\S+)", done.stderr).group(1)
+        assert hint.strip("'").endswith("@call:41")
+    else:
+        done = cli("show", f"{path}:fwd/2@call:41")
+        assert done.returncode == 0, done.stderr
+        assert "call 41" in done.stdout
+
+
+@needs_mode
+def test_the_rows_of_calls_of_other_shapes_are_one_log(record, cli):
+    path, _ = record(SHAPES, "op:*")
+    newest = json.loads(cli("--json", "ops", path).stdout)
+    assert (newest["call"], newest["other_logs"]) == (64, [])
+    assert json.loads(cli("--json", "ops", f"{path}@-2").stdout)["call"] == 63
+    rows = {
+        call: len(json.loads(cli("--json", "ops", f"{path}@{call}").stdout)["rows"])
+        for call in (40, 42)
+    }
+    assert rows[42] == rows[40] + 1, "every third call has another op"
+    gone = cli("ops", f"{path}@call:65")
+    assert gone.returncode != 0
+    assert "has no call 65" in gone.stderr and "it keeps 1..64" in gone.stderr
+
+
+@needs_mode
+def test_equal_runs_of_calls_with_other_rows_are_the_same(record, cli, tmp_path):
+    path, _ = record(SHAPES, "op:*")
+    again = tmp_path / "again.cgrec"
+    path.rename(again)
+    path, _ = record(SHAPES, "op:*")
+    done = cli("ops", "diff", path, again)
+    assert done.returncode == 0, done.stdout
+    assert "64 replays" in done.stdout or "64 calls" in done.stdout
+
+
+@needs_mode
+def test_calls_of_two_threads_have_numbers_of_their_own(record, cli):
+    path, done = record(
+        """
+        import threading, torch
+        net = torch.nn.Linear(4, 4)
+        net(torch.ones(2, 4))
+        turn = threading.Barrier(2)
+        def work(bad):
+            for n in range(8):
+                x = torch.ones(3, 4)
+                if bad and n == 5: x = x / 0 * 0
+                turn.wait()
+                net(x)
+        threads = [threading.Thread(target=work, args=(bad,)) for bad in (False, True)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        """,
+        "*",
+    )
+    assert done.returncode == 0, done.stderr
+    rows = query(cli, path, "select replay, nan from v_snapshots where probe = 'fwd/Linear'")
+    numbers = sorted(int(row[0]) for row in rows)
+    assert numbers == list(range(1, 18)), "each of the 17 calls has a number"
+    bad = [int(row[0]) for row in rows if int(row[1]) > 0]
+    assert len(bad) == 1
+    assert f"first non-finite: call {bad[0]}" in cli("check", path).stdout
+
+
+def test_a_module_that_runs_twice_in_a_call_has_iterations(daemon):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inner(self.inner(x))
+
+    net = Twice()
+    watch = cgdebug.watch(net, values=8)
+    first = None
+    for _ in range(2):
+        net(torch.ones(2, 4))
+    records = watch.probes["fwd/inner"].records()
+    first = records[0].replay_index
+    assert [(one.replay_index - first, one.iteration) for one in records] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
+    watch.close()
+
+
+def test_gradients_belong_to_the_call_of_their_forward(daemon):
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    watch = cgdebug.watch(net, grads=True, values=8)
+    for rows in (2, 3):
+        net(torch.ones(rows, 4)).sum().backward()
+    numbers = {
+        name: [one.replay_index for one in probe.records()] for name, probe in watch.probes.items()
+    }
+    assert len(set(map(tuple, numbers.values()))) == 1, numbers
+    watch.close()
+
+
+def test_a_probe_beside_the_model_counts_its_own_calls(daemon):
+    net = nn.Linear(4, 4)
+    watch = cgdebug.watch(net, values=8)
+    probe = cgdebug.CudaGraphTensorProbe("batch", cgdebug.TensorRecord(capacity=8), mode="always")
+    for _ in range(3):
+        net(probe(torch.ones(2, 4)))
+    assert [one.replay_index for one in probe.records()] == [1, 2, 3]
+    probe.close()
+    watch.close()
+
+
+@needs_mode
+def test_a_log_of_this_process_shows_any_of_its_calls(daemon):
+    net = nn.Linear(4, 4)
+    log = cgdebug.debug_mode(net, eager=True)
+    with log:
+        for rows in (2, 3, 2):
+            net(torch.ones(rows, 4))
+    assert len(log.calls) == 3
+    views = [log.log(replay=call) for call in log.calls]
+    shapes = [view["fwd/Linear/addmm_0"].shape for view in views]
+    assert shapes == [(2, 4), (3, 4), (2, 4)]
+    assert log.log().replay == log.calls[-1] and log.log(replay=-3).replay == log.calls[0]
+    assert str(views[0]).startswith(f"call {log.calls[0]}: ")
+    with pytest.raises(KeyError, match="is none of this log"):
+        log.log(replay=log.calls[-1] + 1000)
+    log.close()
