@@ -1,9 +1,48 @@
 #include "libprobe/torch/observe.h"
 
+#include <pthread.h>
+
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
 namespace cgdebug::torch_op {
 namespace {
 
 thread_local bool last_was_refusal = false;
+
+// Asks Python, which calls cgdebug_tag_set().
+using AskForSight = void (*)(std::int64_t tag, const char* path);
+
+// What Python has said of tags. Never destroyed: code may run while the process ends.
+struct Tags {
+  using ByPath = std::map<std::string, std::shared_ptr<const Sight>, std::less<>>;
+  std::mutex mutex;
+  std::unordered_map<std::int64_t, ByPath> sights;
+  std::unordered_map<const void*, std::int64_t> on_gpu;  // 0: was one
+  AskForSight ask = nullptr;
+};
+Tags& AllTags() {
+  static Tags* const tags = [] {
+    auto* made = new Tags;
+    pthread_atfork([] { AllTags().mutex.lock(); }, [] { AllTags().mutex.unlock(); },
+                   [] { AllTags().mutex.unlock(); });
+    return made;
+  }();
+  return *tags;
+}
+
+// False if Python has not been asked.
+bool FindSight(Tags& tags, std::int64_t tag, std::string_view path,
+               std::shared_ptr<const Sight>* sight) {
+  const std::lock_guard<std::mutex> lock(tags.mutex);
+  const auto place = tags.sights.find(tag);
+  if (place == tags.sights.end()) return false;
+  const auto found = place->second.find(path);
+  if (found == place->second.end()) return false;
+  *sight = found->second;
+  return true;
+}
 
 std::string Text(const std::vector<std::int64_t>& numbers) {
   std::string text = "[";
@@ -46,6 +85,28 @@ std::shared_ptr<ProbeState> Lookup(std::string_view site) {
   return FindProbe(site);
 }
 
+std::shared_ptr<const Sight> SightOf(std::int64_t tag, std::string_view path) {
+  Tags& tags = AllTags();
+  std::shared_ptr<const Sight> sight;
+  if (tag == 0 || FindSight(tags, tag, path, &sight)) return sight;
+  // Without the lock: Python's own may be held by a thread that waits for it.
+  if (tags.ask != nullptr) tags.ask(tag, std::string(path).c_str());
+  (void)FindSight(tags, tag, path, &sight);
+  return sight;
+}
+
+std::int64_t TagNumber(const void* data, bool is_cuda) {
+  if (!is_cuda) return *static_cast<const std::int64_t*>(data);
+  Tags& tags = AllTags();
+  {
+    const std::lock_guard<std::mutex> lock(tags.mutex);
+    const auto found = tags.on_gpu.find(data);
+    if (found != tags.on_gpu.end()) return found->second;
+  }
+  CountNotSeen("compiled code", "it passes copies of the tensors that name its places", false);
+  return 0;
+}
+
 TensorRef Describe(const ProbeState& probe, TorchTensor x, std::string_view shard) {
   const std::string refused = WhyRefused(probe, x);
   if (!refused.empty()) throw ProbeError(ErrorKind::kUnsupported, refused);
@@ -80,8 +141,35 @@ void RefuseBatched(std::string_view site) {
 
 }  // namespace cgdebug::torch_op
 
+#define CGDEBUG_FOR_PYTHON extern "C" __attribute__((visibility("default")))
+
+CGDEBUG_FOR_PYTHON void cgdebug_tag_ask(void (*ask)(std::int64_t tag, const char* path)) {
+  cgdebug::torch_op::AllTags().ask = ask;
+}
+// An empty `site`: nobody looks at that tensor.
+CGDEBUG_FOR_PYTHON void cgdebug_tag_set(std::int64_t tag, const char* path, const char* site,
+                                        const char* shard) {
+  using cgdebug::torch_op::Sight;
+  auto& tags = cgdebug::torch_op::AllTags();
+  std::shared_ptr<const Sight> sight;
+  if (*site != '\0') sight = std::make_shared<const Sight>(Sight{site, shard});
+  const std::lock_guard<std::mutex> lock(tags.mutex);
+  tags.sights[tag][path] = std::move(sight);
+}
+// The tag's data on a GPU; `tag` 0 when they are gone.
+CGDEBUG_FOR_PYTHON void cgdebug_tag_on_gpu(const void* data, std::int64_t tag) {
+  auto& tags = cgdebug::torch_op::AllTags();
+  const std::lock_guard<std::mutex> lock(tags.mutex);
+  tags.on_gpu[data] = tag;
+}
+CGDEBUG_FOR_PYTHON void cgdebug_tag_forget(std::int64_t tag) {
+  auto& tags = cgdebug::torch_op::AllTags();
+  const std::lock_guard<std::mutex> lock(tags.mutex);
+  tags.sights.erase(tag);
+}
+
 // For the Python package: 1 if the last failed call on this thread was the caller's mistake. Asking
 // clears it, so that a later exception of torch's own is not taken for one.
-extern "C" __attribute__((visibility("default"))) int cgdebug_op_refused() {
+CGDEBUG_FOR_PYTHON int cgdebug_op_refused() {
   return std::exchange(cgdebug::torch_op::last_was_refusal, false) ? 1 : 0;
 }

@@ -23,6 +23,10 @@ namespace cgdebug::torch_op {
 // Probe::site(), a constant for the compiler. The op returns nothing: new torch refuses an output
 // that aliases its input.
 inline constexpr const char* kObserveSchema = "observe(Tensor x, str site, str shard=\"\") -> ()";
+// As observe, of the tensor `path` at the place that `tag` names: an input of compiled code, so
+// that layers that are alike can share the code.
+inline constexpr const char* kObserveAtSchema =
+    "observe_at(Tensor x, Tensor tag, str path=\"\", str shard=\"\") -> ()";
 inline constexpr const char* kPrepareSchema = "prepare(Tensor x, str site, str shard=\"\") -> ()";
 
 // Describes a tensor, without the address of its data.
@@ -57,6 +61,19 @@ Dtype FromTorch(ScalarType type) {
 // The probe that `site` names; nullptr if it was closed, in which case the call does nothing.
 // Fails: throws ProbeError if `site` names no probe.
 std::shared_ptr<ProbeState> Lookup(std::string_view site);
+
+// What observe takes, for a tensor at a tagged place.
+struct Sight {
+  std::string site;
+  std::string shard;
+};
+// nullptr if nobody looks at that tensor. The first call for a tensor of a place asks Python.
+std::shared_ptr<const Sight> SightOf(std::int64_t tag, std::string_view path);
+
+// The number of a tag whose data lie at `data`. On a GPU the address itself is the name: reading
+// would wait for the GPU. 0: no such tag, which is counted as a call that nobody sees, unless it
+// was one.
+std::int64_t TagNumber(const void* data, bool is_cuda);
 
 // `x` without its data.
 // Fails: throws ProbeError if the probe does not take this tensor; the text says what to pass

@@ -88,6 +88,15 @@ const bool is_installed = [] {
 }();
 #endif
 
+using OnDevice = void (*)(const at::Tensor& x, std::string_view site, std::string_view shard);
+
+template <OnDevice kObserve>
+void ObserveTag(const at::Tensor& x, const at::Tensor& tag, std::string_view path,
+                std::string_view shard) {
+  const auto sight = SightOf(TagNumber(tag.const_data_ptr(), tag.is_cuda()), path);
+  if (sight != nullptr) kObserve(x, sight->site, shard.empty() ? sight->shard : shard);
+}
+
 void PrepareAny(const at::Tensor& x, std::string_view site, std::string_view shard) {
   WithStandardErrors([&] {
     const auto probe = Lookup(site);
@@ -98,6 +107,8 @@ void PrepareAny(const at::Tensor& x, std::string_view site, std::string_view sha
 
 void DoNothing(const at::Tensor&, std::string_view, std::string_view) {}
 
+void DoNothingAt(const at::Tensor&, const at::Tensor&, std::string_view, std::string_view) {}
+
 void ObserveBatched(const at::Tensor&, std::string_view site, std::string_view) {
   WithStandardErrors([&] { RefuseBatched(site); });
 }
@@ -106,21 +117,28 @@ void ObserveBatched(const at::Tensor&, std::string_view site, std::string_view) 
 
 TORCH_LIBRARY(cgdebug, library) {
   library.def(kObserveSchema);
+  library.def(kObserveAtSchema);
   library.def(kPrepareSchema);
 }
 TORCH_LIBRARY_IMPL(cgdebug, CPU, library) {
   library.impl("observe", &ObserveCpu);
+  library.impl("observe_at", &ObserveTag<&ObserveCpu>);
   library.impl("prepare", &PrepareAny);
 }
 #ifdef CGDEBUG_TORCH_HAS_CUDA
 TORCH_LIBRARY_IMPL(cgdebug, CUDA, library) {
   library.impl("observe", &ObserveCuda);
+  library.impl("observe_at", &ObserveTag<&ObserveCuda>);
   library.impl("prepare", &PrepareAny);
 }
 #endif
-TORCH_LIBRARY_IMPL(cgdebug, FuncTorchBatched, library) { library.impl("observe", &ObserveBatched); }
+TORCH_LIBRARY_IMPL(cgdebug, FuncTorchBatched, library) {
+  library.impl("observe", &ObserveBatched);
+  library.impl("observe_at", &ObserveTag<&ObserveBatched>);
+}
 TORCH_LIBRARY_IMPL(cgdebug, Meta, library) {
   library.impl("observe", &DoNothing);
+  library.impl("observe_at", &DoNothingAt);
   library.impl("prepare", &DoNothing);
 }
 }  // namespace cgdebug::torch_op

@@ -92,12 +92,11 @@ void ObserveTensor(ProbeState& probe, const Tensor& x, std::string_view shard, v
   Observe(probe, tensor, stream);
 }
 
-void ObserveCpu(const Tensor& x, StringHandle site_text, StringHandle shard_text) {
-  const StringArgument site(site_text), shard(shard_text);
+void ObserveOnCpu(const Tensor& x, std::string_view site, std::string_view shard) {
   WithStandardErrors([&] {
-    const auto probe = Lookup(site.view());
+    const auto probe = Lookup(site);
     if (probe == nullptr || OptionsOf(*probe).mode == ProbeMode::kCapture) return;
-    ObserveTensor(*probe, x, shard.view(), nullptr);
+    ObserveTensor(*probe, x, shard, nullptr);
   });
 }
 
@@ -163,10 +162,9 @@ void FreeToTorch(void* memory) noexcept {
     (void)cuda->raw_delete(memory);  // fails when the process ends: torch is gone
 }
 
-void ObserveCuda(const Tensor& x, StringHandle site_text, StringHandle shard_text) {
-  const StringArgument site(site_text), shard(shard_text);
+void ObserveOnCuda(const Tensor& x, std::string_view site, std::string_view shard) {
   WithStandardErrors([&] {
-    const auto probe = Lookup(site.view());
+    const auto probe = Lookup(site);
     if (probe == nullptr) return;
     const CudaTorch* const cuda = Cuda();
     if (cuda == nullptr) {
@@ -185,8 +183,25 @@ void ObserveCuda(const Tensor& x, StringHandle site_text, StringHandle shard_tex
     void* stream = nullptr;
     Check(cuda->get_current_stream(device, &stream), "aoti_torch_get_current_cuda_stream");
     if (OptionsOf(*probe).mode == ProbeMode::kCapture && !IsCapturing(stream)) return;
-    ObserveTensor(*probe, x, shard.view(), stream);
+    ObserveTensor(*probe, x, shard, stream);
   });
+}
+
+using OnDevice = void (*)(const Tensor& x, std::string_view site, std::string_view shard);
+
+template <OnDevice kObserve>
+void ObserveSite(const Tensor& x, StringHandle site_text, StringHandle shard_text) {
+  const StringArgument site(site_text), shard(shard_text);
+  kObserve(x, site.view(), shard.view());
+}
+
+template <OnDevice kObserve>
+void ObserveTag(const Tensor& x, const Tensor& tag, StringHandle path_text,
+                StringHandle shard_text) {
+  const StringArgument path(path_text), shard(shard_text);
+  const auto sight = SightOf(TagNumber(tag.const_data_ptr(), tag.is_cuda()), path.view());
+  if (sight == nullptr) return;
+  kObserve(x, sight->site, shard.view().empty() ? sight->shard : shard.view());
 }
 
 void PrepareAny(const Tensor& x, StringHandle site_text, StringHandle shard_text) {
@@ -202,30 +217,38 @@ void DoNothing(const Tensor&, StringHandle site_text, StringHandle shard_text) {
   const StringArgument site(site_text), shard(shard_text);
 }
 
-void ObserveBatched(const Tensor&, StringHandle site_text, StringHandle shard_text) {
-  const StringArgument site(site_text), shard(shard_text);
-  WithStandardErrors([&] { RefuseBatched(site.view()); });
+void ObserveBatched(const Tensor&, std::string_view site, std::string_view) {
+  WithStandardErrors([&] { RefuseBatched(site); });
+}
+
+void DoNothingAt(const Tensor&, const Tensor&, StringHandle path_text, StringHandle shard_text) {
+  const StringArgument path(path_text), shard(shard_text);
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY(cgdebug, library) {
   library.def(kObserveSchema);
+  library.def(kObserveAtSchema);
   library.def(kPrepareSchema);
 }
 STABLE_TORCH_LIBRARY_IMPL(cgdebug, CPU, library) {
-  library.impl("observe", TORCH_BOX(&ObserveCpu));
+  library.impl("observe", TORCH_BOX(&ObserveSite<&ObserveOnCpu>));
+  library.impl("observe_at", TORCH_BOX(&ObserveTag<&ObserveOnCpu>));
   library.impl("prepare", TORCH_BOX(&PrepareAny));
 }
 STABLE_TORCH_LIBRARY_IMPL(cgdebug, CUDA, library) {
-  library.impl("observe", TORCH_BOX(&ObserveCuda));
+  library.impl("observe", TORCH_BOX(&ObserveSite<&ObserveOnCuda>));
+  library.impl("observe_at", TORCH_BOX(&ObserveTag<&ObserveOnCuda>));
   library.impl("prepare", TORCH_BOX(&PrepareAny));
 }
 STABLE_TORCH_LIBRARY_IMPL(cgdebug, FuncTorchBatched, library) {
-  library.impl("observe", TORCH_BOX(&ObserveBatched));
+  library.impl("observe", TORCH_BOX(&ObserveSite<&ObserveBatched>));
+  library.impl("observe_at", TORCH_BOX(&ObserveTag<&ObserveBatched>));
 }
 STABLE_TORCH_LIBRARY_IMPL(cgdebug, Meta, library) {
   library.impl("observe", TORCH_BOX(&DoNothing));
+  library.impl("observe_at", TORCH_BOX(&DoNothingAt));
   library.impl("prepare", TORCH_BOX(&DoNothing));
 }
 

@@ -2,8 +2,9 @@
 
 A compiler keeps probes in order by wrapping each in the operator `with_effects`, and Inductor
 caches no code with that operator, because it cannot know what every effect does. A probe does
-nothing that a cache could get wrong: the code holds its site key, which is the same in every
-process that makes the same probes, and finds the probe by it when it runs.
+nothing that a cache could get wrong: the code gets a tag as its input, or holds the probe's site
+key, which is the same in every process that makes the same probes, and finds the probe by it when
+it runs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 
-_OPS = ("cgdebug::observe",)
+_OPS = ("cgdebug::observe", "cgdebug::observe_at", "cgdebug::note_at")
 _lock = threading.Lock()
 _done = False
 

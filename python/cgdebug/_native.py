@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import types
+import typing
 import warnings
 from multiprocessing import util
 
@@ -29,7 +30,7 @@ _BUILD_FOR_THIS_TORCH = (
 _lock = threading.Lock()
 _op_loaded = False
 _op_library = None
-_autograd_library = None  # kept: when it goes, torch forgets its registrations
+_ops: typing.Any = None  # kept: when it goes, torch forgets what it has registered
 _dtensor_known = False
 _step: int | None = None
 _graph_label = ("", False)  # text, scoped: until the native module is loaded
@@ -85,7 +86,7 @@ def know_dtensor() -> None:
         return
     import torch
 
-    for op in ("cgdebug::observe", "cgdebug::prepare"):
+    for op in ("cgdebug::observe", "cgdebug::observe_at", "cgdebug::prepare"):
         torch.library.register_torch_dispatch(op, distributed.DTensor, _observe_dtensor)
     _dtensor_known = True
 
@@ -247,8 +248,11 @@ def _load_op() -> None:
             f"{_BUILD_FOR_THIS_TORCH}"
         ) from error
     _op_library = ctypes.CDLL(str(OP_LIBRARY))
-    _leave_out_of_autograd()
-    _register_effect()
+    from . import _tags
+
+    _tags.connect()
+    _complete_ops(_tags.take_note)
+    _register_effects()
     _leave_out_of_branches()
     _op_loaded = True
 
@@ -269,14 +273,24 @@ def op_refused() -> bool:
     return _op_library is not None and bool(_op_library.cgdebug_op_refused())
 
 
-def _leave_out_of_autograd() -> None:
-    """A probe is not part of the gradient: autograd has nothing to do for it."""
-    global _autograd_library
+def op_library() -> ctypes.CDLL:
+    """Requires: load()."""
+    return typing.cast(ctypes.CDLL, _op_library)
+
+
+def _complete_ops(take_note) -> None:
+    """A probe is not part of the gradient: autograd has nothing to do for it. The op `note_at` says
+    why compiled code does not look at a tensor; `tag` names the place."""
+    global _ops
     import torch
 
-    _autograd_library = torch.library.Library("cgdebug", "IMPL")
-    for op in ("observe", "prepare"):
-        _autograd_library.impl(op, torch.library.fallthrough_kernel, "Autograd")
+    _ops = torch.library.Library("cgdebug", "FRAGMENT")
+    _ops.define("note_at(Tensor tag, str problem) -> ()")
+    for key in ("CPU", "CUDA"):
+        _ops.impl("note_at", take_note, key)
+    _ops.impl("note_at", lambda tag, problem: None, "Meta")
+    for op in ("observe", "observe_at", "note_at", "prepare"):
+        _ops.impl(op, torch.library.fallthrough_kernel, "Autograd")
 
 
 def has_ordered_effects() -> bool:
@@ -288,19 +302,22 @@ def has_ordered_effects() -> bool:
     return True
 
 
-def _register_effect() -> None:
+def _register_effects() -> None:
     """Without this a compiler drops an op that returns nothing, or moves it."""
     import torch
 
-    op = torch.ops.cgdebug.observe.default
+    namespace = torch.ops.cgdebug
+    ops = [one.default for one in (namespace.observe, namespace.observe_at, namespace.note_at)]
     try:  # torch 2.10 and later
         from torch._library.effects import EffectType
 
-        torch.library._register_effectful_op(op, EffectType.ORDERED)
+        for op in ops:
+            torch.library._register_effectful_op(op, EffectType.ORDERED)
     except (ImportError, AttributeError):
         from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
-        _register_effectful_op(op, _EffectType.ORDERED)
+        for op in ops:
+            _register_effectful_op(op, _EffectType.ORDERED)
         warnings.warn(
             f"cgdebug: torch {torch.__version__}'s inductor can drop probes from code that "
             "torch.compile compiles, and nothing counts what they miss. Eager code and captured "
@@ -317,9 +334,10 @@ def _leave_out_of_branches() -> None:
     import torch
     from torch._subclasses.functional_tensor import FunctionalTensorMode
 
-    torch.library.register_torch_dispatch(
-        "cgdebug::observe", FunctionalTensorMode, _observe_functional
-    )
+    for op in ("observe", "observe_at", "note_at"):
+        torch.library.register_torch_dispatch(
+            f"cgdebug::{op}", FunctionalTensorMode, _observe_functional
+        )
 
 
 # By the module that traces the bodies.
@@ -334,8 +352,10 @@ def _observe_functional(mode, op, classes, args=(), kwargs=None):
     while frame is not None:
         branch = _BRANCHES.get(frame.f_globals.get("__name__", ""))
         if branch is not None:
+            named = op.name() == "cgdebug::observe"
+            name = f"probe {args[1].partition(':')[2]!r}" if named else "a probe"
             warnings.warn(
-                f"cgdebug: probe {args[1].partition(':')[2]!r} sees nothing in compiled code: it "
+                f"cgdebug: {name} sees nothing in compiled code: it "
                 f"lies in a body of {branch}, where torch keeps no probes. Call it on what goes "
                 "into the body or comes out of it",
                 RuntimeWarning,
@@ -349,7 +369,8 @@ def _observe_functional(mode, op, classes, args=(), kwargs=None):
 def _observe_dtensor(_, op, types, args, kwargs) -> None:
     from .sharding import TensorShard
 
-    tensor, site_key = args[:2]
+    tensor = args[0]
+    place = args[1:3] if op.name() == "cgdebug::observe_at" else args[1:2]
     shard = TensorShard.of(tensor)
     if shard is not None:  # else this rank has no part of it
-        op(tensor._local_tensor, site_key, str(shard))
+        op(tensor._local_tensor, *place, str(shard))

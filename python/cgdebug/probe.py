@@ -8,10 +8,9 @@ import weakref
 
 import torch
 
-from . import _accepted, _compile_cache, _fail_on, _native, _site, _torch_logs
+from . import _accepted, _fail_on, _native, _site, _tags, _torch_logs
 from . import _verdict as verdict
 from . import actions as _actions
-from ._after_import import constant_in_traces
 from .errors import TensorNotComparedError
 from .sharding import TensorShard
 from .snapshot import TensorSnapshot, part_of
@@ -146,6 +145,7 @@ class CudaGraphTensorProbe:
             **_actions.native_options(self._actions),
         )
         self._site_key = self._native.site_key
+        self._tag = _tags.Tag(self)
         self._is_armed = _actions.is_armed(self._actions)
         _native.finish_at_exit()
         if _actions.needs_daemon(self._actions):
@@ -162,8 +162,10 @@ class CudaGraphTensorProbe:
         if not self._active:
             return tensor
         if torch.compiler.is_compiling():
-            _prepare_tracing()
-            torch.ops.cgdebug.observe(tensor, self._site_key)
+            if _tags.needs_name():
+                torch.ops.cgdebug.observe(tensor, self._site_key)
+            else:
+                _tags.observe(tensor, self._tag, "")
             return tensor
         if self._capture_only and not _is_capturing():
             return tensor
@@ -216,6 +218,12 @@ class CudaGraphTensorProbe:
         if self._native is None:
             return
         self._run(torch.ops.cgdebug.prepare, tensor)
+
+    def sight_of(self, _path: str) -> tuple[str, str]:
+        return self._site_key, ""
+
+    def note(self, problem: str) -> None:
+        _native.not_seen(self._name, problem, True)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -360,13 +368,6 @@ class CudaGraphTensorProbe:
 
 _live: weakref.WeakValueDictionary[str, CudaGraphTensorProbe] = weakref.WeakValueDictionary()
 _told_notes: set[str] = set()  # why triggers do nothing
-
-
-@constant_in_traces
-def _prepare_tracing() -> None:
-    """Dynamo calls this once while it traces, and leaves it out of the graph."""
-    _native.know_dtensor()
-    _compile_cache.allow()
 
 
 def step(number: int | None) -> None:

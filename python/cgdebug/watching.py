@@ -13,12 +13,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import _native, _site
+from ._after_import import call_after_import
 from ._native import has_ordered_effects
 from ._op_log.capture_cost import CaptureCost
 from ._op_log.scopes import Scope, captured_before
 from ._watching import calls, compiled, hooks, module_hooks
 from ._watching.modules import is_callable, is_selected, modules_of
-from ._watching.places import Place, lock
+from ._watching.places import NO_TENSOR, Place, lock
 from ._watching.replicas import shards_of
 from .actions import Action, TensorRecord, TensorStats, enabled_actions, needs_daemon, whole_number
 from .op_log import OpLogView, check_pre, read_log
@@ -260,6 +261,7 @@ class Watch:
             if level == "fx":
                 self._open_pass(model, found, bool(grads))
                 return
+            call_after_import("torch._dynamo", _heed_hooks)
             try:
                 self._handles.append(calls.Follower(self._root()))
                 for name, module in chosen.items():
@@ -516,6 +518,8 @@ class Watch:
             )
         if place.name.startswith("param_grad/"):
             return "no step of an optimizer with a gradient of it came"
+        if twin := self._twin_without_tensor(place):
+            return f"its module was not called, or {NO_TENSOR}, as that of {twin}"
         if compiled.was_compiled(root, place.module()):
             return (
                 "its module was not called, or code that torch.compile made before the watch calls "
@@ -523,6 +527,15 @@ class Watch:
                 "watch(), or watch before the first call"
             )
         return "its module was never called"
+
+    def _twin_without_tensor(self, place: Place) -> str:
+        """Layers that share code share what Dynamo found out when it traced the first of them."""
+        kind = place.name.partition("/")[0]
+        for one in self._list:
+            is_like_it = one.name.partition("/")[0] == kind and one.problem == NO_TENSOR
+            if is_like_it and type(one.module()) is type(place.module()):
+                return one.name
+        return ""
 
     def _added_later(self) -> dict[str, str]:
         root = self._root()
@@ -556,7 +569,7 @@ class Watch:
                 self._fx.remove()
             _watches.discard(self)
             if not _watches:
-                compiled.restore_recompile_limit()
+                compiled.restore()
 
     def __enter__(self) -> Watch:
         return self
@@ -567,6 +580,12 @@ class Watch:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._list)} places"
         return f"<{self._text()}, {self._select!r}, {state}>"
+
+
+def _heed_hooks(dynamo) -> None:
+    with lock:
+        if _watches:
+            compiled.heed_hooks(dynamo.config)
 
 
 def _free_prefix(model: str, names: collections.abc.Iterable[str]) -> str:

@@ -1,48 +1,41 @@
-"""What a watch tells Dynamo (how often it may compile) and asks it (what it has compiled)."""
+"""What a watch tells Dynamo (to look at hooks) and asks it (what it has compiled)."""
 
 from __future__ import annotations
 
 import sys
+import types
 
 import torch
 
-# Without a watch, layers that are compiled one by one share their code. With a watch each has its
-# own, because the names are part of the code, and Dynamo gives up after recompile_limit of them.
-_recompile_limit: tuple[int, int] | None = None  # the program's value, and ours
+# Dynamo keeps code for a module whose hooks have changed since, and gives it to others of the
+# class: a watched layer would run what was compiled for one that is not. With this switch it looks.
+_IGNORES_HOOKS = "skip_nnmodule_hook_guards"
+_ignored_hooks = False  # by the program's choice, which ours has replaced
 
 
-def allow_recompiles(called: int) -> None:
-    """Sets the limit for `called` places. Requires: the lock of the places."""
-    global _recompile_limit
-    config = _dynamo_config()
-    if config is None:
-        return
-    before = config.recompile_limit if _recompile_limit is None else _recompile_limit[0]
-    needed = before + called
-    if needed > config.recompile_limit:
-        config.recompile_limit = needed
-        _recompile_limit = (before, needed)
+def heed_hooks(config=None) -> None:
+    """While there is a watch. Requires: the lock of the places."""
+    global _ignored_hooks
+    config = config or _dynamo_config()
+    if getattr(config, _IGNORES_HOOKS, False):
+        setattr(config, _IGNORES_HOOKS, False)
+        _ignored_hooks = True
 
 
-def restore_recompile_limit() -> None:
-    """Requires: the lock of the places."""
-    global _recompile_limit
-    config = _dynamo_config()
-    if config is not None and _recompile_limit is not None:
-        before, ours = _recompile_limit
-        if config.recompile_limit == ours:  # otherwise the program has changed it
-            config.recompile_limit = before
-    _recompile_limit = None
+def restore() -> None:
+    """When there is no watch any more. Requires: the lock of the places."""
+    global _ignored_hooks
+    if _ignored_hooks:
+        setattr(_dynamo_config(), _IGNORES_HOOKS, True)
+        _ignored_hooks = False
 
 
 def _dynamo_config():
-    """None if Dynamo is not used, or its limit has another name (before torch 2.7)."""
-    dynamo = sys.modules.get("torch._dynamo")
-    config = getattr(dynamo, "config", None)
-    return config if hasattr(config, "recompile_limit") else None
+    """None if Dynamo is not used."""
+    return getattr(sys.modules.get("torch._dynamo"), "config", None)
 
 
-def make_no_frame_of(function) -> None:
+def make_no_frame_of(function, _dynamo) -> None:
     """Keeps Dynamo from compiling `function` by itself, as it would the hook of a model that it
     compiles without its hooks. Where code that it compiles calls `function`, it still traces it."""
     try:
@@ -78,8 +71,12 @@ def was_compiled(*modules: torch.nn.Module | None) -> bool:
     """Whether Dynamo has code for one of these modules, or for another of the same class."""
     if "torch._dynamo" not in sys.modules:
         return False
+    from torch._dynamo import external_utils
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
     codes = [getattr(type(module).forward, "__code__", None) for module in modules if module]
     codes += [torch.nn.Module._call_impl.__code__]
+    # What Dynamo compiles for a module of torch's own class, such as nn.Sequential.
+    constants = external_utils.wrap_inline.__code__.co_consts
+    codes += [one for one in constants if isinstance(one, types.CodeType)]
     return any(_debug_get_cache_entry_list(code) for code in codes if code is not None)

@@ -10,7 +10,7 @@ import weakref
 
 import torch
 
-from .. import _accepted, _native
+from .. import _accepted, _native, _tags
 from .._after_import import call_after_import, constant_in_traces
 from . import compiled, module_hooks, places
 from .places import Place
@@ -58,17 +58,18 @@ class Hook:
         return (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
-call_after_import("torch._dynamo", lambda _: compiled.make_no_frame_of(Hook.__call__))
+for _function in (Hook.__call__, module_hooks.Hooks.__bool__, module_hooks.Hooks.__len__):
+    call_after_import("torch._dynamo", functools.partial(compiled.make_no_frame_of, _function))
 
 
 class OutputHook(Hook):
     def __init__(self, place: Place, grad: Place | None):
         self.places = [place] if grad is None else [place, grad]
-        self.token, self.grad_token = place.token, grad.token if grad else ""
+        self.place, self.grad = place, grad
 
     def look(self, module, args, output):
-        if not _look(self.token, self.grad_token, "", output, 0):
-            _note_no_tensor(self.token)
+        if not _look(self.place, self.grad, "", output, 0):
+            self.place.note_no_tensor()
 
 
 class SharedHook(Hook):
@@ -99,28 +100,28 @@ def _caller_of(module: torch.nn.Module):
 
 class InputHook(Hook):
     def __init__(self, place: Place):
-        self.places, self.token = [place], place.token
+        self.places, self.place = [place], place
 
     def look(self, module, args, kwargs):
         if len(args) == 1 and not kwargs:
-            found = _look(self.token, "", "", args[0], 0)
+            found = _look(self.place, None, "", args[0], 0)
         else:
-            found = _look(self.token, "", "", args, 0)
-            found = _look(self.token, "", "", kwargs, 0) or found
+            found = _look(self.place, None, "", args, 0)
+            found = _look(self.place, None, "", kwargs, 0) or found
         if not found:
-            _note_no_tensor(self.token)
+            self.place.note_no_tensor()
 
 
 class ParamHook(Hook):
     def __init__(self, targets: list[Place], ways: list[tuple[str, str]]):
         self.places = targets
         self.entries = [
-            (place.token, tuple(filter(None, way.split("."))), name)
+            (place, tuple(filter(None, way.split("."))), name)
             for place, (way, name) in zip(targets, ways)
         ]
 
     def look(self, module, args):
-        for token, way, name in self.entries:
+        for place, way, name in self.entries:
             owner = module
             for part in way:
                 owner = owner._modules.get(part)
@@ -128,7 +129,7 @@ class ParamHook(Hook):
                     break
             parameter = None if owner is None else owner._parameters.get(name)
             if parameter is not None:
-                _look(token, "", "", parameter, 0)
+                _look(place, None, "", parameter, 0)
 
 
 class OptimizerHook:
@@ -136,64 +137,107 @@ class OptimizerHook:
     DistributedDataParallel has reduced them by then."""
 
     def __init__(self):
-        # No places: torch keeps this hook, and they keep the watch.
-        self._tokens: dict[int, tuple[weakref.ref[torch.nn.Parameter], str]] = {}
+        # No place: torch keeps this hook, and they keep the watch.
+        self._known: dict[int, tuple[weakref.ref[torch.nn.Parameter], weakref.ref[Place]]] = {}
 
     def add(self, parameter: torch.nn.Parameter, place: Place) -> None:
-        self._tokens[id(parameter)] = (weakref.ref(parameter), place.token)
+        self._known[id(parameter)] = (weakref.ref(parameter), weakref.ref(place))
 
     def __call__(self, optimizer, args, kwargs):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                known, token = self._tokens.get(id(parameter), (None, ""))
-                alive = None if known is None else known()
+                known = self._known.get(id(parameter))
+                if known is None:
+                    continue
+                alive, place = known[0](), known[1]()
                 # Another parameter may have the id of one that is gone.
-                if alive is None or alive is not parameter or alive.grad is None:
+                if alive is None or alive is not parameter or alive.grad is None or place is None:
                     continue
                 if torch.compiler.is_compiling():
-                    _look(token, "", "", alive.grad, 0)
+                    _look(place, None, "", alive.grad, 0)
                     continue
                 try:
-                    _look(token, "", "", alive.grad, 0)
+                    _look(place, None, "", alive.grad, 0)
                 except Exception as error:  # the job goes on
-                    _note(token, places.failure(error))
+                    place.note(places.failure(error))
 
 
-def _look(token: str, grad_token: str, path: str, value, depth: int) -> bool:
+def _look(place: Place, grad: Place | None, path: str, value, depth: int) -> bool:
     """Observes every tensor in `value`. Returns whether there was one. Dynamo traces this."""
     if value is None or isinstance(value, (bool, int, float, complex, str)):
         return False
     if isinstance(value, torch.Tensor):
-        if not _can_be_seen(value):
-            _note_refused(token, str(value.dtype))
-            return True
-        for key in (_key_of(token, path), _part_key_of(token, path)):
-            if key:
-                _observe(token, key, value, _shard_of(token))
-        if grad_token and value.requires_grad:
-            if value.is_leaf:  # a hook on a leaf would stay with the parameter for ever
-                _note(grad_token, "the output is a leaf, such as a parameter: look at its .grad")
-            elif torch.compiler.is_compiling() and (why := _why_no_gradient()):
-                _note(grad_token, why)
-            else:
-                for grad_key in (_key_of(grad_token, path), _part_key_of(grad_token, path)):
-                    if grad_key:
-                        value.register_hook(functools.partial(_observe, grad_token, grad_key))
+        if torch.compiler.is_compiling():
+            _observe_traced(place, grad, path, value)
+        else:
+            _observe_now(place, grad, path, value)
         return True
     if depth == _MAX_DEPTH:
         return False
     found = False
     if isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
-            found = _look(token, grad_token, f"{path}/{index}", item, depth + 1) or found
+            found = _look(place, grad, f"{path}/{index}", item, depth + 1) or found
     elif isinstance(value, dict):
         for name, item in value.items():
-            found = _look(token, grad_token, f"{path}/{name}", item, depth + 1) or found
+            found = _look(place, grad, f"{path}/{name}", item, depth + 1) or found
     else:
         for name in _fields_of(type(value)):
             item = getattr(value, name, None)
-            found = _look(token, grad_token, f"{path}/{name}", item, depth + 1) or found
+            found = _look(place, grad, f"{path}/{name}", item, depth + 1) or found
     return found
+
+
+_IS_LEAF = "the output is a leaf, such as a parameter: look at its .grad"
+
+
+def _observe_now(place: Place, grad: Place | None, path: str, tensor: torch.Tensor) -> None:
+    if not _can_be_seen(tensor):
+        place.note(_refused(tensor))
+        return
+    for key in place.keys_of(path):
+        _observe(place.token, key, tensor, place.shard)
+    if grad is None or not tensor.requires_grad:
+        return
+    if tensor.is_leaf:  # a hook on a leaf would stay with the parameter for ever
+        grad.note(_IS_LEAF)
+        return
+    for key in grad.keys_of(path):
+        tensor.register_hook(functools.partial(_observe, grad.token, key))
+
+
+def _observe(token: str, key: str, tensor: torch.Tensor, shard: str = "") -> None:
+    try:
+        if type(tensor) is not torch.Tensor:
+            _native.know_dtensor()  # a DTensor says by itself which part it is
+        torch.ops.cgdebug.observe(tensor, key, shard)
+    except Exception as error:  # the job goes on
+        _native.op_refused()
+        place = places.of_token(token)
+        if place is not None:
+            place.note(str(error).partition("\n")[0])
+
+
+def _observe_traced(place: Place, grad: Place | None, path: str, tensor: torch.Tensor) -> None:
+    """Dynamo traces this. The tag of a place is an input of the code, which layers that are alike
+    share; a text of a place would be a part of it."""
+    if _tags.needs_name():
+        for key in _keys_of(place.token, path):
+            torch.ops.cgdebug.observe(tensor, key)
+        return
+    if not _can_be_seen(tensor):
+        _tags.note(tensor, place.tag, _refused(tensor))
+        return
+    for full_path in place.paths_of(path):
+        _tags.observe(tensor, place.tag, full_path)
+    if grad is None or not tensor.requires_grad:
+        return
+    problem = _IS_LEAF if tensor.is_leaf else _why_no_gradient()
+    if problem:
+        _tags.note(tensor, grad.tag, problem)
+        return
+    for full_path in grad.paths_of(path):
+        _tags.observe_gradient(tensor, grad.tag, full_path)
 
 
 def _can_be_seen(tensor: torch.Tensor) -> bool:
@@ -202,22 +246,11 @@ def _can_be_seen(tensor: torch.Tensor) -> bool:
     return tensor.dtype in _dtypes
 
 
-def _observe(token: str, key: str, tensor: torch.Tensor, shard: str = "") -> None:
-    if torch.compiler.is_compiling():
-        _know_dtensor()
-        torch.ops.cgdebug.observe(tensor, key, shard)
-        return
-    try:
-        if type(tensor) is not torch.Tensor:
-            _native.know_dtensor()  # a DTensor says by itself which part it is
-        torch.ops.cgdebug.observe(tensor, key, shard)
-    except Exception as error:  # the job goes on
-        _native.op_refused()
-        _note(token, str(error).partition("\n")[0])
+def _refused(tensor: torch.Tensor) -> str:
+    return f"a tensor like this ({tensor.dtype}) cannot be probed"
 
 
-# Dynamo calls these once while it traces, and leaves them out of the graph. A token is a text,
-# because Dynamo makes an integer that is different in the next frame a variable.
+# Dynamo calls these once while it traces, and leaves them out of the graph.
 
 
 @constant_in_traces
@@ -231,47 +264,11 @@ def _why_no_gradient() -> str:
 
 
 @constant_in_traces
-def _know_dtensor() -> None:
-    _native.know_dtensor()
-
-
-@constant_in_traces
 def _fields_of(kind: type) -> tuple[str, ...]:
     return tuple(getattr(kind, "__dataclass_fields__", ()))
 
 
 @constant_in_traces
-def _key_of(token: str, path: str) -> str:
+def _keys_of(token: str, path: str) -> tuple[str, ...]:
     place = places.of_token(token)
-    return "" if place is None else place.key_of(path)
-
-
-@constant_in_traces
-def _part_key_of(token: str, path: str) -> str:
-    place = places.of_token(token)
-    return "" if place is None else place.part_key_of(path)
-
-
-@constant_in_traces
-def _shard_of(token: str) -> str:
-    place = places.of_token(token)
-    return "" if place is None else place.shard
-
-
-@constant_in_traces
-def _note(token: str, problem: str) -> None:
-    place = places.of_token(token)
-    if place is not None:
-        place.note(problem)
-
-
-@constant_in_traces
-def _note_refused(token: str, dtype: str) -> None:
-    _note(token, f"a tensor like this ({dtype}) cannot be probed")
-
-
-@constant_in_traces
-def _note_no_tensor(token: str) -> None:
-    place = places.of_token(token)
-    if place is not None and not place.probes and not place.problem:
-        place.problem = "it holds no tensor"
+    return () if place is None else place.keys_of(path)

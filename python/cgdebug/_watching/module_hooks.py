@@ -10,6 +10,7 @@ those who go through its items, as the call of a module and Dynamo do.
 from __future__ import annotations
 
 import collections
+import itertools
 import sys
 
 import torch
@@ -58,10 +59,16 @@ def register(module: torch.nn.Module, hook, before: bool = False, with_kwargs: b
             setattr(module, name, Hooks())
     add = module.register_forward_pre_hook if before else module.register_forward_hook
     handle = add(hook, with_kwargs=with_kwargs)
+    # Compiled code holds the number. With numbers of their own, modules could not share the code.
+    taken = getattr(module, names[0])
+    ours = next(number for number in itertools.count(-1, -1) if number not in taken)
     for name in names:
         hooks = getattr(module, name)
+        if handle.id in hooks:
+            hooks[ours] = hooks.pop(handle.id)
         if isinstance(hooks, Hooks):
-            hooks.ours.add(handle.id)
+            hooks.ours.add(ours)
+    handle.id = ours
     return handle
 
 

@@ -10,13 +10,13 @@ import weakref
 
 import torch
 
-from .. import _accepted, _native
+from .. import _accepted, _native, _tags
 from ..actions import Action
 from ..probe import CudaGraphTensorProbe
-from . import compiled
 
+NO_TENSOR = "it holds no tensor"
 _MAX_TENSORS = 64  # of one output
-_PART = "\0part"  # in front of the path of a tensor: of its probe that keeps a part of the values
+_PART = "part:"  # in front of the path of a tensor: of its probe that keeps a part of the values
 
 _log = logging.getLogger("cgdebug")
 lock = threading.RLock()  # of all watches
@@ -58,6 +58,9 @@ class Place:
         self.probes: dict[str, CudaGraphTensorProbe | None] = {}
         self.token = str(next(_tokens))
         _places[self.token] = self
+        self.tag = _tags.Tag(self)
+        self.has_parts = bool(owner._part_actions)
+        self.note_no_tensor = _to_note_no_tensor(self.token)
 
     def note(self, problem: str) -> None:
         """Something was not seen: says so the first time, counts it every time."""
@@ -69,11 +72,7 @@ class Place:
 
     def key_of(self, path: str) -> str:
         """The key by which the op finds the probe; empty if there is none."""
-        if not self.called:
-            self.called = True
-            with lock:
-                open_places = (one for one in _places.values() if not one.watch.closed)
-                compiled.allow_recompiles(sum(one.called for one in open_places))
+        self.called = True
         if path not in self.probes:
             with lock:
                 if path not in self.probes and not self.watch.closed:
@@ -81,11 +80,18 @@ class Place:
         probe = self.probes.get(path)
         return "" if probe is None or self.watch.closed else probe._site_key
 
-    def part_key_of(self, path: str) -> str:
-        """As `key_of`, of the probe that keeps a part of the tensor's values."""
-        if not self.watch._part_actions:
-            return ""
-        return self.key_of(_PART + path)
+    def paths_of(self, path: str) -> tuple[str, ...]:
+        """`path`, and by which path a probe keeps a part of that tensor's values. Dynamo traces
+        this."""
+        return (path, _PART + path) if self.has_parts else (path,)
+
+    def keys_of(self, path: str) -> tuple[str, ...]:
+        """The keys of the probes that see this tensor."""
+        return tuple(filter(None, map(self.key_of, self.paths_of(path))))
+
+    def sight_of(self, path: str) -> tuple[str, str]:
+        """As the tag of this place needs it."""
+        return self.key_of(path), self.shard
 
     def _make(self, path: str) -> CudaGraphTensorProbe | None:
         is_part = path.startswith(_PART)
@@ -105,6 +111,18 @@ class Place:
             return None
         probe._native.follow_calls()
         return probe
+
+
+def _to_note_no_tensor(token: str) -> typing.Callable[[], None]:
+    """Dynamo calls it while it traces, and makes no difference between those of two places."""
+
+    def note_no_tensor() -> None:
+        place = of_token(token)
+        if place is not None and not place.probes and not place.problem:
+            place.problem = NO_TENSOR
+
+    note_no_tensor._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return note_no_tensor
 
 
 def _probe_name(text: str, taken: set[str]) -> str:
