@@ -76,7 +76,6 @@ void AddGlobals(CLI::App& app, GlobalOptions& options) {
       ->type_name("RANKS")
       ->group(group);
   app.add_flag("--json", options.json, "JSON; one line each for streams")->group(group);
-  app.add_flag("--plain", options.plain, "one record per line, tabs, no titles")->group(group);
   app.add_option("--color", options.color, "when to colour")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->type_name("{auto,always,never}")

@@ -24,12 +24,10 @@ Result<void> Context::Resolve() {
   ColorChoice choice = ColorChoice::kAuto;
   if (options.color == "always") choice = ColorChoice::kAlways;
   if (options.color == "never" || options.no_color) choice = ColorChoice::kNever;
-  const bool for_scripts = options.json || options.plain;
-  out = Style(!for_scripts && WantsColor(choice, STDOUT_FILENO));
+  out = Style(!options.json && WantsColor(choice, STDOUT_FILENO));
   err = Style(WantsColor(choice, STDERR_FILENO));
   // JSON is the same everywhere: do not convert anything in it to ASCII.
-  SetTextForm(
-      {.is_ascii = !options.json && (options.plain || LocaleIsAscii()), .wraps = !for_scripts});
+  SetTextForm({.is_ascii = !options.json && LocaleIsAscii(), .wraps = !options.json});
   return {};
 }
 
@@ -99,7 +97,7 @@ void Context::PrintJson(const Json& json) {
 }
 
 void Context::PrintTable(const TextTable& table, std::size_t columns) const {
-  Print(options.plain ? table.RenderPlain() : table.Render(out, columns));
+  Print(table.Render(out, columns));
 }
 
 void Context::PrintRaw(std::string_view bytes) {

@@ -28,7 +28,6 @@ struct GlobalOptions {
   std::string color = "auto";
   bool no_color = false;
   bool json = false;
-  bool plain = false;
   bool no_spawn = false;
   bool quiet = false;
   bool no_pager = false;
@@ -82,7 +81,7 @@ class Context {
   // One document, with the number of its schema. With --json a failure is one as well, unless
   // something was printed before.
   static void PrintJson(const Json& json);
-  // As fields with tabs for --plain, else cut to `columns`; 0: whole.
+  // Cut to `columns`; 0: whole.
   void PrintTable(const TextTable& table,
                   std::size_t columns = TerminalColumns(STDOUT_FILENO)) const;
   // Bytes that are not for people: stdout, as they are.

@@ -43,7 +43,7 @@ def _run(program: str, command: str, job: str) -> dict[str, typing.Any]:
     typed = f"cgdebug-cli {command} {job}"
     try:
         done = subprocess.run(
-            [program, "--plain", command, job],
+            [program, command, job],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

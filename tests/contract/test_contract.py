@@ -406,7 +406,7 @@ def test_the_debug_server_of_torch_has_a_page_that_says_what_check_says(tmp_path
         assert "Rank 0: nothing found" in page and "Rank 1: something found" in page, page
         job = page.split("Rank 1: something found")[1].split("cgdebug-cli check ")[1][:8]
         checked = subprocess.run(
-            ["cgdebug-cli", "--plain", "check", job],
+            ["cgdebug-cli", "check", job],
             env={**environment, "LC_ALL": "C", "COLUMNS": "120"},
             capture_output=True,
             text=True,

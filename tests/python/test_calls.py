@@ -1,5 +1,6 @@
 """Where the calls of an eager op log begin, and the phases of their rows."""
 
+import json
 import sys
 import textwrap
 import threading
@@ -117,11 +118,10 @@ def eager_rows(daemon, cli, tmp_path):
         options = ["--watch", "op:*", "--eager", "-o", path, "--", sys.executable, script]
         done = cli("run", *options)
         assert done.returncode == 0, done.stderr
-        sql = "select probe, count(*) from v_snapshots group by probe"
-        done = cli("--plain", "query", path, sql)
+        sql = "select probe, count(*) as rows from v_snapshots group by probe"
+        done = cli("--json", "query", path, sql)
         assert done.returncode == 0, done.stderr
-        rows = [line.split("\t") for line in done.stdout.splitlines()]
-        return {name: int(count) for name, count in rows}
+        return {row["probe"]: row["rows"] for row in json.loads(done.stdout)}
 
     return record
 

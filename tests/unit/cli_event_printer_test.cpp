@@ -134,20 +134,9 @@ TEST_F(EventPrinterTest, EndOfASessionSaysHowAndWhatWasLost) {
   EXPECT_THAT(Print({event}), HasSubstr("died after 1 204 replays, 1 lost"));
 }
 
-TEST_F(EventPrinterTest, PlainHasOneLineAnEventWhateverTheTextHolds) {
-  v1::TailReply event;
-  event.mutable_print()->set_probe("x");
-  event.mutable_print()->set_text("a\nb\tc");
-  EventPrinterOptions options;
-  options.format = EventFormat::kPlain;
-  const std::string out = Print({event, Loss(2)}, options);
-  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 2);
-  EXPECT_THAT(out, HasSubstr("loss\t3f2a91c0\t-1\t1204\tblk3.attn\t2\toverwritten\n"));
-}
-
 TEST_F(EventPrinterTest, JsonIsOneDocumentALine) {
   EventPrinterOptions options;
-  options.format = EventFormat::kJson;
+  options.is_json = true;
   const std::string out = Print({Of(MakeSnapshot("x", 1, {NAN})), Loss(1)}, options);
   EXPECT_THAT(out, StartsWith("{\"event\":\"snapshot\","));
   EXPECT_THAT(out, HasSubstr("\n{\"event\":\"loss\","));

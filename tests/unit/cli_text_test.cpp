@@ -188,7 +188,7 @@ TEST(Terminal, DurationsHaveTwoUnits) {
   EXPECT_EQ(FormatGrouped(999), "999");
 }
 
-TEST(TextTable, AlignsCutsTheLastColumnAndHasAPlainForm) {
+TEST(TextTable, AlignsAndCutsTheLastColumn) {
   TextTable table({{"NAME"}, {"N", TextTable::Align::kRight}, {"COMMAND"}});
   table.Add({"μ", "7", "a long command that does not fit"});
   table.Add({"long.name", "1234", "b"});
@@ -196,10 +196,9 @@ TEST(TextTable, AlignsCutsTheLastColumnAndHasAPlainForm) {
             "NAME          N  COMMAND\n"
             "μ             7  a long command…\n"
             "long.name  1234  b\n");
-  EXPECT_EQ(table.RenderPlain(), "μ\t7\ta long command that does not fit\nlong.name\t1234\tb\n");
 }
 
-TEST(TextTable, ThousandsAreApartInCountsAndNeverInThePlainForm) {
+TEST(TextTable, ThousandsAreApartInCounts) {
   TextTable table({{"PROBE"},
                    {"REPLAYS", TextTable::Align::kCount},
                    {"LOST", TextTable::Align::kCount},
@@ -209,7 +208,6 @@ TEST(TextTable, ThousandsAreApartInCountsAndNeverInThePlainForm) {
   EXPECT_THAT(text, HasSubstr("x1234567  1..100 000"));
   EXPECT_THAT(text, HasSubstr(Style(true).Yellow("1 204")));
   EXPECT_THAT(text, HasSubstr("31337"));
-  EXPECT_THAT(table.RenderPlain(), HasSubstr("x1234567\t1..100000\t"));
   EXPECT_THAT(table.Render(Style(), 30), HasSubstr("1..100 000")) << "no number is cut";
 }
 
@@ -262,12 +260,6 @@ TEST(WrapLines, BreaksAtSpacesAndIndentsWhatFollows) {
   EXPECT_EQ(WrapLines("a-word-that-is-wider than it\n", 10),
             "a-word-that-is-wider\n    than\n    it\n");
   EXPECT_EQ(WrapLines("\x1b[31mred\x1b[0m and so on", 7), "\x1b[31mred\x1b[0m and\n   so\n   on");
-}
-
-TEST(TextTable, PlainFieldsHoldNoTab) {
-  TextTable table({{"A"}, {"B"}});
-  table.Add({"x\ty", "z"});
-  EXPECT_EQ(table.RenderPlain(), "x y\tz\n");
 }
 
 TEST(Json, NonFiniteNumbersAreNamedNotNull) {

@@ -52,9 +52,6 @@ int RunDoctor(Context& context) {
                        {"level", LevelText(check.level)},
                        {"text", check.text},
                        {"fix", check.fix}});
-    } else if (context.options.plain) {
-      out += fmt::format("{}\t{}\t{}\t{}\n", LevelText(check.level), check.name, check.text,
-                         check.fix);
     } else {
       out +=
           fmt::format("{}  {:<14}  {}\n", Mark(check.level, context.out), check.name, check.text);

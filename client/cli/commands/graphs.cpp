@@ -61,8 +61,7 @@ std::string StackText(const GraphFacts& graph, bool is_whole) {
   return stack.empty() ? "-" : is_whole ? stack : stack.substr(0, stack.find(" < "));
 }
 
-TextTable MakeTable(const live::SessionGraphs& session, const GraphsOptions& options,
-                    bool is_plain) {
+TextTable MakeTable(const live::SessionGraphs& session, const GraphsOptions& options) {
   using Align = TextTable::Align;
   TextTable table({{"#", Align::kRight},
                    {"GRAPH"},
@@ -75,13 +74,12 @@ TextTable MakeTable(const live::SessionGraphs& session, const GraphsOptions& opt
                    {"CAPTURED BY"}});
   for (const GraphFacts& graph : session.graphs) {
     if (!IsShown(graph, options)) continue;
-    table.Add(
-        {std::to_string(graph.order), GraphName(graph), std::string(NameOf(graph.state)),
-         graph.nodes ? std::to_string(*graph.nodes) : "unknown",
-         graph.replays ? std::to_string(*graph.replays) : "unknown", std::to_string(graph.probes),
-         is_plain ? std::to_string(graph.probe_bytes) : numerics::FormatBytes(graph.probe_bytes),
-         graph.pool.empty() ? "-" : fmt::format("{}", fmt::join(graph.pool, ".")),
-         StackText(graph, options.verbose || is_plain)});
+    table.Add({std::to_string(graph.order), GraphName(graph), std::string(NameOf(graph.state)),
+               graph.nodes ? std::to_string(*graph.nodes) : "unknown",
+               graph.replays ? std::to_string(*graph.replays) : "unknown",
+               std::to_string(graph.probes), numerics::FormatBytes(graph.probe_bytes),
+               graph.pool.empty() ? "-" : fmt::format("{}", fmt::join(graph.pool, ".")),
+               StackText(graph, options.verbose)});
   }
   return table;
 }
@@ -168,14 +166,13 @@ int RunGraphs(Context& context, const GraphsOptions& options) {
         "no job has captured a CUDA graph since its first probe was made. Type: cgdebug-cli ps");
   }
   if (context.options.json) return kExitOk;
-  const bool is_plain = context.options.plain;
   for (const live::SessionGraphs& session : sessions) {
-    const TextTable table = MakeTable(session, options, is_plain);
-    if (!is_plain) Context::Print(context.out.Bold(Summary(session)) + "\n");
-    if (is_plain || !table.empty()) {
+    const TextTable table = MakeTable(session, options);
+    Context::Print(context.out.Bold(Summary(session)) + "\n");
+    if (!table.empty()) {
       context.PrintTable(table, options.verbose ? 0 : TerminalColumns(STDOUT_FILENO));
     }
-    if (!is_plain) SayHints(context, session);
+    SayHints(context, session);
   }
   return kExitOk;
 }

@@ -88,13 +88,10 @@ int RunInfo(Context& context, const OverviewOptions& options) {
                         {"probes", *std::move(probes)}});
     return kExitOk;
   }
-  if (!context.options.plain) Context::Print(Head(*source, context.out));
-  const Result<TextTable> table =
-      SlotTable(*source, scope, context.out, IsWhole(context, options, scope));
+  Context::Print(Head(*source, context.out));
+  const Result<TextTable> table = SlotTable(*source, scope, context.out, IsWhole(options, scope));
   if (const int failed = PrintTable(context, table); failed != kExitOk) return failed;
-  if (!context.options.plain) {
-    Context::Print(Completeness(gaps, context.out) + PrintableLines(RanksHere(*source)));
-  }
+  Context::Print(Completeness(gaps, context.out) + PrintableLines(RanksHere(*source)));
   return kExitOk;
 }
 

@@ -262,11 +262,10 @@ int RunCoverage(Context& context, const OpLog& log) {
     Context::PrintJson(json);
     return kExitOk;
   }
-  if (!context.options.plain) Context::Print(context.out.Bold(Heading(log)) + "\n");
+  Context::Print(context.out.Bold(Heading(log)) + "\n");
   for (const analysis::UnseenNodes& one : coverage.unseen) {
     Context::Print(Printable("?? " + one.Text()) + "\n");
   }
-  if (context.options.plain) return kExitOk;
   if (!coverage.is_known) {
     context.Note("not known: only the log of a captured graph has kernel nodes");
   } else if (coverage.unseen.empty()) {
@@ -330,10 +329,8 @@ int RunOps(Context& context, const OpsCommand& command) {
     return code;
   }
   const TextTable table = MakeTable(log, command.only);
-  const bool is_plain = context.options.plain;
-  if (!is_plain) Context::Print(context.out.Bold(Heading(log)) + "\n");
-  if (is_plain || !table.empty()) context.PrintTable(table);
-  if (is_plain) return code;
+  Context::Print(context.out.Bold(Heading(log)) + "\n");
+  if (!table.empty()) context.PrintTable(table);
   const std::string bad = FirstText(log);
   if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
   const std::string masks = MasksText(log);

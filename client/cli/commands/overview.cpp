@@ -16,8 +16,8 @@ std::shared_ptr<OverviewOptions> AddOverviewOptions(CLI::App& app) {
   return options;
 }
 
-bool IsWhole(const Context& context, const OverviewOptions& options, const analysis::Scope& scope) {
-  return options.each || context.options.plain || !scope.which.selects_all();
+bool IsWhole(const OverviewOptions& options, const analysis::Scope& scope) {
+  return options.each || !scope.which.selects_all();
 }
 
 int OpenOverview(Context& context, const OverviewOptions& options,

@@ -18,7 +18,7 @@ struct OverviewOptions {
 std::shared_ptr<OverviewOptions> AddOverviewOptions(CLI::App& app);
 
 // Whether each graph and shape of a probe has a line of its own.
-bool IsWhole(const Context& context, const OverviewOptions& options, const analysis::Scope& scope);
+bool IsWhole(const OverviewOptions& options, const analysis::Scope& scope);
 
 // Opens what the options name; 0, or what to exit with.
 int OpenOverview(Context& context, const OverviewOptions& options,

@@ -116,7 +116,7 @@ int RunProbesOf(Context& context, const ProbesOptions& options) {
     Context::PrintJson({{"probes", *std::move(probes)}});
     return kExitOk;
   }
-  const bool is_whole = options.each || context.options.plain || !scope->which.selects_all();
+  const bool is_whole = options.each || !scope->which.selects_all();
   const Result<TextTable> table = SlotTable(*source, *scope, context.out, is_whole);
   if (!table.ok()) return context.Fail(kExitTrouble, table.error().message);
   if (table->empty()) return FailNoProbe(context, *source, wanted, typed);
@@ -160,11 +160,10 @@ int RunProbes(Context& context, const ProbesOptions& options) {
             : "no such probe is on ranks " + context.options.ranks + ". Type: cgdebug-cli ps -a");
   }
   if (context.options.json) return kExitOk;
-  const bool is_plain = context.options.plain;
-  const bool is_whole = is_plain || options.each || !which->selects_all();
-  const bool with_session = is_plain || sessions.size() > 1;
+  const bool is_whole = options.each || !which->selects_all();
+  const bool with_session = sessions.size() > 1;
   context.PrintTable(LiveTable(probes, context.out, with_session, is_whole));
-  if (!is_plain && !note.empty()) context.Note(note);
+  if (!note.empty()) context.Note(note);
   return kExitOk;
 }
 

@@ -43,14 +43,13 @@ TextTable TableOf(TextTable::Column ranks, bool probes_are_optional) {
                     {"COMMAND"}});
 }
 
-TextTable MakeTable(const std::vector<live::Session>& sessions, bool plain) {
+TextTable MakeTable(const std::vector<live::Session>& sessions) {
   TextTable table = TableOf({"RANK", TextTable::Align::kRight, true}, true);
   for (const live::Session& session : sessions) {
     const double age_s = live::SecondsSince(session.created_ns);
     table.Add({Printable(session.key), Printable(session.label), std::to_string(session.pid),
                session.rank < 0 ? "-" : std::to_string(session.rank),
-               std::string(plain ? NameOf(session.state) : StateName(session)),
-               plain ? fmt::format("{:.0f}", age_s) : FormatDuration(age_s),
+               StateName(session), FormatDuration(age_s),
                std::to_string(session.probes), std::to_string(session.replay),
                std::to_string(session.counters.lost()), Printable(session.command)});
   }
@@ -140,11 +139,10 @@ int RunPs(Context& context, const PsOptions& options) {
   if (context.options.json) return kExitOk;
   const std::vector<live::JobRanks> jobs = live::GroupByJob(sessions);
   const bool has_runs = jobs.size() < sessions.size() && context.options.session.empty() &&
-                        context.ranks.selects_all() && !context.options.plain;
-  const TextTable table =
-      has_runs ? MakeRunTable(jobs) : MakeTable(sessions, context.options.plain);
+                        context.ranks.selects_all();
+  const TextTable table = has_runs ? MakeRunTable(jobs) : MakeTable(sessions);
   context.PrintTable(table, options.no_trunc ? 0 : TerminalColumns(STDOUT_FILENO));
-  if (dead_count > 0 && !options.all && !context.options.plain) {
+  if (dead_count > 0 && !options.all) {
     context.Note(fmt::format("{} more dead but readable: {}", dead_count, context.Again("-a")));
   }
   return kExitOk;

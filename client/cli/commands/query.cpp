@@ -112,7 +112,6 @@ std::string Table(const Context& context, const QueryResult& result) {
     }
     table.Add(std::move(cells));
   }
-  if (context.options.plain) return table.RenderPlain();
   return table.Render(context.out, TerminalColumns(STDOUT_FILENO));
 }
 

@@ -292,8 +292,7 @@ void Show(Context& context, const RanksCommand& command, const analysis::RanksRe
     return;
   }
   std::size_t left_out = 0;
-  const std::size_t max_rows = context.options.plain ? SIZE_MAX : command.max_rows;
-  context.PrintTable(RanksTable(report, context.out, max_rows, &left_out));
+  context.PrintTable(RanksTable(report, context.out, command.max_rows, &left_out));
   if (left_out > 0) {
     Context::Print(fmt::format("and {} more ranks: --max-rows\n", left_out));
   }

@@ -148,10 +148,8 @@ int RunList(Context& context) {
     table.Add({std::to_string(recording.id), recording.state, std::to_string(recording.slot_count),
                std::to_string(recording.snapshots), std::to_string(recording.durable_snapshots),
                std::to_string(recording.lost + recording.refused) +
-                   (recording.refused > 0 && !context.options.plain ? " or more" : ""),
-               context.options.plain ? std::to_string(recording.bytes)
-                                     : numerics::FormatBytes(recording.bytes),
-               Printable(recording.directory)});
+                   (recording.refused > 0 ? " or more" : ""),
+               numerics::FormatBytes(recording.bytes), Printable(recording.directory)});
   }
   context.PrintTable(table, 0);
   for (const live::Recording& recording : *recordings) {

@@ -100,8 +100,7 @@ bool PrintsReachStderr() {
 
 EventPrinterOptions PrintingOf(const Context& context) {
   EventPrinterOptions printing;
-  if (context.options.plain) printing.format = EventFormat::kPlain;
-  if (context.options.json) printing.format = EventFormat::kJson;
+  printing.is_json = context.options.json;
   printing.style = context.err;
   return printing;
 }
@@ -114,7 +113,7 @@ RunWatchOptions WatchingOf(const Context& context, const RunOptions& options,
   watching.stream = options.tail || !options.only.empty();
   watching.only = ParseOnly(options.only);
   watching.prints_reach_terminal = PrintsReachStderr();
-  const bool for_people = !context.options.json && !context.options.plain;
+  const bool for_people = !context.options.json;
   watching.pages = for_people && options.only != "changed";  // that asks which rows changed
   watching.status_line = for_people && !context.options.quiet && !watching.stream;
   return watching;

@@ -74,7 +74,7 @@ int RunStats(Context& context, const OverviewOptions& options, const StatsView& 
   SayUnread(context, *source);
   if (!context.options.json) {
     const Result<TextTable> table =
-        StatsTable(*source, scope, context.out, IsWhole(context, options, scope), view);
+        StatsTable(*source, scope, context.out, IsWhole(options, scope), view);
     const bool is_empty = table.ok() && table->empty();  // only with --nonfinite
     if (is_empty) context.Say("no probe saw NaN or Inf in what was read");
     const int failed = is_empty ? kExitOk : PrintTable(context, table);
@@ -83,7 +83,6 @@ int RunStats(Context& context, const OverviewOptions& options, const StatsView& 
     if (gaps.count > 0 && !gaps.sentences.empty()) {
       SayNotAll(context, gaps);
     }
-    if (context.options.plain) return failed;
     Context::Print(PrintableLines(RanksHere(*source)));
     const Result<std::string> between = RanksText(*source, scope);
     if (!between.ok()) return context.Fail(kExitTrouble, between.error().message);

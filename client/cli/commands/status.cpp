@@ -257,26 +257,6 @@ std::string DaemonText(const live::Status& status, const Style& style) {
   return out;
 }
 
-std::string PlainText(const live::Status& status, const std::vector<live::Session>& sessions) {
-  std::string out = fmt::format("daemon\t{}\t{}\t{}\t{}\n", status.pid, status.version,
-                                status.rss_bytes, status.socket);
-  for (const live::Session& session : sessions) {
-    out += fmt::format("session\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", session.key,
-                       Printable(session.label), session.rank, NameOf(session.state),
-                       session.replay, session.counters.produced, session.counters.consumed,
-                       session.counters.lost(), session.nonfinite_probes);
-  }
-  for (const live::Recording& recording : status.recordings) {
-    out += fmt::format("recording\t{}\t{}\t{}\t{}\t{}\n", Printable(recording.directory),
-                       recording.snapshots, recording.durable_snapshots, recording.lost,
-                       recording.bytes);
-  }
-  for (const live::Skipped& file : status.skipped) {
-    out += fmt::format("skipped\t{}\t{}\n", Printable(file.path), Printable(file.reason));
-  }
-  return out;
-}
-
 constexpr std::size_t kMostSkipped = 3;  // that are shown without -a
 
 struct StatusOptions {
@@ -318,10 +298,6 @@ int RunStatus(Context& context, const StatusOptions& options) {
   if (context.options.json) {
     status->sessions = sessions;
     Context::PrintJson(ToJson(*status));
-    return kExitOk;
-  }
-  if (context.options.plain) {
-    Context::Print(PlainText(*status, sessions));
     return kExitOk;
   }
   std::string out = DaemonText(*status, context.out);

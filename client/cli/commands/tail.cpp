@@ -37,8 +37,7 @@ live::TailRequest MakeRequest(const Context& context, const TailOptions& options
   request.until_exit = request.follow && !request.session.empty();
   request.only = ParseOnly(options.only);
   // Who names probes wants to see them.
-  request.pages = !options.rows && !context.options.json && !context.options.plain &&
-                  request.probes.empty() && !which.shape;
+  request.pages = !options.rows && !context.options.json && request.probes.empty() && !which.shape;
   if (context.ranks.Single() >= 0) request.rank = context.ranks.Single();
   return request;
 }
@@ -115,8 +114,7 @@ int RunTail(Context& context, const TailOptions& options) {
   if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   EventPrinterOptions printing;
-  if (context.options.plain) printing.format = EventFormat::kPlain;
-  if (context.options.json) printing.format = EventFormat::kJson;
+  printing.is_json = context.options.json;
   printing.style = context.out;
   printing.always_prefix = options.prefix;
   printing.timestamps = options.timestamps;
@@ -175,7 +173,7 @@ RunFunction AddTail(CLI::App& app) {
   app.add_flag(
       "--rows", options->rows,
       "a line for each row of an op log; without it, one for each page of rows and replay, "
-      "unless PROBE, --shape, --plain or --json is given");
+      "unless PROBE, --shape or --json is given");
   app.add_flag("-t,--timestamps", options->timestamps, "show the time of each snapshot");
   return [options](Context& context) { return RunTail(context, *options); };
 }

@@ -539,8 +539,6 @@ int ShowOnce(Context& context, const TopOptions& options, TopModel* model, TopCh
   }
   if (context.options.json) {
     Context::PrintJson(ToJson(*model, *choice));
-  } else if (context.options.plain) {
-    Context::Print(PlainTop(*model, *choice));
   } else {
     const TopFrame frame = DrawTop(*model, "", "", std::nullopt, context.out, choice);
     Context::Print(fmt::format("{}\n", fmt::join(frame.lines, "\n")));
@@ -563,7 +561,7 @@ int RunTop(Context& context, const TopOptions& options) {
   if (const Result<void> looked = Look(context, &model); !looked.ok()) {
     return context.Fail(looked.error());
   }
-  const bool is_for_people = !context.options.json && !context.options.plain;
+  const bool is_for_people = !context.options.json;
   const char* const term = std::getenv("TERM");
   const bool is_screen = is_for_people && ::isatty(STDIN_FILENO) == 1 &&
                          ::isatty(STDOUT_FILENO) == 1 && term != nullptr && *term != '\0' &&

@@ -175,17 +175,6 @@ Json RankJson(const Rank& rank) {
           {"next", NextCommand(rank)}};
 }
 
-std::string PlainText(const Rank& rank) {
-  const Place& place = rank.place;
-  const auto name = [](const std::optional<Place::Stop>& stop) {
-    return stop ? Printable(stop->name) : std::string();
-  };
-  return fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", Printable(rank.session), rank.rank,
-                     rank.state, NameOf(place.kind), Printable(place.graph), place.replay,
-                     name(place.after), name(place.before), place.moved_ns,
-                     rank.is_odd ? "odd" : "");
-}
-
 int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::string>& missing) {
   bool is_unknown = !missing.empty();
   bool has_probes = false, has_rows = false;
@@ -214,16 +203,10 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
   }
   std::string out;
   for (const Job& job : jobs) {
-    if (!context.options.plain) {
-      out += context.out.Bold(Printable(job.name));
-      if (!job.missing.empty()) out += "  " + Printable(job.missing);
-      out += "\n";
-    }
+    out += context.out.Bold(Printable(job.name));
+    if (!job.missing.empty()) out += "  " + Printable(job.missing);
+    out += "\n";
     for (const Rank& rank : job.ranks) {
-      if (context.options.plain) {
-        out += PlainText(rank);
-        continue;
-      }
       std::string line = fmt::format("{}  {}  {}{}", Printable(rank.name), rank.state,
                                      Printable(PlaceText(rank.place)), MovedText(rank.place));
       if (rank.is_odd) line += context.out.Red("  <-- differs");
@@ -234,7 +217,6 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
     }
   }
   Context::Print(out);
-  if (context.options.plain) return exit_code;
   if (has_probes) {
     context.Note(
         "a probe is sent beside the job's own kernels: those after the probe named last may have "

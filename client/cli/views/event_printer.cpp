@@ -22,32 +22,6 @@ std::string Pad(std::string text, std::size_t* width, std::size_t max_width) {
   return text;
 }
 
-std::string PlainSnapshot(const source::Tensor& tensor) {
-  const numerics::Stats& stats = tensor.stats;
-  return fmt::format("snapshot\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}",
-                     tensor.snapshot.timestamp_ns, tensor.session_key, tensor.slot.rank,
-                     ReplayText(tensor.slot, tensor.snapshot.key),
-                     ProbeText(tensor.slot.probe, tensor.slot.invocation), tensor.slot.dtype_name,
-                     numerics::FormatShape(tensor.slot.shape), stats.count, stats.nan,
-                     stats.pos_inf + stats.neg_inf, numerics::FormatRepr(stats.min),
-                     numerics::FormatRepr(stats.max), numerics::FormatRepr(stats.mean),
-                     numerics::FormatRepr(stats.std));
-}
-
-std::string Plain(const live::Event& event) {
-  const source::Tensor& tensor = event.tensor;
-  if (event.kind == live::EventKind::kSnapshot) return PlainSnapshot(tensor);
-  const bool is_loss = event.kind == live::EventKind::kLoss;
-  std::string text = is_loss               ? std::to_string(event.count)
-                     : event.has_session() ? event.session.label
-                                           : event.text;
-  std::replace(text.begin(), text.end(), '\t', ' ');
-  return fmt::format("{}\t{}\t{}\t{}\t{}\t{}", NameOf(event.kind), tensor.session_key,
-                     tensor.slot.rank, ReplayText(tensor.slot, tensor.snapshot.key),
-                     Printable(tensor.slot.probe), Printable(text)) +
-         (is_loss ? "\t" + Printable(event.text) : "");
-}
-
 // The shape is in the tensor's type already.
 std::string GraphPart(const std::string& qualifier) {
   const std::size_t graph = qualifier.find("@g:");
@@ -254,18 +228,7 @@ void EventPrinter::Count(const live::Event& event) {
 void EventPrinter::Print(const live::Event& event) {
   Count(event);
   if (event.kind == live::EventKind::kCaughtUp) return;
-  std::string line;
-  switch (options_.format) {
-    case EventFormat::kJson:
-      line = Dump(ToJson(event), /*indented=*/false);
-      break;
-    case EventFormat::kPlain:
-      line = Plain(event);
-      break;
-    case EventFormat::kHuman:
-      line = Human(event);
-      break;
-  }
+  std::string line = options_.is_json ? Dump(ToJson(event), /*indented=*/false) : Human(event);
   if (line.empty()) return;
   line += '\n';
   WriteText(out_, line);

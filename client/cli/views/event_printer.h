@@ -13,10 +13,8 @@
 
 namespace cgdebug::cli {
 
-enum class EventFormat { kHuman, kPlain, kJson };
-
 struct EventPrinterOptions {
-  EventFormat format = EventFormat::kHuman;
+  bool is_json = false;  // else for people
   Style style;
   bool always_prefix = false;
   bool timestamps = false;

@@ -306,16 +306,4 @@ std::string TextTable::RenderCells(const Style& style, std::size_t max_columns) 
   return out;
 }
 
-std::string TextTable::RenderPlain() const {
-  std::string out;
-  for (const auto& row : rows_) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      std::string cell = row[i];
-      std::replace(cell.begin(), cell.end(), '\t', ' ');
-      out += numerics::ToAscii(cell) + (i + 1 == row.size() ? "\n" : "\t");
-    }
-  }
-  return out;
-}
-
 }  // namespace cgdebug::cli

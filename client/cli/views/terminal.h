@@ -100,8 +100,6 @@ class TextTable {
   // an ellipsis, the last column first, and optional columns are left out, the last one first; a
   // line below the table names them. Numbers are never cut.
   std::string Render(const Style& style, std::size_t max_columns) const;
-  // One record per line, tabs, no titles, no colours.
-  std::string RenderPlain() const;
 
  private:
   struct Fit {

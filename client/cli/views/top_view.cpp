@@ -369,27 +369,6 @@ TopFrame DrawTop(const TopModel& model, const std::string& notice, const std::st
   return frame;
 }
 
-std::string PlainTop(const TopModel& model, const TopChoice& choice) {
-  std::string out;
-  for (const TopSession& one : model.sessions()) {
-    const live::Session& session = one.session;
-    const auto& rates = one.rates;
-    out += fmt::format("session\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", session.key, Printable(one.job),
-                       session.rank, NameOf(session.state),
-                       rates ? fmt::format("{:.1f}", rates->replays) : "-", session.replay,
-                       rates ? fmt::format("{:.0f}", rates->bytes) : "-", session.counters.lost());
-  }
-  for (const TopProbe* one : RowsOf(model, choice)) {
-    const live::Probe& probe = one->probe;
-    const auto& stats = probe.last_stats;
-    out += fmt::format("probe\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", probe.session, NameText(*one),
-                       probe.replay, ChangeText(one->change, Style()),
-                       stats ? numerics::FormatRepr(stats->rms) : "-",
-                       stats ? std::to_string(stats->nonfinite()) : "-", probe.counters.lost());
-  }
-  return out;
-}
-
 Json ToJson(const TopModel& model, const TopChoice& choice) {
   Json json = {{"seconds", model.seconds()}};
   json["daemon"] = FieldJson(model.status());

@@ -47,9 +47,6 @@ struct TopSize {
 TopFrame DrawTop(const TopModel& model, const std::string& notice, const std::string& foot,
                  const std::optional<TopSize>& size, const Style& style, TopChoice* choice);
 
-// One line per session and per probe, with tabs.
-std::string PlainTop(const TopModel& model, const TopChoice& choice);
-
 // What `status --json` and `probes --json` say, with the rates and changes.
 Json ToJson(const TopModel& model, const TopChoice& choice);
 
