@@ -160,11 +160,9 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli help variables\n"
      "  cgdebug-cli help --man | man -l -\n",
      AddHelp, Output::kText},
-    {"completion", kSetup, "Prints a completion script for a shell",
-     "  source <(cgdebug-cli completion bash)\n"
-     "  cgdebug-cli completion zsh > ~/.zfunc/_cgdebug-cli\n"
-     "  cgdebug-cli completion fish > ~/.config/fish/completions/cgdebug-cli.fish\n",
-     AddCompletion},
+    {"completion", kSetup, "Prints a completion script for bash",
+     "  source <(cgdebug-cli completion bash)
+", AddCompletion},
     {"__complete", kSetup, "Names for completion scripts, one per line", "", AddComplete},
 };
 

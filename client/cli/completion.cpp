@@ -13,7 +13,6 @@ namespace {
 
 struct Flag {
   std::vector<std::string> names;  // "-f", "--follow"
-  std::string description;
   bool takes_value = false;
   std::vector<std::string> choices;
   std::string dynamic;  // "sessions"; empty otherwise
@@ -21,7 +20,6 @@ struct Flag {
 
 struct Verb {
   std::string path;  // "", "tail", "daemon stop"
-  std::string description;
   std::vector<Flag> flags;
   std::vector<std::string> words;  // what may stand next: verbs below, or choices
   std::string dynamic;             // "probes", "sessions", or "sources" for both and files
@@ -53,7 +51,6 @@ void AddPositional(const CLI::Option& option, Verb* verb) {
 Verb MakeVerb(const CLI::App& app, const std::string& path) {
   Verb verb;
   verb.path = path;
-  verb.description = app.get_description();
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional()) {
       AddPositional(*option, &verb);
@@ -62,7 +59,6 @@ Verb MakeVerb(const CLI::App& app, const std::string& path) {
     Flag flag;
     for (const std::string& name : option->get_snames()) flag.names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);
-    flag.description = option->get_description();
     flag.takes_value = option->get_type_size() != 0;
     if (flag.takes_value) flag.choices = Choices(option->get_type_name());
     if (option->get_type_name() == "SESSION") flag.dynamic = "sessions";
@@ -99,9 +95,8 @@ std::vector<std::string> FlagNames(const Verb& root, const Verb& verb) {
   return names;
 }
 
-// The part that bash and zsh share: finds the verb, then the words that may follow. Each shell
-// offers them with its own functions: _cgdebug_words (fixed words), _cgdebug_live (names from the
-// daemon, which are data and never expanded) and _cgdebug_files.
+// Finds the verb, then the words that may follow: fixed ones (_cgdebug_words), names from the
+// daemon, which are data and never expanded (_cgdebug_live), or files.
 std::string ShellBody(const std::vector<Verb>& verbs) {
   std::string paths, values, words;
   std::vector<std::string> seen;
@@ -160,81 +155,8 @@ _cgdebug_cli() {
          "}\ncomplete -o filenames -F _cgdebug_cli cgdebug-cli\n";
 }
 
-std::string Zsh(const std::vector<Verb>& verbs) {
-  return R"sh(#compdef cgdebug-cli
-# zsh completion of cgdebug-cli; put it on fpath as _cgdebug-cli
-_cgdebug_words() { compadd -- ${=1} }
-_cgdebug_files() { _files }
-_cgdebug_live() { compadd -- "${(@f)$(cgdebug-cli __complete $1 2>/dev/null)}" }
-_cgdebug_cli() {
-  local cur=$words[CURRENT] prev=$words[CURRENT-1] verb='' word
-  local -a before; before=("${(@)words[2,CURRENT-1]}")
-)sh" + ShellBody(verbs) +
-         "}\nif [[ $funcstack[1] == _cgdebug-cli ]]; then\n  _cgdebug_cli \"$@\"\nelse\n"
-         "  compdef _cgdebug_cli cgdebug-cli\nfi\n";
-}
-
-std::string FishQuoted(std::string text) {
-  for (std::size_t at = 0; (at = text.find_first_of("'\\", at)) != std::string::npos; at += 2) {
-    text.insert(at, "\\");
-  }
-  return "'" + text + "'";
-}
-
-std::string FishCondition(const Verb& verb) {
-  if (verb.path.empty()) return "";
-  const std::size_t space = verb.path.find(' ');
-  if (space == std::string::npos) {
-    return fmt::format(" -n '__fish_seen_subcommand_from {}'", verb.path);
-  }
-  return fmt::format(" -n '__fish_seen_subcommand_from {}; and __fish_seen_subcommand_from {}'",
-                     verb.path.substr(0, space), verb.path.substr(space + 1));
-}
-
-std::string Fish(const std::vector<Verb>& verbs) {
-  std::string out = "# fish completion of cgdebug-cli\ncomplete -c cgdebug-cli -f\n";
-  const auto live = [](const std::string& kind) {
-    return fmt::format("'(cgdebug-cli __complete {} 2>/dev/null)'", kind);
-  };
-  for (const Verb& verb : verbs) {
-    const std::string condition = FishCondition(verb);
-    const std::string line = "complete -c cgdebug-cli" + condition;
-    for (const Flag& flag : verb.flags) {
-      out += line;
-      for (const std::string& name : flag.names) {
-        out += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-      }
-      if (flag.takes_value && flag.choices.empty() && flag.dynamic.empty()) out += " -rF";
-      if (!flag.choices.empty()) out += fmt::format(" -xa '{}'", Join(flag.choices));
-      if (!flag.dynamic.empty()) out += " -xa " + live(flag.dynamic);
-      out += " -d " + FishQuoted(flag.description) + "\n";
-    }
-    const bool takes_files = verb.dynamic == "sources";
-    if (takes_files) out += line + " -F\n";
-    if (!verb.dynamic.empty()) {
-      out += line + " -a " + live(takes_files ? "sessions" : verb.dynamic) + "\n";
-    }
-    for (const std::string& word : verb.words) {
-      const auto below = std::find_if(verbs.begin(), verbs.end(), [&](const Verb& other) {
-        return other.path == (verb.path.empty() ? word : verb.path + " " + word);
-      });
-      out += verb.path.empty() ? "complete -c cgdebug-cli -n __fish_use_subcommand" : line;
-      out += " -a " + word;
-      if (below != verbs.end()) out += " -d " + FishQuoted(below->description);
-      out += "\n";
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
-std::string CompletionScript(const CLI::App& app, std::string_view shell) {
-  const std::vector<Verb> verbs = Walk(app, "");
-  if (shell == "bash") return Bash(verbs);
-  if (shell == "zsh") return Zsh(verbs);
-  if (shell == "fish") return Fish(verbs);
-  return "";
-}
+std::string BashCompletion(const CLI::App& app) { return Bash(Walk(app, "")); }
 
 }  // namespace cgdebug::cli

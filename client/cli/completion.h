@@ -1,8 +1,7 @@
-// completion.h: completion scripts, made from the command line itself.
+// completion.h: the completion script for bash, made from the command line itself.
 #pragma once
 
 #include <string>
-#include <string_view>
 
 namespace CLI {
 class App;
@@ -10,8 +9,8 @@ class App;
 
 namespace cgdebug::cli {
 
-// A script for "bash", "zsh" or "fish" that completes verbs, options, their choices, and the names
-// of live probes and sessions through the hidden verb `__complete`. Empty for another shell.
-std::string CompletionScript(const CLI::App& app, std::string_view shell);
+// Completes verbs, options, their choices, and the names of live probes and sessions, which the
+// hidden verb `__complete` prints.
+std::string BashCompletion(const CLI::App& app);
 
 }  // namespace cgdebug::cli

@@ -40,12 +40,12 @@ int PrintSessions(Context& context) {
 
 RunFunction AddCompletion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  app.add_option("SHELL", *shell, "bash, zsh or fish")
+  app.add_option("SHELL", *shell, "bash")
       ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}))
-      ->type_name("{bash,zsh,fish}");
+      ->check(CLI::IsMember({"bash"}))
+      ->type_name("{bash}");
   return [shell](Context& context) {
-    Context::Print(CompletionScript(*context.app, *shell));
+    Context::Print(BashCompletion(*context.app));
     return static_cast<int>(kExitOk);
   };
 }
