@@ -58,7 +58,6 @@ RunFunction AddReport(CLI::App& app);
 RunFunction AddExport(CLI::App& app);
 RunFunction AddVerify(CLI::App& app);
 RunFunction AddRepair(CLI::App& app);
-RunFunction AddMerge(CLI::App& app);
 RunFunction AddExtract(CLI::App& app);
 RunFunction AddUpload(CLI::App& app);
 RunFunction AddRemove(CLI::App& app);

@@ -131,10 +131,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli repair runs/a.cgrec                  writes runs/a.repaired.cgrec\n"
      "  cgdebug-cli repair runs/a.cgrec --dry-run\n",
      AddRepair, Output::kFile},
-    {"merge", kFiles, "Makes one recording of several",
-     "  cgdebug-cli merge runs/r0.cgrec runs/r1.cgrec -o all.cgrec\n", AddMerge, Output::kFile},
-    {"extract", kFiles, "Writes some probes and replays into a new recording",
-     "  cgdebug-cli extract runs/a.cgrec --probes 'blk3.*' --replays 1200..1210 -o small.cgrec\n",
+    {"extract", kFiles, "Makes one new recording of others, or of a part of them",
+     "  cgdebug-cli extract runs/a.cgrec --probes 'blk3.*' --replays 1200..1210 -o small.cgrec
+"
+     "  cgdebug-cli extract runs/r0.cgrec runs/r1.cgrec -o all.cgrec
+",
      AddExtract, Output::kFile},
     {"upload", kFiles, "Copies recordings behind a URL, also while they are written",
      "  cgdebug-cli upload runs/a.cgrec s3://bucket/runs/a.cgrec\n"

@@ -213,7 +213,7 @@ std::string RanksHere(source::Source& source) {
   for (const source::AbsentRanks& run : AbsentRanksOf(source)) {
     text += fmt::format(
         "{}rank{} {} of {}: the others are not in here; to join recordings, type: "
-        "cgdebug-cli merge --help\n",
+        "cgdebug-cli extract --help\n",
         run.run.empty() ? "" : run.run + ": ", run.present.size() == 1 ? "" : "s",
         analysis::RangesText({run.present.begin(), run.present.end()}), run.world_size);
   }

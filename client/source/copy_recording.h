@@ -1,5 +1,4 @@
-// copy_recording.h: writes what can be read of recordings into a new one: to repair, extract,
-// merge.
+// copy_recording.h: writes what can be read of recordings into a new one: to repair and extract.
 #pragma once
 
 #include <cstdint>

@@ -180,7 +180,7 @@ class World:
         for name in ("whole", "lossy"):
             shutil.copytree(self.path(name), folder / f"{name}.cgrec")
         merged = self.path("merged")
-        made = self.cli("merge", self.path("whole"), self.path("late"), "-o", merged)
+        made = self.cli("extract", self.path("whole"), self.path("late"), "-o", merged)
         assert made.returncode == 0, made.stderr
         self.cases |= {
             "folder, whole": Case(str(folder), "late", 10, 10, gap=False),

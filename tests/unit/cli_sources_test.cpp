@@ -206,7 +206,7 @@ TEST_F(CliSourcesTest, SessionIsNeverLeftOutOfAnAnswerInSilence) {
   WriteRecording(dir_ / "a.cgrec", 2, 1, -1, "one");
   WriteRecording(dir_ / "b.cgrec", 2, 5, -1, "two");
   const std::string both = dir_ / "both.cgrec", two = dir_ / "two.cgrec";
-  EXPECT_EQ(Cli({"merge", dir_ / "a.cgrec", dir_ / "b.cgrec", "-o", both}).code, 0);
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", dir_ / "b.cgrec", "-o", both}).code, 0);
   EXPECT_EQ(Cli({"extract", both, "-s", "two", "-o", two}).code, 0);
   EXPECT_EQ(CliJson({"info", two})["probes"].size(), 2u);
   EXPECT_EQ(CliJson({"show", two + ":y@2"})["values"], json::parse("[2.0, 10.0]"));

@@ -1,4 +1,4 @@
-// copy.h: writes recordings anew: what repair, merge and extract share.
+// copy.h: writes recordings anew: what repair and extract share.
 #pragma once
 
 #include <memory>

@@ -7,7 +7,7 @@ namespace cgdebug::cli {
 
 RunFunction AddExtract(CLI::App& app) {
   auto options = std::make_shared<CopyCommand>();
-  app.add_option("RECORDING", options->paths, "NAME.cgrec")->required()->expected(1);
+  app.add_option("RECORDING", options->paths, "recordings, or folders of them")->required();
   AddCopyOptions(app, options, /*has_scope=*/true);
   app.get_option("--output")->required();
   return [options](Context& context) { return CopyPaths(context, *options); };
