@@ -59,7 +59,6 @@ RunFunction AddExport(CLI::App& app);
 RunFunction AddVerify(CLI::App& app);
 RunFunction AddRepair(CLI::App& app);
 RunFunction AddExtract(CLI::App& app);
-RunFunction AddUpload(CLI::App& app);
 RunFunction AddRemove(CLI::App& app);
 RunFunction AddDoctor(CLI::App& app);
 RunFunction AddDaemon(CLI::App& app);

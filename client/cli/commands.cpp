@@ -132,16 +132,9 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli repair runs/a.cgrec --dry-run\n",
      AddRepair, Output::kFile},
     {"extract", kFiles, "Makes one new recording of others, or of a part of them",
-     "  cgdebug-cli extract runs/a.cgrec --probes 'blk3.*' --replays 1200..1210 -o small.cgrec
-"
-     "  cgdebug-cli extract runs/r0.cgrec runs/r1.cgrec -o all.cgrec
-",
+     "  cgdebug-cli extract runs/a.cgrec --probes 'blk3.*' --replays 1200..1210 -o small.cgrec\n"
+     "  cgdebug-cli extract runs/r0.cgrec runs/r1.cgrec -o all.cgrec\n",
      AddExtract, Output::kFile},
-    {"upload", kFiles, "Copies recordings behind a URL, also while they are written",
-     "  cgdebug-cli upload runs/a.cgrec s3://bucket/runs/a.cgrec\n"
-     "  cgdebug-cli upload runs/ s3://bucket/runs --follow\n"
-     "  cgdebug-cli check s3://bucket/runs\n",
-     AddUpload, Output::kFile},
     {"rm", kFiles, "Removes recordings, and nothing else",
      "  cgdebug-cli rm --dry-run runs/a.cgrec    says what would be removed\n"
      "  cgdebug-cli rm -f runs/a.cgrec\n",
@@ -162,8 +155,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli help --man | man -l -\n",
      AddHelp, Output::kText},
     {"completion", kSetup, "Prints a completion script for bash",
-     "  source <(cgdebug-cli completion bash)
-", AddCompletion},
+     "  source <(cgdebug-cli completion bash)\n", AddCompletion},
     {"__complete", kSetup, "Names for completion scripts, one per line", "", AddComplete},
 };
 

@@ -7,13 +7,11 @@
 #include <cerrno>
 #include <chrono>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
 #include "client/source/merged_source.h"
 #include "daemon/core/base/graph_labels.h"
-#include "daemon/core/recording/byte_file.h"
 #include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::source {
@@ -50,39 +48,11 @@ Result<void> WaitForClose(RecordingReader* reader) {
   return reader->Refresh();
 }
 
-// What upload.json beside the segments says (python/cgdebug/_upload.py), in words; empty if it is
-// not there, or the upload has ended.
-std::string UploadOf(const std::string& directory) {
-  constexpr std::uint64_t kMaxBytes = 16 << 20;
-  const auto file = recording::ByteFile::Open(directory + "/upload.json");
-  if (!file.ok()) return "";
-  const Result<std::uint64_t> size = (*file)->Size();
-  if (!size.ok() || *size > kMaxBytes) return "";
-  std::string text(static_cast<std::size_t>(*size), '\0');
-  const auto got = (*file)->ReadAt(0, std::as_writable_bytes(std::span(text)));
-  if (!got.ok() || *got != text.size()) return "";
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto is = [&](const char* name, auto is_type) {
-    return json.is_object() && json.contains(name) && (json[name].*is_type)();
-  };
-  using Json = nlohmann::json;
-  if (!is("complete", &Json::is_boolean) || json["complete"].get<bool>() ||
-      !is("segments", &Json::is_object) || !is("from", &Json::is_string) ||
-      !is("written", &Json::is_string)) {
-    return "";
-  }
-  const std::size_t count = json["segments"].size();
-  return fmt::format("its upload from {} has not ended: {} segment{} had arrived at {} UTC",
-                     json["from"].get<std::string>(), count, count == 1 ? "" : "s",
-                     json["written"].get<std::string>());
-}
-
 class RecordingSource : public Source {
  public:
   explicit RecordingSource(std::unique_ptr<RecordingReader> reader) : reader_(std::move(reader)) {
     for (const recording::Slot& slot : reader_->slots()) AddSlot(slot);
     NameGraphs();
-    if (!EndedAsWanted(*reader_)) upload_ = UploadOf(reader_->directory());
   }
 
   Description Describe() const override {
@@ -93,9 +63,7 @@ class RecordingSource : public Source {
     description.bytes = reader_->bytes();
     description.is_growing = !reader_->closed() && reader_->being_written();
     description.is_cut_off = !description.is_growing && !EndedAsWanted(*reader_);
-    if (description.is_cut_off && !upload_.empty()) {
-      description.ending = upload_;
-    } else if (reader_->closed()) {
+    if (reader_->closed()) {
       description.ending = recording::ToText(reader_->stop_reason());
     } else {
       description.ending = description.is_growing ? "still being written"
@@ -309,7 +277,6 @@ class RecordingSource : public Source {
   }
 
   std::unique_ptr<RecordingReader> reader_;
-  std::string upload_;  // what is known of its upload, if that has not ended
   std::vector<Slot> slots_;
 };
 

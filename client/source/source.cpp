@@ -198,9 +198,6 @@ Result<std::vector<std::string>> RemoteRecordingsIn(const std::string& url) {
     if (!segments->empty()) recordings.push_back(path);
   }
   if (recordings.empty()) {
-    const bool is_begun = std::ranges::any_of(
-        **entries, [](const recording::RemoteEntry& entry) { return entry.name == "upload.json"; });
-    if (is_begun) return Error{fmt::format("nothing of {} has been uploaded yet", url)};
     return Error{
         fmt::format("{} holds no recording (*.cgrec), the only thing that is read from URLs", url)};
   }

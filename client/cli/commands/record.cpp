@@ -10,7 +10,6 @@
 #include "client/cli/command.h"
 #include "client/cli/commands/disk_options.h"
 #include "client/cli/interrupt.h"
-#include "client/cli/run/upload_process.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/recording_text.h"
 #include "client/cli/views/terminal.h"
@@ -27,7 +26,6 @@ constexpr std::chrono::milliseconds kStatePoll{50};
 
 struct RecordOptions {
   std::string output;
-  std::string upload;
   WhichOptions which_slots;
   std::chrono::milliseconds duration{0};
   live::RecordRequest request;
@@ -82,16 +80,7 @@ int RunStart(Context& context, const RecordOptions& options) {
     }
     return failed;
   }
-  UploadProcess upload;
-  const std::string log = options.wait ? "" : recording->directory + ".upload.log";
-  if (!options.upload.empty()) {
-    const Result<void> started = upload.Start(recording->directory, options.upload, log);
-    if (!started.ok()) context.Say(started.error().message + "; the recording stays here");
-  }
-  if (options.wait) {
-    const int code = WaitFor(context, *recording);
-    return !upload.Wait() && code == kExitOk ? static_cast<int>(kExitInconclusive) : code;
-  }
+  if (options.wait) return WaitFor(context, *recording);
   if (context.options.json) {
     Context::PrintJson(FieldsJson(*recording));
     return kExitOk;
@@ -100,10 +89,6 @@ int RunStart(Context& context, const RecordOptions& options) {
   context.Say(
       fmt::format("recording {} into {}{}", recording->id, Printable(recording->directory),
                   nothing_yet ? "; it begins with the first job that has such a probe" : ""));
-  if (upload.is_started()) {
-    context.Say(fmt::format("uploading it to {}; what becomes of that: {}",
-                            Printable(options.upload), Printable(log)));
-  }
   context.Hint(fmt::format("cgdebug-cli record stop {}", recording->id));
   return kExitOk;
 }
@@ -179,10 +164,6 @@ RunFunction AddRecord(CLI::App& app) {
                    "begin at a replay that is a multiple of N, so that all ranks begin alike")
       ->check(WholeNumber(1))
       ->type_name("N");
-  start
-      ->add_option("--upload", options->upload,
-                   "copy the recording behind this URL too, each segment when it is full")
-      ->type_name("URL");
   AddDiskOptions(*start, &options->request);
   CLI::Option* lossy = start->add_flag(
       "--lossy", options->lossy,

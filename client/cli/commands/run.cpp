@@ -21,7 +21,6 @@
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_summary.h"
 #include "client/cli/run/run_watch.h"
-#include "client/cli/run/upload_process.h"
 #include "client/cli/run/watch_variables.h"
 #include "client/cli/views/event_printer.h"
 #include "client/cli/views/recording_text.h"
@@ -46,7 +45,6 @@ struct RunOptions {
   std::string on;
   std::string only;
   std::string output;
-  std::string upload;
   live::RecordRequest record;
   bool lossy = false;
   std::vector<std::string> watch;
@@ -335,8 +333,8 @@ bool Records(const RunOptions& options) {
 
 // Starts the recording before the job, so that nothing of the job is missing. Returns its number,
 // or 0 if it could not begin, after the reason has been printed.
-std::uint64_t StartRecording(Context& context, const RunOptions& options, const std::string& run_id,
-                             UploadProcess* upload) {
+std::uint64_t StartRecording(Context& context, const RunOptions& options,
+                             const std::string& run_id) {
   live::RecordRequest request = options.record;
   request.directory = RecordingPath(options.output);
   request.run_id = run_id;
@@ -346,10 +344,6 @@ std::uint64_t StartRecording(Context& context, const RunOptions& options, const 
   if (!recording.ok()) {
     context.Fail(recording.error());
     return 0;
-  }
-  if (!options.upload.empty()) {
-    const Result<void> started = upload->Start(recording->directory, options.upload, "");
-    if (!started.ok()) context.Say(started.error().message + "; the recording stays here");
   }
   return recording->id;
 }
@@ -391,11 +385,6 @@ int RunJob(Context& context, const RunOptions& options) {
                         "--max-size, --min-free-disk, --roll-size and --durability apply to a "
                         "recording, and none was asked for. Add: -o DIR.cgrec");
   }
-  if (!options.upload.empty() && !Records(options)) {
-    return context.Fail(kExitTrouble,
-                        "--upload applies to a recording, and none was asked for. Add: -o "
-                        "DIR.cgrec");
-  }
   Result<Variables> watching = WatchVariables(options.watch, options.eager);
   if (!watching.ok()) return context.Fail(kExitTrouble, watching.error().message);
   layout::SlotControl ignored;
@@ -417,9 +406,7 @@ int RunJob(Context& context, const RunOptions& options) {
   connect.socket = context.client().socket();
   connect.start_daemon = false;
   EventPrinter printer(PrintingOf(context), stderr);
-  UploadProcess upload;
-  const std::uint64_t recording =
-      Records(options) ? StartRecording(context, options, run_id, &upload) : 0;
+  const std::uint64_t recording = Records(options) ? StartRecording(context, options, run_id) : 0;
   if (Records(options) && recording == 0) return kExitTrouble;
   std::optional<RunWatch> watch;
   if (!options.no_live) {
@@ -438,7 +425,6 @@ int RunJob(Context& context, const RunOptions& options) {
     context.Say(started.error().message);
     // Without this it would wait for a job that never comes, and keep the daemon running.
     if (recording != 0) StopRecording(context, options, recording, {}, false);
-    upload.Wait();
     return job.exit_code();
   }
   context.Note(fmt::format("cgdebug: run {} (pid {})", run_id, job.pid()));
@@ -469,9 +455,7 @@ int RunJob(Context& context, const RunOptions& options) {
   const int recorded =
       is_first_daemon ? StopRecording(context, options, recording, keys, !summary.NotSeen().empty())
                       : FailDaemonGone(context, options);
-  const bool is_uploaded = upload.Wait();
-  if (code != kExitOk || recorded != kExitOk) return code != kExitOk ? code : recorded;
-  return is_uploaded ? kExitOk : kExitInconclusive;
+  return code != kExitOk ? code : recorded;
 }
 
 }  // namespace
@@ -516,9 +500,6 @@ RunFunction AddRun(CLI::App& app) {
       ->expected(1)
       ->allow_extra_args(false)  // else it takes the "--" behind it
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--upload", options->upload,
-                 "copy the recording behind this URL too, each segment when it is full")
-      ->type_name("URL");
   AddDiskOptions(app, &options->record);
   app.add_flag("--lossy", options->lossy,
                "the job never waits for the recording; snapshots that come too fast are lost");
