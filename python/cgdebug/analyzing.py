@@ -106,6 +106,7 @@ class Analysis:
         return list(self._tables[name])
 
     def to_pandas(self, name: str):
+        """A DataFrame of table(name). Needs pandas."""
         import pandas
 
         return pandas.DataFrame(self.table(name))
@@ -189,8 +190,8 @@ def analyze(
     must be able to import a function of yours; Dask alone also sends those of a script or a
     notebook.
 
-    A worker that dies costs nothing but time: its recordings are tried once more, each by itself,
-    and are in Analysis.failed only if that fails too.
+    A worker that dies costs nothing but time: its recordings are read once more, one after the
+    other on this machine, and are in Analysis.failed only if that fails too.
 
     Fails: RecordingError: there is no recording; ValueError for a bad argument.
     """
@@ -382,25 +383,10 @@ def _run(
     show: collections.abc.Callable[[int, int], None] | None,
     take: collections.abc.Callable[[typing.Any], None],
 ) -> dict[str, str]:
-    """Calls `take` with the results of `work`, while it goes on and in the order of the paths,
-    whichever worker was the fastest. Recordings whose worker died are tried again. Returns why
-    there is no result of a path."""
+    """Calls `take` with the results of `work`, in the order of the paths, while later ones are
+    still worked on. Returns why there is no result of a path."""
     paths = sorted(set(paths))
-    place = {path: at for at, path in enumerate(paths)}
-    early: dict[int, tuple[int, typing.Any]] = {}  # those before them are not here yet
-    taken = done = 0
-
-    def keep(task: list[str], result) -> None:
-        nonlocal taken, done
-        early[place[task[0]]] = (len(task), result)
-        while taken in early:
-            count, next_result = early.pop(taken)
-            taken += count
-            take(next_result)
-        done += len(task)
-        if show:
-            show(done, len(paths))
-
+    failed: dict[str, str] = {}
     own = None
     if executor is None:
         executor = own = _pool(min(len(paths), os.cpu_count() or 1))
@@ -408,21 +394,52 @@ def _run(
         wanted = _TASKS_PER_WORKER * _workers_of(executor)
         size = min(_MOST_PER_TASK, -(-len(paths) // wanted))
         tasks = [paths[at : at + size] for at in range(0, len(paths), size)]
-        lost = _submit_all(executor, work, tasks, keep)
-        if lost and own is None:
-            # Of a cluster, the other workers live on.
-            lost = _submit_all(executor, work, [[path] for task, _ in lost for path in task], keep)
+        futures = [_submit(executor, work, task) for task in tasks]
+        done = 0
+        for task, future in zip(tasks, futures):
+            try:
+                results = [future.result()]
+            except Exception:
+                results = _again(task, work, failed)
+            for result in results:
+                take(result)
+            done += len(task)
+            if show:
+                show(done, len(paths))
     finally:
         if own is not None:
             own.shutdown(cancel_futures=True)
-    failed: dict[str, str] = {}
-    if lost and own is None and not _is_broken(executor):
-        failed = {path: why for task, why in lost for path in task}
-    elif lost:
-        failed = _retry_here([path for task, _ in lost for path in task], work, keep)
-    for _, (_, result) in sorted(early.items()):
-        take(result)
     return failed
+
+
+def _submit(executor, work, task: list[str]) -> concurrent.futures.Future:
+    try:
+        return executor.submit(_answer, work, task, uuid.uuid4().hex)
+    except Exception as error:  # the pool broke, or was shut down
+        future: concurrent.futures.Future = concurrent.futures.Future()
+        future.set_exception(error)
+        return future
+
+
+def _again(paths: list[str], work, failed: dict[str, str]) -> list:
+    """Runs each recording once more, by itself and in a process of this machine, because its worker
+    died or could not run it. Says in `failed` why there is no result of one."""
+    results = []
+    pool = None
+    try:
+        for path in paths:
+            pool = pool or _pool(1)
+            try:
+                results.append(pool.submit(work, [path]).result())
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"
+                failed[path] = f"its worker died or could not run it: {why}"
+                pool.shutdown()
+                pool = None
+    finally:
+        if pool:
+            pool.shutdown(cancel_futures=True)
+    return results
 
 
 def _workers_of(executor: concurrent.futures.Executor) -> int:
@@ -433,70 +450,10 @@ def _workers_of(executor: concurrent.futures.Executor) -> int:
     return getattr(executor, "_max_workers", None) or os.cpu_count() or 1
 
 
-def _is_broken(executor: concurrent.futures.Executor) -> bool:
-    """Whether a pool of processes has ended because one of them died: it takes nothing more."""
-    try:
-        executor.submit(int).cancel()
-    except Exception:
-        return True
-    return False
-
-
-def _submit_all(executor, work, tasks, keep) -> list[tuple[list[str], str]]:
-    """Runs tasks and calls `keep` with each and its result; returns those without a result, each
-    with the reason. What `keep` raises is the caller's: the task is not to be run again."""
-    lost: list[tuple[list[str], str]] = []
-    futures = {}
-    for task in tasks:
-        try:
-            futures[executor.submit(_answer, work, task, uuid.uuid4().hex)] = task
-        except Exception as error:  # the pool broke, or was shut down
-            lost.append((task, _why(error)))
-    for future in concurrent.futures.as_completed(list(futures)):
-        task = futures.pop(future)
-        try:
-            result = future.result()
-        except Exception as error:
-            lost.append((task, _why(error)))
-        else:
-            keep(task, result)
-    return lost
-
-
 def _answer(work, task: list[str], question: str):
     """`question` is another one each time: Dask gives its last answer, or its last failure, to what
     it was asked before, and a recording may have grown since."""
     return work(task)
-
-
-def _retry_here(paths: list[str], work, keep) -> dict[str, str]:
-    """Runs each recording once more in processes of this machine. One that kills its worker breaks
-    the pool for the few that run beside it, so these then run alone."""
-    width = min(len(paths), os.cpu_count() or 1)
-    alone: list[str] = []
-    failed: dict[str, str] = {}
-    pool = None
-    try:
-        for at in range(0, len(paths), width):
-            batch = paths[at : at + width]
-            pool = pool or _pool(width)
-            lost = _submit_all(pool, work, [[path] for path in batch], keep)
-            if lost:
-                pool.shutdown()
-                pool = None
-            alone += [path for task, _ in lost for path in task]
-    finally:
-        if pool:
-            pool.shutdown(cancel_futures=True)
-    for path in alone:
-        with _pool(1) as single:
-            for _, why in _submit_all(single, work, [[path]], keep):
-                failed[path] = why
-    return failed
-
-
-def _why(error: Exception) -> str:
-    return f"its worker died or could not run it: {type(error).__name__}: {error}"
 
 
 def _pool(workers: int) -> concurrent.futures.ProcessPoolExecutor:
