@@ -187,8 +187,7 @@ void CaptureOne(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, v
   try {
     table.maker.Complete(probe, *slot, tensor, call);
     if (slot->buffers.kind == capture::Buffers::Kind::kDirect) {
-      capture::CaptureDirect(slot.get(), *table.slots.segment(), tensor, stream,
-                             probe.options.prefer_link);
+      capture::CaptureDirect(slot.get(), *table.slots.segment(), tensor, stream);
     } else {
       capture::CaptureLeaf(slot.get(), tensor, stream);
     }

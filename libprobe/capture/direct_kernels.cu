@@ -122,11 +122,11 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   __shared__ HostWords words;
   __shared__ bool send_values;
   DirectState* state = args.slot.state;
-  const bool sends = blockIdx.x < args.sending_blocks;
+  const bool sends = blockIdx.x == 0;  // the values; the other blocks then end at once
   if (threadIdx.x == 0) {
     plan = MakePlan(args.slot);
     const bool sends_now = plan.outcome == Outcome::kFull && !args.only_stats;
-    if (sends_now && sends) Claim(args.slot, plan, blockIdx.x == 0);
+    if (sends_now && sends) Claim(args.slot, plan, /*counts=*/true);
     // Leaves that compute run beside each other, because one block takes long to read a tensor.
     // Those that wait for room do so one after another, to leave the job its registers.
     const bool computes_now = args.only_stats || Computes(plan.outcome);
@@ -167,11 +167,8 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
     __syncthreads();
     sum = send_values ? CopyOut(args.staging, plan.payload, args.bytes, threadIdx.x, blockDim.x)
                       : SendStats(stats, plan.payload);
-  } else if (plan.outcome == Outcome::kFull && !plan.unchanged &&
-             threadIdx.x < args.sending_threads) {
-    sum = CopyOut(args.staging, plan.payload, args.bytes,
-                  std::uint64_t{blockIdx.x} * args.sending_threads + threadIdx.x,
-                  std::uint64_t{args.sending_blocks} * args.sending_threads);
+  } else if (plan.outcome == Outcome::kFull && !plan.unchanged && threadIdx.x < kSendingThreads) {
+    sum = CopyOut(args.staging, plan.payload, args.bytes, threadIdx.x, kSendingThreads);
   }
   if (threadIdx.x == 32) words = sends ? read : ReadHostWords(args.slot);
   sum = SumInBlock(sum);

@@ -161,11 +161,9 @@ inline constexpr int kTensorCoreBlocksPerMultiprocessor = 2;
 inline constexpr int kTensorCoreVectors = 8;  // of 16 bytes, that a lane adds at a time
 inline constexpr int kStatsLeafThreads = 256;
 inline constexpr int kMostLeafBlocks = 16;
-// A leaf sends with one block, or with two if the probe prefers the link. Each block that runs
-// beside a matmul keeps a multiprocessor from it, and those that form a cluster with it: three
-// blocks that send 4 MiB slowed a chain of matmuls of 8 us by 20 us, one slows it by 4 (H200).
-inline constexpr int kMostSendingBlocks = 2;
-// Threads of a block that sends alone. With more, two such leaves delay copies on the compute path.
+// A leaf sends with one block: each block that runs beside a matmul keeps a multiprocessor from it,
+// and those that form a cluster with it (tools/bench/RESULTS.md, "Large values"). With more
+// threads, two such leaves delay copies on the compute path.
 inline constexpr int kSendingThreads = 256;
 
 // On the compute path: copies the tensor into the probe's own memory, `unit` bytes at a time (1, 2,
@@ -230,9 +228,7 @@ struct LeafArgs {
   const std::byte* staging;  // or the tensor itself, if that is stable
   std::uint64_t bytes;
   std::uint64_t count;
-  layout::DeviceStats* parts;     // one per block, if there are several
-  std::uint32_t sending_blocks;   // the first blocks send values, the others end at once
-  std::uint32_t sending_threads;  // of each of these blocks
+  layout::DeviceStats* parts;  // one per block, if there are several
   bool hash;
   bool only_stats;  // the slot never has values
 };

@@ -44,10 +44,8 @@ constexpr int kClockReadings = 5;
 // asks for. The kernel that stages larger tensors does it; it copies a little slower than the
 // other.
 constexpr std::uint64_t kLeafStatsBytes = 1ull << 20;
-// More than one block sends only what is larger (ProbeOptions::prefer_link).
-constexpr std::uint64_t kOneBlockBytes = 256ull << 10;
-// Where the blocks of such a leaf put their parts.
-constexpr std::uint64_t kLeafPartsBytes = kMostSendingBlocks * sizeof(layout::DeviceStats);
+// Where the block of a leaf puts its part.
+constexpr std::uint64_t kLeafPartsBytes = sizeof(layout::DeviceStats);
 
 // Up to so many bytes of a stable tensor the leaf computes the statistics, where a kernel in front
 // of it would take longer to begin than to read.
@@ -515,7 +513,6 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
     leaf.bytes = bytes;
     leaf.count = args.count;
     leaf.parts = args.parts;
-    leaf.sending_blocks = 1;
     leaf.hash = hash;
     leaf.only_stats = true;
     AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
@@ -589,7 +586,7 @@ void CaptureCompare(const ProbeSlot& slot, const StageArgs& stage, const DirectS
 }
 
 void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
-                   const TensorRef& tensor, cudaStream_t stream, bool prefer_link) {
+                   const TensorRef& tensor, cudaStream_t stream) {
   const layout::SlotRegistration& r = slot.registration;
   StageArgs args = {};
   args.from = static_cast<const std::byte*>(tensor.data);
@@ -609,17 +606,13 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   leaf.count = ElementCount(r);
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
   leaf.parts = reinterpret_cast<layout::DeviceStats*>(args.to + PartsOffset(r));
-  const bool fills_link = prefer_link && r.payload_bytes > kOneBlockBytes;
-  leaf.sending_blocks = fills_link ? kMostSendingBlocks : 1;
-  leaf.sending_threads = fills_link ? kLeafThreads : kSendingThreads;
   cudaGraphNode_t front = nullptr;
   if (direct.skips_unchanged) {
     const HashArgs hash = {leaf.staging, leaf.bytes, direct.state};
     front = AddInFrontOfLeaf(GetCaptureInfo(stream), device, HashKernel(),
                              HashBlocks(leaf.bytes, device), kHashThreads, hash);
   }
-  AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
-          static_cast<int>(leaf.sending_blocks), kLeafThreads, leaf, front);
+  AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype), 1, kLeafThreads, leaf, front);
 }
 
 // A slot whose values stay in device memory (device_ring.h).
@@ -803,7 +796,7 @@ void BeginDirect(ProbeSlot* slot, int device_index, void* stream) {
 }
 
 void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
-                   void* stream_handle, bool prefer_link) {
+                   void* stream_handle) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(tensor.device_index);
   const RelaxedCapture relaxed;
@@ -835,7 +828,7 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
     } else if (IsOnDevice(*slot)) {
       CaptureOnDevice(*slot, direct, device, segment, tensor, stream);
     } else {
-      CaptureValues(*slot, direct, device, tensor, stream, prefer_link);
+      CaptureValues(*slot, direct, device, tensor, stream);
     }
     if (slot->counted != nullptr) slot->counted->AddLeaf(slot->buffers.runs);
   } catch (...) {

@@ -47,10 +47,9 @@ bool MappingRefused();
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device);
 
 // What CaptureDirect() does first: clears the slot's state, and ties the slot to the lifetime of
-// the graph that `stream` is capturing. Call it first if the graph already uses the slot's memory: a
-// user object then keeps the slot alive.
-// Requires: buffers of kind kDirect.
-// Fails: throws ProbeError.
+// the graph that `stream` is capturing. Call it first if the graph already uses the slot's memory:
+// a user object then keeps the slot alive. Requires: buffers of kind kDirect. Fails: throws
+// ProbeError.
 void BeginDirect(ProbeSlot* slot, int device, void* stream);
 
 // Adds the lane to the graph that `stream` is capturing, and ties the slot to the graph's lifetime:
@@ -59,7 +58,7 @@ void BeginDirect(ProbeSlot* slot, int device, void* stream);
 // Requires: the slot's block is mapped, its registration complete, its buffers of kind kDirect.
 // Fails: throws ProbeError; the graph then holds at most the kernel on the compute path.
 void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
-                   void* stream, bool prefer_link);
+                   void* stream);
 
 // Statistics of an eager call, by the kernels of the lane, in stream order: 128 bytes leave the
 // device. The first call clears the slot's state.

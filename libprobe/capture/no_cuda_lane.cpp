@@ -31,9 +31,7 @@ std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter&, const ring::
 }
 bool MappingRefused() { return false; }
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration&, int) { Refuse(); }
-void CaptureDirect(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, void*, bool) {
-  Refuse();
-}
+void CaptureDirect(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, void*) { Refuse(); }
 void BeginDirect(ProbeSlot*, int, void*) { Refuse(); }
 std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot&,
                                                    const std::vector<std::uint64_t>&) {

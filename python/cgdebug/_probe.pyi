@@ -112,7 +112,6 @@ class NativeProbe:
         compare: _Compare | None,
         stats: _Stats | None = None,
         lane: str = "auto",
-        prefer_link: bool = False,
         stable: bool = False,
         op: str = "",
         part: str = "",

@@ -48,9 +48,6 @@ class CudaGraphTensorProbe:
                     "callback": the copy engine and a host callback, which works everywhere. "auto"
                     is direct where the device and the limits allow it; `status().lane_note` says
                     why not.
-    prefer:         for tensors over 256 KiB that the direct lane sends to the host: "compute" keeps
-                    the transfer from slowing the kernels of the job, "link" makes it as short as
-                    the link allows.
     stable:         True promises that from `probe(tensor)` on nothing writes the tensor's memory
                     until the replay of the graph ends, and nothing on another stream does, either.
                     That holds for parameters, buffers and inputs that the graph only reads, if they
@@ -84,7 +81,6 @@ class CudaGraphTensorProbe:
         non_contiguous: typing.Literal["error", "copy"] = "error",
         *,
         lane: typing.Literal["auto", "callback", "direct"] = "auto",
-        prefer: typing.Literal["compute", "link"] = "compute",
         stable: bool = False,
         enabled: bool = True,
     ):
@@ -94,7 +90,6 @@ class CudaGraphTensorProbe:
         _check_choice("mode", mode, ("capture", "always"))
         _check_choice("non_contiguous", non_contiguous, ("error", "copy"))
         _check_choice("lane", lane, ("auto", "callback", "direct"))
-        _check_choice("prefer", prefer, ("compute", "link"))
         _check_choice("stable", stable, (True, False))
         _check_choice("enabled", enabled, (True, False))
         self._name = name
@@ -111,7 +106,6 @@ class CudaGraphTensorProbe:
                 copy_non_contiguous=non_contiguous == "copy",
                 site=self._site,
                 lane=lane,
-                prefer_link=prefer == "link",
                 stable=bool(stable),
             )
             _live[name] = self

@@ -202,8 +202,8 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
                                        bool copy_non_contiguous, const std::string& site,
                                        const py::object& print, const py::object& record,
                                        const py::object& compare, const py::object& stats,
-                                       const std::string& lane, bool prefer_link, bool stable,
-                                       const std::string& op, const std::string& part) {
+                                       const std::string& lane, bool stable, const std::string& op,
+                                       const std::string& part) {
   ProbeOptions options;
   options.stable = stable;
   options.mode = mode == "always" ? ProbeMode::kAlways : ProbeMode::kCapture;
@@ -219,7 +219,6 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
   options.lane = lane == "direct"     ? LaneChoice::kDirect
                  : lane == "callback" ? LaneChoice::kCallback
                                       : LaneChoice::kAuto;
-  options.prefer_link = prefer_link;
   if (!stats.is_none()) {
     options.stats = StatsAction{stats["every"].cast<std::uint32_t>(), stats["hash"].cast<bool>()};
   }
@@ -397,8 +396,7 @@ PYBIND11_MODULE(_probe, module) {
       .def(py::init(&MakeProbe), py::arg("name"), py::kw_only(), py::arg("mode"),
            py::arg("copy_non_contiguous"), py::arg("site"), py::arg("print"), py::arg("record"),
            py::arg("compare"), py::arg("stats") = py::none(), py::arg("lane") = "auto",
-           py::arg("prefer_link") = false, py::arg("stable") = false, py::arg("op") = "",
-           py::arg("part") = "")
+           py::arg("stable") = false, py::arg("op") = "", py::arg("part") = "")
       .def_property_readonly("id", &NativeProbe::Id)
       .def_property_readonly("site_key", &NativeProbe::SiteKey)
       .def("records", &NativeProbe::Records, py::arg("last") = -1)

@@ -109,7 +109,6 @@ def test_long_and_foreign_names_work(probe, name):
     [
         ({"mode": "eager"}, "mode must be 'capture' or 'always', not 'eager'"),
         ({"non_contiguous": "skip"}, "non_contiguous must be"),
-        ({"prefer": "speed"}, "prefer must be"),
         ({"lane": "fast"}, "lane must be"),
         ({"enabled": "no"}, "enabled must be True or False, not 'no'"),
     ],

@@ -24,7 +24,6 @@ SIZES = (4 << 10, 1 << 20, 4 << 20, 16 << 20)
 PEERS = ("inline_d2d", "inline_empty_callback", "inline_copying_callback")
 PROBE_OPTIONS = {
     "direct": {"lane": "direct"},
-    "direct, prefer link": {"lane": "direct", "prefer": "link"},
     "callback": {"lane": "callback"},
     "TensorStats": {"lane": "direct"},
 }

@@ -43,9 +43,6 @@ def theirs(name, action):
 VARIANTS = {
     "peer record": lambda name, _: theirs(name, ("RecordAction",)),
     "cgdebug record": lambda name, _: own(name, cgdebug.TensorRecord(capacity=8)),
-    "cgdebug record, link": lambda name, _: own(
-        name, cgdebug.TensorRecord(capacity=8), prefer="link"
-    ),
     "peer check": lambda name, expected: theirs(name, ("CheckAction", expected.cpu())),
     "cgdebug compare": lambda name, expected: own(name, cgdebug.TensorCompare(expected.cpu())),
     "cgdebug compare, device": lambda name, expected: own(name, cgdebug.TensorCompare(expected)),
@@ -123,7 +120,6 @@ def main():
         name = f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
         for kind, theirs, ours in (
             ("record", "peer record", "cgdebug record"),
-            ('record, prefer="link"', "peer record", "cgdebug record, link"),
             ("compare", "peer check", "cgdebug compare"),
             ("compare on the device", "peer check", "cgdebug compare, device"),
         ):

@@ -171,9 +171,6 @@ struct ProbeOptions {
   // Not together with `stats`, which are those of the whole tensor: use a second probe.
   std::string part = {};
   LaneChoice lane = LaneChoice::kAuto;
-  // Direct lane: two blocks send tensors over 256 KiB to the host instead of one. That fills the
-  // link, at some cost to the compute path.
-  bool prefer_link = false;
   // The caller promises that from the call on nothing writes the tensor's memory until the replay
   // of the graph ends, as holds for parameters, buffers and inputs. In graphs of the direct lane
   // nothing is copied on the compute path then. If the promise is broken, wrong values are shown.
