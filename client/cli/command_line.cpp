@@ -80,7 +80,6 @@ void AddGlobals(CLI::App& app, GlobalOptions& options) {
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->type_name("{auto,always,never}")
       ->group(group);
-  app.add_flag("--no-color", options.no_color, "same as --color never")->group(group);
   app.add_flag("--no-spawn", options.no_spawn, "do not start a daemon")->group(group);
   app.add_flag("--no-pager", options.no_pager, "do not show long output in PAGER (less)")
       ->group(group);

@@ -23,7 +23,7 @@ Result<void> Context::Resolve() {
   ranks = *std::move(parsed);
   ColorChoice choice = ColorChoice::kAuto;
   if (options.color == "always") choice = ColorChoice::kAlways;
-  if (options.color == "never" || options.no_color) choice = ColorChoice::kNever;
+  if (options.color == "never") choice = ColorChoice::kNever;
   out = Style(!options.json && WantsColor(choice, STDOUT_FILENO));
   err = Style(WantsColor(choice, STDERR_FILENO));
   // JSON is the same everywhere: do not convert anything in it to ASCII.

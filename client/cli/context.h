@@ -26,7 +26,6 @@ struct GlobalOptions {
   std::string session;
   std::string ranks;
   std::string color = "auto";
-  bool no_color = false;
   bool json = false;
   bool no_spawn = false;
   bool quiet = false;

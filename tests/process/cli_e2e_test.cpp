@@ -156,7 +156,7 @@ TEST_F(CliEndToEndTest, FollowShowsWhatComesAndTheDeathOfTheJob) {
   auto job = std::make_unique<ProducerProcess>(
       std::vector<SlotSpec>{{.name = "x", .elements = 4, .capacity = 8, .record_every = 1}});
   DaemonProcess daemon(directory_);
-  Process tail(Command({"tail", "-f", "--no-color"}));
+  Process tail(Command({"tail", "-f", "--color", "never"}));
   while (tail.out().find("joined") == std::string::npos) std::this_thread::yield();
   job->Write(0, 1);
   while (tail.out().find("@1 x") == std::string::npos) std::this_thread::yield();

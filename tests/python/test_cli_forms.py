@@ -205,10 +205,16 @@ def test_help_knows_every_command_and_its_verbs(cli):
     assert "start" in cli("help", "daemon").stdout
     assert "cgdebug-cli daemon start" in cli("help", "daemon", "start").stdout
     assert cli("help").stdout == cli("--help").stdout
+    variables = cli("--json", "help", "variables")
+    assert {"CGDEBUG_ON", "NO_COLOR"} <= set(
+        ", ".join(row["names"] for row in json.loads(variables.stdout)).split(", ")
+    )
+    assert "CGDEBUG_ON (job)\n    default trigger" in cli("help", "variables").stdout
     wrong = cli("help", "chekc")
     assert wrong.returncode == 2 and "Close: 'check'" in wrong.stderr
     page = cli("help", "--man").stdout
     assert page.startswith(".TH CGDEBUG") and ".SS daemon start" in page and ".SS check" in page
+    assert ".SH ENVIRONMENT" in page and "CGDEBUG_ON" in page
 
 
 def test_daemon_start_lists_and_hands_on_the_options_of_the_daemon(own_daemon, tmp_path):
