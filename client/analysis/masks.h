@@ -31,12 +31,12 @@ inline double NegInfShare(const numerics::Stats& stats) {
                           : static_cast<double>(stats.neg_inf) / static_cast<double>(stats.count);
 }
 
-// Those of the rows of one log that may hold -Inf on purpose: nothing else in them is non-finite,
-// and either an op wrote them that writes given values where it is told to (full, masked_fill,
-// where, triu), or nothing in the log wrote them, or they read such a row and have no larger part
-// of -Inf than it, or copy parts of such rows and of finite ones (index, cat). Whether they are
-// masks nobody can tell: whoever leaves them out of a verdict must list them. Requires: ascending
-// numbers.
+// The rows of one log that may hold -Inf on purpose. Such a row has no other non-finite value, and
+// one of these is true: an op wrote it that writes given values in given places (full, masked_fill,
+// where, triu); nothing in the log wrote it; it reads such a row and has no larger share of -Inf
+// than that row; it copies parts of such rows and of finite ones (index, cat). Nobody can tell
+// whether they are masks, so a caller that leaves them out of a verdict must list them.
+// Requires: ascending numbers.
 std::vector<bool> FindMasks(const std::vector<NonfiniteRow>& rows);
 
 // What the snapshots of a slot hold that is not finite.
