@@ -1,9 +1,8 @@
 // observe.h: what cgdebug::observe and cgdebug::prepare do, whichever way torch calls them.
 //
-// The ops exist twice: observe_op_stable.cpp on torch's stable ABI, one binary for torch 2.10 and
-// later, and observe_op_aten.cpp for older ones, built against one torch. Both describe the tensor
-// as a TorchTensor, and everything else is here. No Python anywhere in the op library, so one
-// binary serves every Python version.
+// observe_op.cpp is on torch's stable ABI, so one binary loads into torch 2.10 and later. It
+// describes the tensor as a TorchTensor, and everything else is here. No Python anywhere in the op
+// library, so one binary serves every Python version.
 #pragma once
 
 #include <cstdint>
@@ -42,21 +41,6 @@ struct TorchTensor {
   bool is_cuda = false;
   int device_index = 0;
 };
-
-// cgdebug's type for torch's; kInvalid if cgdebug does not take it. A template, because the two
-// builds know torch's enum under different names.
-template <typename ScalarType>
-Dtype FromTorch(ScalarType type) {
-  switch (type) {
-#define CGDEBUG_FROM_TORCH(name, number, torch, ...) \
-  case ScalarType::torch:                            \
-    return Dtype::k##name;
-    CGDEBUG_DTYPES(CGDEBUG_FROM_TORCH)
-#undef CGDEBUG_FROM_TORCH
-    default:
-      return Dtype::kInvalid;
-  }
-}
 
 // The probe that `site` names; nullptr if it was closed, in which case the call does nothing.
 // Fails: throws ProbeError if `site` names no probe.

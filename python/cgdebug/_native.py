@@ -17,15 +17,12 @@ from multiprocessing import util
 
 from . import _graphs, _site
 from ._reader import INSTALL, recording_module
-from ._version import OP_LOADS_INTO_LATER_TORCH, OP_TORCH
+from ._version import OP_TORCH
 from .errors import NativeExtensionUnavailableError
 
 OP_LIBRARY = pathlib.Path(__file__).parent / "lib" / "libcgdebug_torch.so"
 _FINISH_TIMEOUT_S = 2.0
-_BUILD_FOR_THIS_TORCH = (
-    "For this torch (2.7 is the oldest), in the source tree of cgdebug type: "
-    "pip install --no-build-isolation --force-reinstall --no-deps ."
-)
+_NEWER_TORCH = f"Type: pip install 'torch>={OP_TORCH}'"
 
 _lock = threading.Lock()
 _op_loaded = False
@@ -245,7 +242,7 @@ def _load_op() -> None:
     except OSError as error:
         raise NativeExtensionUnavailableError(
             f"cgdebug's torch op does not load into torch {torch.__version__}: {error}. "
-            f"{_BUILD_FOR_THIS_TORCH}"
+            f"{_NEWER_TORCH}"
         ) from error
     _op_library = ctypes.CDLL(str(OP_LIBRARY))
     from . import _tags
@@ -258,14 +255,13 @@ def _load_op() -> None:
 
 
 def _check_torch(version: str) -> None:
-    """Fails: OSError if the op was not built for this torch. Some of its functions may be there
+    """Fails: OSError if this torch is too old. Some of the op's functions may be there
     nevertheless, and the library then loads and fails later."""
     have, wanted = (
         tuple(int(part) for part in text.split(".")[:2]) for text in (version, OP_TORCH)
     )
-    if have < wanted if OP_LOADS_INTO_LATER_TORCH else have != wanted:
-        later = " or later" if OP_LOADS_INTO_LATER_TORCH else " alone"
-        raise OSError(f"this cgdebug is built for torch {OP_TORCH}{later}")
+    if have < wanted:
+        raise OSError(f"cgdebug needs torch {OP_TORCH} or later")
 
 
 def op_refused() -> bool:
@@ -293,38 +289,14 @@ def _complete_ops(take_note) -> None:
         _ops.impl(op, torch.library.fallthrough_kernel, "Autograd")
 
 
-def has_ordered_effects() -> bool:
-    """Whether Inductor keeps every call of an op that returns nothing, and their order."""
-    try:
-        from torch._library.effects import EffectType  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def _register_effects() -> None:
     """Without this a compiler drops an op that returns nothing, or moves it."""
     import torch
+    from torch._library.effects import EffectType
 
     namespace = torch.ops.cgdebug
-    ops = [one.default for one in (namespace.observe, namespace.observe_at, namespace.note_at)]
-    try:  # torch 2.10 and later
-        from torch._library.effects import EffectType
-
-        for op in ops:
-            torch.library._register_effectful_op(op, EffectType.ORDERED)
-    except (ImportError, AttributeError):
-        from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
-
-        for op in ops:
-            _register_effectful_op(op, _EffectType.ORDERED)
-        warnings.warn(
-            f"cgdebug: torch {torch.__version__}'s inductor can drop probes from code that "
-            "torch.compile compiles, and nothing counts what they miss. Eager code and captured "
-            "graphs are not affected. To probe compiled code, use torch 2.10 or later",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+    for op in (namespace.observe, namespace.observe_at, namespace.note_at):
+        torch.library._register_effectful_op(op.default, EffectType.ORDERED)
 
 
 def _leave_out_of_branches() -> None:

@@ -14,7 +14,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import _native, _site
 from ._after_import import call_after_import
-from ._native import has_ordered_effects
 from ._op_log.capture_cost import CaptureCost
 from ._op_log.scopes import Scope, captured_before
 from ._watching import calls, compiled, hooks, module_hooks
@@ -288,11 +287,6 @@ class Watch:
         self._scope.open()
 
     def _open_pass(self, model: torch.nn.Module, found, grads: bool) -> None:
-        if not has_ordered_effects():
-            raise RuntimeError(
-                f"watch: level='fx' needs torch 2.10 or later: Inductor of torch "
-                f"{torch.__version__} can drop a probe from the code that it makes"
-            )
         from ._watching import fx
 
         root = self._root()

@@ -153,8 +153,6 @@ def test_calls_leave_no_memory_behind(probe):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_compiled_code_calls_each_probe_once_and_in_order(probe, backend):
-    if backend == "inductor" and TORCH < (2, 10):
-        pytest.skip("inductor drops probes; a warning says so")
     first, second = probe("first"), probe("second")
 
     def step(x):
@@ -181,8 +179,6 @@ def test_a_probe_in_a_branch_of_cond_sees_what_runs_eagerly(probe):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_compiled_code_says_which_probe_in_a_branch_of_cond_sees_nothing(probe, backend):
-    if backend == "inductor" and TORCH < (2, 10):
-        pytest.skip("inductor drops probes; a warning says so")
     inside, after = probe("inside"), probe("after")
     compiled = torch.compile(choose(inside, after), fullgraph=True, backend=backend)
     with pytest.warns(RuntimeWarning, match=r"'inside' sees nothing .* a body of torch\.cond"):

@@ -135,30 +135,16 @@ if(CGDEBUG_WITH_TORCH)
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "from importlib.metadata import version; print(version('torch').split('+')[0])"
     OUTPUT_VARIABLE CGDEBUG_TORCH_VERSION OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-  # The oldest torch that the op loads into; for an op on ATen it is the only one.
-  set(CGDEBUG_OP_USES_STABLE_ABI ${CGDEBUG_TORCH_STABLE_ABI})
-  set(CGDEBUG_OP_TORCH 2.10)
-  if(NOT CGDEBUG_TORCH_STABLE_ABI OR CGDEBUG_TORCH_VERSION VERSION_LESS 2.10)
-    set(CGDEBUG_OP_USES_STABLE_ABI OFF)
-    string(REGEX MATCH "^[0-9]+\\.[0-9]+" CGDEBUG_OP_TORCH ${CGDEBUG_TORCH_VERSION})
-    message(STATUS "cgdebug: the torch op is built for torch ${CGDEBUG_OP_TORCH} alone")
-    execute_process(
-      COMMAND ${Python_EXECUTABLE} -c "import sys, torch; sys.exit(not torch.compiled_with_cxx11_abi())"
-      RESULT_VARIABLE torch_is_old OUTPUT_QUIET ERROR_QUIET)
-    if(torch_is_old)
-      message(FATAL_ERROR "cgdebug: torch ${CGDEBUG_TORCH_VERSION} uses the C++ library's ABI of before GCC 5, as PyPI's "
-                          "wheels do up to 2.6. Type: ${Python_EXECUTABLE} -m pip install 'torch>=2.10'")
-    endif()
+  set(CGDEBUG_OP_TORCH 2.10)  # the oldest that the op loads into
+  if(CGDEBUG_TORCH_VERSION VERSION_LESS 2.10)
+    message(FATAL_ERROR "cgdebug: torch ${CGDEBUG_TORCH_VERSION} is older than 2.10. Type: "
+                        "${Python_EXECUTABLE} -m pip install 'torch>=2.10'")
   endif()
   add_library(cgdebug_libtorch INTERFACE)
   target_include_directories(cgdebug_libtorch SYSTEM INTERFACE
     ${CGDEBUG_TORCH_DIR}/include ${CGDEBUG_TORCH_DIR}/include/torch/csrc/api/include)
   if(CMAKE_CROSSCOMPILING)
     # Its headers suit every processor, its library does not: the op needs only that library's name.
-    if(NOT CGDEBUG_OP_USES_STABLE_ABI)
-      message(FATAL_ERROR "cgdebug: only an op on torch's stable ABI can be built for another processor. "
-                          "Use a Python that has torch 2.10 or later.")
-    endif()
     file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/torch_cpu.cpp CONTENT "")
     add_library(torch_cpu SHARED ${CMAKE_BINARY_DIR}/torch_cpu.cpp)
     target_link_libraries(cgdebug_libtorch INTERFACE -Wl,--no-as-needed torch_cpu)
@@ -166,15 +152,7 @@ if(CGDEBUG_WITH_TORCH)
     target_link_libraries(cgdebug_libtorch INTERFACE ${CGDEBUG_TORCH_DIR}/lib/libtorch_cpu.so)
   endif()
   # Only what torch 2.10 has, with CUDA's declarations whether or not this torch has CUDA.
-  add_library(cgdebug_libtorch_stable INTERFACE)
-  target_link_libraries(cgdebug_libtorch_stable INTERFACE cgdebug_libtorch)
-  target_compile_definitions(cgdebug_libtorch_stable INTERFACE TORCH_TARGET_VERSION=0x020a000000000000 USE_CUDA)
-  add_library(cgdebug_libtorch_aten INTERFACE)
-  target_link_libraries(cgdebug_libtorch_aten INTERFACE cgdebug_libtorch ${CGDEBUG_TORCH_DIR}/lib/libc10.so)
-  if(EXISTS ${CGDEBUG_TORCH_DIR}/lib/libc10_cuda.so)
-    target_link_libraries(cgdebug_libtorch_aten INTERFACE ${CGDEBUG_TORCH_DIR}/lib/libc10_cuda.so)
-    target_compile_definitions(cgdebug_libtorch_aten INTERFACE CGDEBUG_TORCH_HAS_CUDA=1)
-  endif()
+  target_compile_definitions(cgdebug_libtorch INTERFACE TORCH_TARGET_VERSION=0x020a000000000000 USE_CUDA)
 endif()
 
 if(CGDEBUG_WITH_PYTHON)

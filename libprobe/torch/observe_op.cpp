@@ -1,5 +1,5 @@
-// observe_op_stable.cpp: the ops on torch's stable ABI: one binary for torch 2.10 and every later
-// one, with CUDA and without.
+// observe_op.cpp: the ops on torch's stable ABI: one binary for torch 2.10 and every later one,
+// with CUDA and without.
 //
 // Source: docs.pytorch.org/docs/stable/notes/libtorch_stable_abi.html. Headers of a newer torch
 // restrict themselves to what TORCH_TARGET_VERSION has.
@@ -48,6 +48,19 @@ class StringArgument {
  private:
   StringHandle handle_;
 };
+
+// cgdebug's type for torch's; kInvalid if cgdebug does not take it.
+Dtype FromTorch(ScalarType type) {
+  switch (type) {
+#define CGDEBUG_FROM_TORCH(name, number, torch, ...) \
+  case ScalarType::torch:                            \
+    return Dtype::k##name;
+    CGDEBUG_DTYPES(CGDEBUG_FROM_TORCH)
+#undef CGDEBUG_FROM_TORCH
+    default:
+      return Dtype::kInvalid;
+  }
+}
 
 TorchTensor Facts(const Tensor& x) {
   TorchTensor facts;
