@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kSilence{1000}, kPeriod{250};
 
-Progress* current = nullptr;
+Progress* shown = nullptr;
 
 // A terminal that is gone loses the line, and nothing else.
 void Write(const std::string& text) {
@@ -28,7 +28,7 @@ void Write(const std::string& text) {
 }  // namespace
 
 Progress::Progress(bool is_wanted, std::string what) : what_(std::move(what)) {
-  current = this;
+  shown = this;
   const char* terminal = std::getenv("TERM");
   const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
   if (is_wanted && !is_dumb && ::isatty(STDERR_FILENO) == 1) {
@@ -38,11 +38,11 @@ Progress::Progress(bool is_wanted, std::string what) : what_(std::move(what)) {
 
 Progress::~Progress() {
   Stop();
-  current = nullptr;
+  shown = nullptr;
 }
 
 void Progress::End() {
-  if (current != nullptr) current->Stop();
+  if (shown != nullptr) shown->Stop();
 }
 
 void Progress::Stop() {
