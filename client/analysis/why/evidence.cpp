@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -223,7 +224,13 @@ Result<Evidence> ReadEvidence(Source& source, const Check& check) {
   std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<OpLogSlots>> logs;
   for (OpLogSlots& slots : OpLogsOf(source)) {
     const Slot& slot = source.slots()[slots.front().slot];
-    logs[{slot.session, slot.rank, slot.graph_id}].push_back(std::move(slots));
+    std::vector<OpLogSlots>& of_log = logs[{slot.session, slot.rank, slot.graph_id}];
+    // The rows of a call may lie in several lists.
+    if (!of_log.empty() && slot.counts_calls()) {
+      std::ranges::move(slots, std::back_inserter(of_log.front()));
+    } else {
+      of_log.push_back(std::move(slots));
+    }
   }
   std::map<std::size_t, SeenSlot> seen;
   std::vector<LogReader::Times> times;

@@ -288,10 +288,11 @@ class NonfiniteFinder {
       answer_.findings.push_back(
           {.kind = "nonfinite",
            .place = {told.slot, told.replay},
-           .sentence = fmt::format(
-               "{} held {} in replay {}: the daemon saw it, and the tensor is not in here",
-               SlotText(evidence_.source->slots()[told.slot]),
-               told.kind == source::Finding::Kind::kNan ? "NaN" : "Inf", told.replay),
+           .sentence =
+               fmt::format("{} held {} in {} {}: the daemon saw it, and the tensor is not in here",
+                           SlotText(evidence_.source->slots()[told.slot]),
+                           told.kind == source::Finding::Kind::kNan ? "NaN" : "Inf",
+                           ReplayWord(evidence_.source->slots()[told.slot]), told.replay),
            .refute = "nothing: it was recorded when it came"});
     }
     for (const analysis::Finding& one : check.findings) {
@@ -305,8 +306,10 @@ class NonfiniteFinder {
       answer_.findings.push_back(
           {.kind = "nonfinite",
            .place = {one.slot, one.first_replay},
-           .sentence = fmt::format("{} is the first probe that is not finite, in replay {}",
-                                   SlotText(evidence_.source->slots()[one.slot]), one.first_replay),
+           .sentence =
+               fmt::format("{} is the first probe that is not finite, in {} {}",
+                           SlotText(evidence_.source->slots()[one.slot]),
+                           ReplayWord(evidence_.source->slots()[one.slot]), one.first_replay),
            .refute = "an op log, which shows what it was made of: cgdebug-cli run --watch 'op:*'"});
     }
   }

@@ -86,9 +86,12 @@ Json CauseJson(const source::Source& source, const Finding& finding, const Comma
 
 CommandOf CommandsOf(const std::string& path) {
   return [path](const source::Slot& slot, const Place& place) {
-    const std::string at = place.replay == 0 ? "" : fmt::format("@{}", place.replay);
+    const std::string at = place.replay == 0 ? "" : ReplayMark(slot, place.replay);
     if (!ParseOpText(slot.op)) {
       return fmt::format("cgdebug-cli show '{}:{}{}'", path, SlotText(slot), at);
+    }
+    if (slot.counts_calls()) {
+      return fmt::format("cgdebug-cli ops '{}{}'", path, at.empty() ? "@g:eager" : at);
     }
     const std::string graph = slot.graph_id == 0   ? fmt::format("eager.{}", slot.order)
                               : slot.graph.empty() ? std::to_string(slot.graph_id)

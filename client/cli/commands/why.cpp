@@ -40,7 +40,7 @@ int RunWhy(Context& context, const WhyCommand& command) {
     if (analysis::ParseOpText(slot.op)) {
       return OpsCommandOf(command.source, slot, place.replay) + among;
     }
-    const std::string at = place.replay == 0 ? "" : fmt::format("@{}", place.replay);
+    const std::string at = place.replay == 0 ? "" : ReplayMark(slot, place.replay);
     return "cgdebug-cli show " +
            ShellWord(fmt::format("{}:{}{}", command.source, SlotText(slot), at)) + among;
   };
