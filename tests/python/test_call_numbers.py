@@ -53,9 +53,11 @@ def record(daemon, cli, tmp_path):
 
 
 def query(cli, path, sql):
-    done = cli("--plain", "query", path, sql)
+    """Each row as the texts of its cells; of NULL "-"."""
+    done = cli("--json", "query", path, sql)
     assert done.returncode == 0, done.stderr
-    return [line.split("\t") for line in done.stdout.splitlines()]
+    rows = [row.values() for row in json.loads(done.stdout)]
+    return [["-" if cell is None else str(cell) for cell in row] for row in rows]
 
 
 def probe_of(level):

@@ -207,7 +207,7 @@ def test_help_knows_every_command_and_its_verbs(cli):
     assert cli("help").stdout == cli("--help").stdout
     variables = cli("--json", "help", "variables")
     assert {"CGDEBUG_ON", "NO_COLOR"} <= set(
-        ", ".join(row["names"] for row in json.loads(variables.stdout)).split(", ")
+        ", ".join(row["names"] for row in json.loads(variables.stdout)["variables"]).split(", ")
     )
     assert "CGDEBUG_ON (job)\n    default trigger" in cli("help", "variables").stdout
     wrong = cli("help", "chekc")

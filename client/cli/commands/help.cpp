@@ -53,7 +53,7 @@ Json VariablesJson() {
     rows.push_back(
         {{"names", variable.names}, {"read_by", variable.read_by}, {"meaning", variable.meaning}});
   }
-  return rows;
+  return {{"variables", std::move(rows)}};
 }
 
 std::string Manual(const CLI::App& app) {
