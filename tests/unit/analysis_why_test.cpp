@@ -142,6 +142,33 @@ TEST(Why, AProductThatStaysThoughNothingItReadsIsZeroIsShown) {
   ASSERT_EQ(causes.findings[0].folded.size(), 1u) << "what is made of it lies behind it";
 }
 
+// Eager calls: the second row of the first two calls is another than that of the last two.
+TEST(Why, ARowOfACallReadsWhatHasTheNumberInThatCall) {
+  MemorySource calls;
+  const auto add = [&](const std::string& name, const std::string& op,
+                       const std::vector<std::uint64_t>& of, const Values& values) {
+    const std::size_t slot = calls.AddSlot(name, {2});
+    calls.Slots()[slot].graph_id = 0;
+    calls.Slots()[slot].in_body = true;
+    calls.Slots()[slot].op = op;
+    for (const std::uint64_t call : of) {
+      calls.Add(slot, call, values);
+      calls.serials[{slot, call}] = call;
+    }
+    return slot;
+  };
+  add("in/x", "1 input", {1, 2, 3, 4}, {-1, 2});
+  add("fwd/gelu_0", "2 aten.gelu.default 1", {1, 2}, {1, 2});
+  const std::size_t log = add("fwd/log_0", "3 aten.log.default 2", {1, 2, 3, 4}, {0, 1});
+  add("fwd/tanh_0", "2 aten.tanh.default 1", {3, 4}, {-0.5f, 1});
+  calls.Change(log, 4, {kNan, 0});
+  const Causes causes = CausesOf(calls);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("domain"));
+  EXPECT_THAT(causes.findings[0].sentence, HasSubstr("fwd/log_0 made 1 NaN in call 4"));
+  ASSERT_EQ(causes.findings[0].facts.size(), 1u);
+  EXPECT_THAT(causes.findings[0].facts[0].text, HasSubstr("it read fwd/tanh_0"));
+}
+
 TEST(Why, AGraphWithoutAReplayIsTold) {
   GraphLog log = Healthy();
   log.Row("fwd/x", "aten.mm.default", {});

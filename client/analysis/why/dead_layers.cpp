@@ -13,6 +13,13 @@ namespace {
 constexpr std::array kRectifiers = {std::string_view("relu"), std::string_view("clamp_min"),
                                     std::string_view("threshold"), std::string_view("hardtanh"),
                                     std::string_view("clamp")};
+constexpr std::array kWeighted = {std::string_view("mm"),
+                                  std::string_view("addmm"),
+                                  std::string_view("linear"),
+                                  std::string_view("convolution"),
+                                  std::string_view("native_batch_norm"),
+                                  std::string_view("_native_batch_norm_legit"),
+                                  std::string_view("native_layer_norm")};
 constexpr std::array kLayers = {
     std::string_view("_softmax"),    std::string_view("mm"),          std::string_view("addmm"),
     std::string_view("bmm"),         std::string_view("baddbmm"),     std::string_view("linear"),
@@ -44,7 +51,12 @@ Answer FindDeadLayers(const Evidence& evidence) {
         return !log.rows[input].is_input() && IsZero(log.rows[input]);
       });
       if (!IsConstant(row) || !has_moving_input || has_constant_input) continue;
-      const bool is_dead = is_rectifier && IsZero(row) && row.count >= kManyElements;
+      // Where a distance is rectified, as in a loss with a margin, 0 is what is wanted.
+      const bool is_of_weights = std::ranges::any_of(row.inputs, [&](std::size_t input) {
+        return IsOneOf(StemOf(log.rows[input].op), kWeighted);
+      });
+      const bool is_dead =
+          is_rectifier && is_of_weights && IsZero(row) && row.count >= kManyElements;
       const Seen& last = row.at[runs.back()];
       Finding finding{
           .level = is_dead ? Level::kShown : Level::kConsistent,

@@ -104,15 +104,22 @@ int StaleRunsOf(const Evidence& evidence, const Log& log, const Row& row) {
   return stale;
 }
 
-// Whether a change of what it reads must change it: nothing in it is 0.
+// Whether a change of what it reads must change it: nothing in it is 0, and not only weights move,
+// whose last digits a product may round away.
 bool MustFollow(const Evidence& evidence, const Log& log, const Row& row) {
+  const auto is_full = [&](std::size_t input) {
+    return evidence.IsFloating(log.rows[input]) &&
+           std::ranges::all_of(log.rows[input].at, [](const Seen& seen) {
+             return seen.zero == 0 && seen.nonfinite() == 0;
+           });
+  };
+  const auto is_moving_value = [&](std::size_t input) {
+    return !IsNamedInput(evidence.NameOf(log.rows[input])) &&
+           MovesOf(log.rows[input]).changed >= kFewestComparisons;
+  };
   return IsOneOf(StemOf(row.op), kProducts) && row.is_covered &&
-         std::ranges::all_of(row.inputs, [&](std::size_t input) {
-           return evidence.IsFloating(log.rows[input]) &&
-                  std::ranges::all_of(log.rows[input].at, [](const Seen& seen) {
-                    return seen.zero == 0 && seen.nonfinite() == 0;
-                  });
-         });
+         std::ranges::all_of(row.inputs, is_full) &&
+         std::ranges::any_of(row.inputs, is_moving_value);
 }
 
 }  // namespace
