@@ -80,6 +80,8 @@ constexpr EnvironmentVariable kVariables[] = {
     {"PATH", "all", "where `cgdebug-daemon` is looked for"},
     {"NO_COLOR, FORCE_COLOR, TERM, LC_ALL, LC_CTYPE, LANG", "`cgdebug-cli`",
      "colours, the status line, the screen of `top`, and ASCII instead of bars and Greek letters"},
+    {"PAGER", "`cgdebug-cli`",
+     "the program that long output goes through on a terminal. Unset: `less -FRX`"},
     {"KUBERNETES_SERVICE_HOST", "`doctor`", "says how to enlarge `/dev/shm` there"},
 };
 
