@@ -38,7 +38,7 @@ std::string SealPath(const std::string& catalogue) { return catalogue + ".seal";
 std::optional<Seal> MakeSeal(const std::string& recording, std::uint64_t bytes,
                              const ReadBytes& read) {
   Xxh3Parts sum;
-  std::vector<std::byte> buffer(kPartBytes);
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(kPartBytes, bytes));
   for (std::uint64_t done = 0; done < bytes;) {
     const std::span part =
         std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), bytes - done));
