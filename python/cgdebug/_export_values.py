@@ -88,9 +88,10 @@ def write_safetensors(
 
 def _key_of(name: str, tensors: dict) -> str:
     """The format has an entry of its own called "__metadata__"; "probe" in ours has the name."""
-    while name == "__metadata__" or (name.startswith("__metadata__@") and name in tensors):
-        name += "@"
-    return name
+    key = name
+    while key == "__metadata__" or (key != name and key in tensors):
+        key += "@"
+    return key
 
 
 def _about(series, snapshot) -> dict:
