@@ -13,8 +13,8 @@ bool DaemonAlive();
 // written earlier may be overwritten unread. Fails: throws ProbeError.
 void AwaitDaemon(std::chrono::nanoseconds timeout);
 
-// Waits until the daemon has consumed every entry of `probe` that someone waits for; nullptr: of all
-// probes, closed ones too. False after `timeout` or without a daemon.
+// Waits until the daemon has consumed every entry of `probe` that someone waits for; nullptr: of
+// all probes, closed ones too. False after `timeout` or without a daemon.
 bool WaitConsumed(const ProbeState* probe, std::chrono::nanoseconds timeout);
 
 }  // namespace cgdebug

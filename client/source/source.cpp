@@ -142,6 +142,7 @@ std::string ReplayText(std::uint64_t replay, std::uint32_t iteration, bool in_bo
 
 // For a source without counters: it holds everything except its gaps.
 namespace {
+// Atomic: the thread that shows progress reads it.
 std::atomic<std::uint64_t> snapshots_read{0};
 }  // namespace
 

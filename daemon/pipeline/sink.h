@@ -89,8 +89,8 @@ class Sink {
   // Nothing more comes: the producer ended after replay `last_replay`, or gave the slot up.
   virtual void CloseSlot(const SlotPtr& /*slot*/, std::uint64_t /*last_replay*/,
                          SlotFeedback& /*feedback*/) {}
-  // What the job wanted to show and nobody sees. Replaces the earlier report of the same kind. Texts
-  // hold no control characters.
+  // What the job wanted to show and nobody sees. Replaces the earlier report of the same kind.
+  // Texts hold no control characters.
   virtual void NotSeen(const SessionPtr& /*session*/, const layout::NotSeen& /*not_seen*/) {}
   // The producer is gone; `died` means without a clean exit. Its values stay readable until
   // ForgetSession().

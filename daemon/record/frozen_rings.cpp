@@ -221,8 +221,8 @@ FrozenRings::Stopped FrozenRings::StopAll(const Cause& cause,
     std::unique_lock lock(mutex_);
     wake_.wait_for(lock, kOthersPatience, all_stopped);
   }
-  // Cancels the stop request for devices that did not stop. If one stops now anyway, it resumes when
-  // its freeze is found.
+  // Cancels the stop request for devices that did not stop. If one stops now anyway, it resumes
+  // when its freeze is found.
   for (const std::uint32_t device : running) {
     daemon_.controls->Switch({.session = job, .device = device});
   }

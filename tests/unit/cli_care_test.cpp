@@ -165,7 +165,8 @@ TEST_F(CliSourcesTest, ACopiedSegmentIsFoundByEveryCommand) {
 TEST_F(CliSourcesTest, MergeMakesOneOfTheRanksAndFillsLosses) {
   WriteRecording(dir_ / "r0.cgrec", 2, 1, 0);
   WriteRecording(dir_ / "r1.cgrec", 2, 5, 1);
-  EXPECT_EQ(Cli({"extract", dir_ / "r0.cgrec", dir_ / "r1.cgrec", "-o", dir_ / "all.cgrec"}).code, 0);
+  EXPECT_EQ(Cli({"extract", dir_ / "r0.cgrec", dir_ / "r1.cgrec", "-o", dir_ / "all.cgrec"}).code,
+            0);
   const json merged = CliJson({"info", dir_ / "all.cgrec"});
   EXPECT_EQ(merged["probes"].size(), 4u);
   EXPECT_EQ(merged["complete"], true);
