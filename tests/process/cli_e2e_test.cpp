@@ -104,8 +104,12 @@ TEST_F(CliEndToEndTest, OfARankThatWasStartedAgainShowTakesTheNewestProcess) {
 }
 
 TEST_F(CliEndToEndTest, IterationsOfAConditionalBodyAreToldApartAndAReplayWithoutAnyIsNoLoss) {
-  ProducerProcess job(
-      {{.name = "x", .elements = 4, .capacity = 32, .record_every = 1, .in_body = true}});
+  ProducerProcess job({{.name = "x",
+                        .elements = 4,
+                        .capacity = 32,
+                        .record_every = 1,
+                        .in_body = true,
+                        .graph_id = 1}});
   DaemonProcess daemon(directory_);
   for (const std::uint32_t iterations : {7u, 0u, 1u, 0u}) job.Replay(0, iterations);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 8));

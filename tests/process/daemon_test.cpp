@@ -153,14 +153,19 @@ TEST_F(DaemonTest, PrintsIntoThePipeThatIsTheJobsStderrAndLetsItGoWhenTheJobEnds
   EXPECT_TRUE(WaitUntil([&] { return terminal.ended(); }));
 }
 
-TEST_F(DaemonTest, DoesNotWriteIntoAFileThatIsTheJobsStderrButKeepsTheLines) {
+TEST_F(DaemonTest, PrintsIntoAFileThatIsTheJobsStderrBehindWhatTheJobWrote) {
   DaemonProcess daemon(directory_);
   const std::string path = directory_ / "stderr";
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::write(file.get(), "before\n", 7), 7);
   ProducerProcess job({Printing("blk0.out")}, file.get());
   job.Write(0, 2);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 2));
-  EXPECT_EQ(testing_support::ReadText(path), "");
+  ASSERT_TRUE(WaitUntil([&] { return CountOf(testing_support::ReadText(path), "\n") == 3; }));
+  EXPECT_THAT(testing_support::ReadText(path),
+              testing::StartsWith("before\n[cgdebug] @1 blk0.out"));
+  ASSERT_EQ(::write(file.get(), "behind\n", 7), 7);
+  EXPECT_THAT(testing_support::ReadText(path), testing::EndsWith("\nbehind\n"));
 
   v1::TailRequest request;
   request.set_last(100);

@@ -49,9 +49,11 @@ TextTable MakeTable(const std::vector<live::Session>& sessions) {
     const double age_s = live::SecondsSince(session.created_ns);
     table.Add({Printable(session.key), Printable(session.label), std::to_string(session.pid),
                session.rank < 0 ? "-" : std::to_string(session.rank),
-               std::string(StateName(session)), FormatDuration(age_s),
-               std::to_string(session.probes), std::to_string(session.replay),
-               std::to_string(session.counters.lost()), Printable(session.command)});
+               live::StalledSeconds(session) > 0 ? StateText(session)
+                                                 : std::string(NameOf(session.state)),
+               FormatDuration(age_s), std::to_string(session.probes),
+               std::to_string(session.replay), std::to_string(session.counters.lost()),
+               Printable(session.command)});
   }
   return table;
 }
