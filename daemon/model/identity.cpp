@@ -114,7 +114,7 @@ SlotIdentity MakeRowIdentity(const SlotIdentity& page, std::size_t number,
   r.dims = static_cast<std::uint8_t>(row.shape.size());
   std::copy(row.shape.begin(), row.shape.end(), r.shape);
   r.payload_bytes = sizeof(layout::DeviceStats);
-  r.flags = layout::kSlotHoldsStats | (r.flags & layout::kSlotLossless);
+  r.flags = layout::kSlotHoldsStats | (r.flags & (layout::kSlotLossless | layout::kSlotInBody));
   r.actions = layout::kActionStats;
   r.stats_every = std::exchange(r.record_every, 0);
   return slot;

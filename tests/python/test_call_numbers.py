@@ -53,11 +53,9 @@ def record(daemon, cli, tmp_path):
 
 
 def query(cli, path, sql):
-    """Each row as the texts of its cells; of NULL "-"."""
     done = cli("--json", "query", path, sql)
     assert done.returncode == 0, done.stderr
-    rows = [row.values() for row in json.loads(done.stdout)]
-    return [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    return json.loads(done.stdout)
 
 
 def probe_of(level):
@@ -70,10 +68,10 @@ def test_a_call_has_the_step_that_was_set_when_it_began(record, cli, level):
     path, done = record(STEPS, level)
     assert done.returncode == 0, done.stderr
     probe = probe_of(level)
-    sql = f"select replay, step, nan from v_snapshots where probe = '{probe}' order by serial"
-    rows = [[int(number) for number in row] for row in query(cli, path, sql)]
-    assert [row[:2] for row in rows] == [[n + 1, n] for n in range(6)]
-    assert [row[2] > 0 for row in rows] == [n == 3 for n in range(6)]
+    sql = f"select replay, call, step, nan from v_snapshots where probe = '{probe}' order by serial"
+    rows = [(row["replay"], row["call"], row["step"], row["nan"]) for row in query(cli, path, sql)]
+    assert [row[:3] for row in rows] == [(n + 1, n + 1, n) for n in range(6)]
+    assert [row[3] > 0 for row in rows] == [n == 3 for n in range(6)]
     assert re.search(r"first non-finite: call 4 \(step 3\)", cli("check", path).stdout)
     assert "step 3" in cli("show", f"{path}:{probe}@step:3").stdout
     with cgdebug.open(path) as recording:
@@ -158,9 +156,9 @@ def test_calls_of_two_threads_have_numbers_of_their_own(record, cli):
     )
     assert done.returncode == 0, done.stderr
     rows = query(cli, path, "select replay, nan from v_snapshots where probe = 'fwd/Linear'")
-    numbers = sorted(int(row[0]) for row in rows)
+    numbers = sorted(row["replay"] for row in rows)
     assert numbers == list(range(1, 18)), "each of the 17 calls has a number"
-    bad = [int(row[0]) for row in rows if int(row[1]) > 0]
+    bad = [row["replay"] for row in rows if row["nan"] > 0]
     assert len(bad) == 1
     assert f"first non-finite: call {bad[0]}" in cli("check", path).stdout
 
@@ -205,7 +203,7 @@ def test_gradients_belong_to_the_call_of_their_forward(daemon):
 def test_a_probe_beside_the_model_counts_its_own_calls(daemon):
     net = nn.Linear(4, 4)
     watch = cgdebug.watch(net, values=8)
-    probe = cgdebug.CudaGraphTensorProbe("batch", cgdebug.TensorRecord(capacity=8), mode="always")
+    probe = cgdebug.CudaGraphTensorProbe("batch", [cgdebug.TensorRecord(capacity=8)], mode="always")
     for _ in range(3):
         net(probe(torch.ones(2, 4)))
     assert [one.replay_index for one in probe.records()] == [1, 2, 3]
