@@ -65,10 +65,10 @@ class BeginHook(Hook):
 
     places = []
 
-    def __call__(self, module, *call):
+    def look(self, module, *call):
         if torch.compiler.is_compiling():
             _leave()
-        elif not torch.jit.is_tracing() and not module_hooks.runs_as_graph(module):
+        else:
             begin(module)
 
 
@@ -77,7 +77,7 @@ class EndHook(Hook):
 
     places = []
 
-    def __call__(self, module, *call):
+    def look(self, module, *call):
         if not torch.compiler.is_compiling() and _here.root == id(module):
             _here.root = 0
             if not _framework_begins:
