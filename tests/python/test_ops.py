@@ -273,9 +273,9 @@ def test_what_was_not_compared_before_the_call_that_differs_is_said(debug_mode, 
             dm.close()
     found = cli("ops", "diff", *paths)
     assert found.returncode == 1, found.stdout + found.stderr
-    assert "in replay 3 of " in found.stdout, found.stdout
+    assert re.search(r"in call \d+ \(A\)", found.stdout), found.stdout
     assert "what was compared of the 2 before it agrees" in found.stdout
-    assert re.search(r"not compared before: replay 2 .*only in B: #\d+ \S*add__?0", found.stdout)
+    assert re.search(r"not compared before: call \d+: .*only in B: #\d+ \S*add__?0", found.stdout)
     assert "what wrote it may be among what was not compared" in found.stdout
 
 
