@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 import typing
@@ -14,6 +15,7 @@ from ._op_log import torch_debug_mode
 from ._op_log.rows import UNKNOWN, Coverage, OpLog
 from ._op_log.scopes import Scope
 from ._reader import recording_module
+from .errors import DaemonError
 from .snapshot import Stats
 
 __all__ = ["DebugModePair", "OpLogDiff", "OpLogView", "OpRow", "debug_mode", "load_debug_mode"]
@@ -421,7 +423,9 @@ def _rows_of_call(
             for slot in connection._probes(session=session, rows_of={"graph_id": 0})
             if slot.op and slot.in_body and not slot.op.startswith("gap ")
         }
-        found = _history(connection, session, slots, call) if slots else {}
+        found = {}
+        with contextlib.suppress(DaemonError):  # it has nothing of the call yet
+            found = _history(connection, session, slots, call) if slots else {}
         if len(found) >= expected or time.monotonic() > deadline:
             break
         time.sleep(0.01)

@@ -30,6 +30,12 @@ def write_run(folder, ranks=4, bad=2):
     return str(folder)
 
 
+def ranks_of(cli, folder):
+    said = json.loads(cli("--json", "ranks", folder, "--replicated", "w").stdout)
+    assert said.pop("schema") == 1
+    return said
+
+
 @pytest.fixture
 def pool():
     with concurrent.futures.ProcessPoolExecutor(
@@ -87,7 +93,7 @@ def test_functions_make_tables_and_sql_goes_over_all_of_them(tmp_path, pool):
 
 def test_replicas_are_those_of_the_command_line(tmp_path, pool, cli):
     folder = write_run(tmp_path)
-    said = json.loads(cli("--json", "ranks", folder, "--replicated", "w").stdout)
+    said = ranks_of(cli, folder)
     a = cgdebug.analyze(folder, "replicas", pool, replicated=["w"])
     assert a.replicas.to_dict() == said
 
@@ -99,7 +105,7 @@ def test_replicas_are_those_of_the_command_line_whichever_worker_is_the_first(tm
     again = Writer(tmp_path / "a.cgrec", rank=1)
     again.add("w", 1, numpy.array([7, 7], "float32"), step=1)
     again.close()
-    said = json.loads(cli("--json", "ranks", folder, "--replicated", "w").stdout)
+    said = ranks_of(cli, folder)
     is_last_done = threading.Event()
 
     def last_first(recording):
@@ -120,7 +126,7 @@ def test_a_folder_holds_what_the_command_line_finds_in_it(tmp_path, pool, cli):
     (tmp_path / "empty.cgrec").touch()  # no recording
     for file in (tmp_path / "r0.cgrec").iterdir():
         file.write_bytes(b"nothing")
-    said = json.loads(cli("--json", "ranks", folder, "--replicated", "w").stdout)
+    said = ranks_of(cli, folder)
     a = cgdebug.analyze(folder, "replicas", pool, replicated=["w"])
     assert [os.path.basename(path) for path in a.paths] == [
         "r0.cgrec",
