@@ -62,10 +62,11 @@ void Progress::Show() {
   while (!changed_.wait_for(lock, is_shown ? kPeriod : kSilence, [this] { return is_over_; })) {
     is_shown = true;
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    std::string text = fmt::format("{}: {}", what_, FormatDuration(seconds));
+    std::string text = FormatDuration(seconds);
     if (const std::uint64_t read = source::SnapshotsRead(); read > 0) {
       text += fmt::format(", {} snapshots read", FormatGrouped(read));
     }
+    text += "  " + what_;  // last: a long one is cut
     const std::size_t columns = TerminalColumns(STDERR_FILENO);
     Write("\r\x1b[2K\x1b[2m" + CutToColumns(Printable(text), columns) + "\x1b[0m\r");
   }
