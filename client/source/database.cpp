@@ -256,7 +256,10 @@ std::string WithCloseNames(sqlite3* database, std::string message) {
   std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   const std::size_t name = message.find_last_of(" .");
-  return message + DidYouMean(std::string_view(message).substr(name + 1), names);
+  std::string close = DidYouMean(std::string_view(message).substr(name + 1), names);
+  if (close.empty()) return message;
+  close.pop_back();  // the sentence goes on
+  return message + "." + close;
 }
 
 }  // namespace

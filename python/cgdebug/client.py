@@ -234,6 +234,7 @@ class Client:
         graph: str = "",
         shape: collections.abc.Sequence[int] | None = None,
         session: str | int | None = None,
+        run: str = "",
     ) -> LiveRecording:
         """Writes every snapshot from now on to disk. The recording ends with `stop()`, with the
         `with` block, after `replays` replays of each probe, after `duration` seconds, or with the
@@ -253,12 +254,13 @@ class Client:
         graph, shape: record only the calls in one graph (its label, the number of its capture or
                     "eager"), or only tensors of one shape. A graph that is captured later is known
                     by the label that cgdebug.graph_label gave it.
+        run:        record only the jobs of one run (CGDEBUG_RUN_ID), also those that begin later
 
             with c.record("out.cgrec", probes="blk*") as rec:
                 ...
             r = cgdebug.open(rec.directory)
         """
-        how: dict[str, str] = {}
+        how: dict[str, str] = {"run_id": run} if run else {}
         if durability:
             how["durability"] = _choice("record", "durability", durability, _DURABILITIES)
         _finish_gpu_work()

@@ -9,16 +9,20 @@ import sys
 
 
 def serve(programs):
-    """Reads lines "NAME WATCH", runs `run_NAME` watched as CGDEBUG_WATCH asks, and answers with the
-    exit code."""
+    """Reads lines "NAME WATCH RUN", runs `run_NAME` watched as CGDEBUG_WATCH asks, as the run RUN, and
+    answers with the exit code."""
     import torch
 
     torch.set_num_threads(1)
     for line in sys.stdin:
-        name, watch = line.split()
+        name, watch, run = line.split()
         child = os.fork()
         if child == 0:
-            os.environ |= {"CGDEBUG_WATCH": watch, "CGDEBUG_WATCH_EAGER": "1"}
+            os.environ |= {
+                "CGDEBUG_WATCH": watch,
+                "CGDEBUG_WATCH_EAGER": "1",
+                "CGDEBUG_RUN_ID": run,
+            }
             import cgdebug  # noqa: F401  (it looks at the variables)
 
             torch.manual_seed(0)
@@ -28,7 +32,8 @@ def serve(programs):
 
 
 class Programs:
-    """`run(name, watch)` runs a program of the script and fails unless it exits with 0."""
+    """`record(path, name, watch)` records a program of the script alone, whatever else runs here.
+    Fails unless it exits with 0."""
 
     def __init__(self, script, folder):
         self._errors = folder / "errors"
@@ -43,8 +48,15 @@ class Programs:
                 env={name: one for name, one in os.environ.items() if name != "CGDEBUG_RUN_ID"},
             )
 
-    def run(self, name, watch="op:*"):
-        self._process.stdin.write(f"{name} {watch}\n")
+    def record(self, path, name, watch="op:*"):
+        import cgdebug  # not at the top: the script looks at its variables first
+
+        run = f"{name}-{path.parent.name}"
+        with cgdebug.connect().record(path, run=run):
+            self._run(name, watch, run)
+
+    def _run(self, name, watch, run):
+        self._process.stdin.write(f"{name} {watch} {run}\n")
         self._process.stdin.flush()
         for line in self._process.stdout:  # the program may print as well
             if line.strip().lstrip("-").isdigit():

@@ -27,8 +27,7 @@ def programs(tmp_path_factory):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_nothing_is_found_in_a_program_that_is_right(daemon, cli, programs, tmp_path, name, watch):
     path = tmp_path / "a.cgrec"
-    with cgdebug.connect().record(path):
-        programs.run(name, watch)
+    programs.record(path, name, watch)
     done = cli("check", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(cgdebug.open(path)) >= 3

@@ -118,7 +118,7 @@ def test_a_flipped_bit_is_named_live_and_offline_with_step_probe_and_rank(
         in (told["text"])
     )
     status = cli("status", "-s", run).stdout
-    assert "first replica that differs: param/2.weight @6 on rank 1, step 6" in status
+    assert "first replica that differs: param/2.weight in call 6 on rank 1, step 6" in status
     cli("record", "stop", path)
     for one in ranks:
         one.go_on()

@@ -21,8 +21,7 @@ def programs(tmp_path_factory):
 @pytest.mark.parametrize("name", faulty_programs.EXPECTED)
 def test_the_first_sentence_names_the_cause(daemon, cli, programs, tmp_path, name):
     path = tmp_path / "a.cgrec"
-    with cgdebug.connect().record(path):
-        programs.run(name)
+    programs.record(path, name)
     causes = cgdebug.why(path)
     kind, level, words = faulty_programs.EXPECTED[name]
     assert causes.first is not None, causes
