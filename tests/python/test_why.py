@@ -1,34 +1,44 @@
-"""`why` names the cause of a fault in its first sentence (faulty_programs.py)."""
+"""`why` names the cause of a fault in its first sentence (faulty_programs.py, reported_programs.py)."""
 
 import json
 import pathlib
 
 import faulty_programs
 import pytest
+import reported_programs
 from serve_programs import Programs
 
 import cgdebug
 
+SCRIPTS = (faulty_programs, reported_programs)
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    script = pathlib.Path(__file__).parent / "faulty_programs.py"
-    server = Programs(script, tmp_path_factory.mktemp("programs"))
+
+@pytest.fixture(scope="module", params=SCRIPTS, ids=lambda script: script.__name__)
+def programs(request, tmp_path_factory):
+    server = Programs(pathlib.Path(request.param.__file__), tmp_path_factory.mktemp("programs"))
+    server.expected = request.param.EXPECTED
     yield server
     server.close()
 
 
-@pytest.mark.parametrize("name", faulty_programs.EXPECTED)
-def test_the_first_sentence_names_the_cause(daemon, cli, programs, tmp_path, name):
-    path = tmp_path / "a.cgrec"
-    programs.record(path, name)
-    causes = cgdebug.why(path)
-    kind, level, words = faulty_programs.EXPECTED[name]
-    assert causes.first is not None, causes
-    assert (causes.first.kind, causes.first.level) == (kind, level), causes
-    for word in words:
-        assert word in causes.first.text, causes
-    done = cli("why", str(path))
-    assert done.returncode == (1 if level == "shown" else 3 if causes.not_looked_at else 0)
-    assert causes.first.text in done.stdout
-    assert json.loads(cli("--json", "why", str(path)).stdout)["findings"][0]["kind"] == kind
+def test_the_first_sentence_names_the_cause(daemon, cli, programs, tmp_path):
+    wrong = []
+    for name, (kind, level, words) in programs.expected.items():
+        path = tmp_path / f"{name}.cgrec"
+        programs.record(path, name)
+        causes = cgdebug.why(path)
+        first = causes.first
+        if (
+            first is None
+            or (first.kind, first.level) != (kind, level)
+            or not all(word in first.text for word in words)
+        ):
+            wrong.append((name, str(causes)))
+            continue
+        done = cli("why", str(path))
+        assert done.returncode == (1 if level == "shown" else 3 if causes.not_looked_at else 0)
+        assert first.text in done.stdout
+    assert not wrong, "\n".join(f"{name}:\n{text}\n" for name, text in wrong)
+    document = json.loads(cli("--json", "why", str(path)).stdout)
+    assert document["findings"][0]["kind"] == kind
+    assert document["findings"][0]["evidence"]

@@ -40,7 +40,8 @@ std::string ParameterName(const Evidence& evidence, const Row& row) {
 }
 
 bool IsStepped(const Evidence& evidence, const Log& log, const Row& row) {
-  return row.is_input() && IsNamedInput(evidence.NameOf(row)) &&
+  const std::string& name = evidence.NameOf(row);
+  return row.is_input() && IsNamedInput(name) && !name.ends_with(".grad") &&
          std::ranges::any_of(row.readers, [&](std::size_t reader) {
            return evidence.NameOf(log.rows[reader]).starts_with("opt/");
          });

@@ -45,7 +45,8 @@ std::set<std::size_t> GradientsOf(const Evidence& evidence, const Log& log) {
     if (!evidence.NameOf(row).starts_with("opt/")) continue;
     for (const std::size_t input : row.inputs) {
       const std::string& name = evidence.NameOf(log.rows[input]);
-      if (std::ranges::any_of(kPhases, [&](auto phase) { return name.starts_with(phase); })) {
+      if (name.ends_with(".grad") ||
+          std::ranges::any_of(kPhases, [&](auto phase) { return name.starts_with(phase); })) {
         gradients.insert(input);
       }
     }
