@@ -234,6 +234,99 @@ def test_compiled_gradients_are_seen(probe, backend):
     assert values(g) == [8]
 
 
+class Layer(torch.nn.Module):
+    """`breaks`: torch compiles what comes after it as a graph of its own."""
+
+    def __init__(self, breaks):
+        super().__init__()
+        self.up, self.down, self.breaks, self.probe = (
+            torch.nn.Linear(4, 8),
+            torch.nn.Linear(8, 4),
+            breaks,
+            None,
+        )
+
+    def forward(self, x):
+        x = x + self.down(torch.relu(self.up(x)))
+        if self.probe is not None:
+            x = self.probe(x)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return x * 1.5, None
+
+
+class Net(torch.nn.Module):
+    def __init__(self, breaks=False, depth=12):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(Layer(breaks) for _ in range(depth))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x, _ = layer(x)
+        return x
+
+
+def compilations(net, by_layer, sizes, **options):
+    """Runs the model; returns how often torch compiled, and how many graph breaks there were."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    model = net if by_layer else torch.compile(net, backend="aot_eager", **options)
+    for layer in net.layers if by_layer else ():
+        layer.compile(backend="aot_eager", **options)
+    for size in sizes:
+        model(torch.ones(size, 4, requires_grad=True)).sum().backward()
+    graphs = counters["stats"]["unique_graphs"]
+    return graphs, dict(counters["frames"]), len(counters["graph_break"])
+
+
+def outputs_of_layers(net, sizes):
+    outputs = [[] for _ in net.layers]
+    for size in sizes:
+        x = torch.ones(size, 4)
+        for layer, seen in zip(net.layers, outputs):
+            x = layer.forward(x)[0].detach()
+            seen.append(x)
+    return outputs
+
+
+@pytest.mark.parametrize(
+    ("breaks", "by_layer", "options", "sizes"),
+    [
+        (False, True, {}, [2]),
+        (False, True, {"fullgraph": True, "dynamic": True}, [2, 3]),
+        (False, True, {}, [2, 3, 5]),
+        (True, True, {}, [2]),
+        (True, False, {}, [2]),
+        (False, False, {"fullgraph": True}, [2, 3]),
+    ],
+)
+def test_a_watched_model_compiles_as_often_as_alone(breaks, by_layer, options, sizes):
+    depth = 12 if by_layer or breaks else 3
+    alone = compilations(Net(breaks, depth), by_layer, sizes, **options)
+    net = Net(breaks, depth)
+    with cgdebug.watch(net, values=8, inputs=True, params=True) as watch:
+        assert compilations(net, by_layer, sizes, **options) == alone
+        for number, wanted in enumerate(outputs_of_layers(Net(breaks, depth), sizes)):
+            records = watch.probes[f"fwd/layers.{number}/0"].records()
+            assert len(records) == len(wanted)
+            for record, one in zip(records, wanted):
+                torch.testing.assert_close(record.tensor, one)
+        assert not watch.explain().not_seen
+
+
+def test_probes_in_equal_layers_compile_as_often_as_none(probe):
+    alone = compilations(Net(), True, [2], fullgraph=True)
+    net = Net()
+    for number, layer in enumerate(net.layers):
+        layer.probe = probe(f"p{number}")
+    assert compilations(net, True, [2], fullgraph=True) == alone
+    for layer, (wanted,) in zip(net.layers, outputs_of_layers(Net(), [2])):
+        (record,) = layer.probe.records()
+        torch.testing.assert_close(record.tensor * 1.5, wanted)
+
+
 def test_nothing_is_compiled_again_from_call_to_call(probe):
     import torch._dynamo
 

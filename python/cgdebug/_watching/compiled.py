@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 
 import torch
+
+from .._after_import import call_after_import
 
 # Dynamo keeps code for a module whose hooks have changed since, and gives it to others of the
 # class: a watched layer would run what was compiled for one that is not. With this switch it looks.
@@ -35,9 +38,14 @@ def _dynamo_config():
     return getattr(sys.modules.get("torch._dynamo"), "config", None)
 
 
-def make_no_frame_of(function, _dynamo) -> None:
-    """Keeps Dynamo from compiling `function` by itself, as it would the hook of a model that it
-    compiles without its hooks. Where code that it compiles calls `function`, it still traces it."""
+def make_no_frames_of(*functions) -> None:
+    """Keeps Dynamo from compiling these by themselves, as it would the hook of a model that it
+    compiles without its hooks. Where code that it compiles calls them, it still traces them."""
+    for function in functions:
+        call_after_import("torch._dynamo", functools.partial(_make_no_frame_of, function))
+
+
+def _make_no_frame_of(function, _dynamo) -> None:
     try:
         from torch._C._dynamo import eval_frame
 

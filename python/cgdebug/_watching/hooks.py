@@ -11,7 +11,7 @@ import weakref
 import torch
 
 from .. import _accepted, _native, _tags
-from .._after_import import call_after_import, constant_in_traces
+from .._after_import import constant_in_traces
 from . import compiled, module_hooks, places
 from .places import Place
 
@@ -58,8 +58,7 @@ class Hook:
         return (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
-for _function in (Hook.__call__, module_hooks.Hooks.__bool__, module_hooks.Hooks.__len__):
-    call_after_import("torch._dynamo", functools.partial(compiled.make_no_frame_of, _function))
+compiled.make_no_frames_of(Hook.__call__, module_hooks.Hooks.__bool__, module_hooks.Hooks.__len__)
 
 
 class OutputHook(Hook):
