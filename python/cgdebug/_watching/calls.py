@@ -15,7 +15,7 @@ import torch
 
 from .. import _native
 from .._after_import import constant_in_traces
-from . import compiled, module_hooks
+from . import module_hooks
 from .hooks import Hook
 from .modules import is_callable
 
@@ -82,9 +82,6 @@ class EndHook(Hook):
             _here.root = 0
             if not _framework_begins:
                 _native.load().end_call()
-
-
-compiled.make_no_frames_of(BeginHook.__call__, EndHook.__call__)
 
 
 def begin(model: torch.nn.Module) -> None:
