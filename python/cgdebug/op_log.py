@@ -424,8 +424,10 @@ def _rows_of_call(
             if slot.op and slot.in_body and not slot.op.startswith("gap ")
         }
         found = {}
-        with contextlib.suppress(DaemonError):  # it has nothing of the call yet
-            found = _history(connection, session, slots, call) if slots else {}
+        if slots:
+            key = next(iter(slots.values())).session
+            with contextlib.suppress(DaemonError):  # a slot that has gone meanwhile
+                found = _history(connection, key, slots, call)
         if len(found) >= expected or time.monotonic() > deadline:
             break
         time.sleep(0.01)
