@@ -114,9 +114,10 @@ def test_less_waits_only_if_the_text_is_longer_than_the_screen():
     assert long.ends() in (0, -13), "13: it was closed before it had all"
 
 
-def test_a_command_that_takes_long_says_what_it_does_and_ctrl_c_ends_it():
+def test_a_command_that_takes_long_says_what_it_does_and_ctrl_c_ends_it(tmp_path):
+    path = shutil.copytree(DATA / "statistics.cgrec", tmp_path / "a.cgrec")  # a query adds a file
     forever = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-    one = OnTerminal("query", str(DATA / "statistics.cgrec"), forever, columns=200)
+    one = OnTerminal("query", str(path), forever, columns=200)
     shown = one.reads(until="\x1b[0m")
     assert re.search(r"\x1b\[2m1[^\n]*s  query ", shown), shown
     os.write(one.master, b"\x03")
