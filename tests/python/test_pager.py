@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import termios
@@ -33,11 +34,16 @@ class OnTerminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=self._own_terminal,
             env={**plain, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment},
         )
         os.close(slave)
         self.shown = ""
+
+    @staticmethod
+    def _own_terminal():
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what starts the tests may ignore it
 
     def reads(self, until=None):
         with contextlib.suppress(OSError):  # EIO: everybody has closed the terminal
