@@ -46,12 +46,13 @@ std::string Head(source::Source& source, const Style& style) {
   return head;
 }
 
-std::string Completeness(const analysis::GapSummary& gaps, const Style& style) {
+std::string Completeness(const analysis::GapSummary& gaps, bool is_live, const Style& style) {
   const std::string account = ToText(gaps.account);
   if (gaps.count == 0) {
     const char* words =
         gaps.goes_on.empty() ? "nothing is known to be missing" : "nothing is missing so far";
-    return style.Green(words) + fmt::format(" ({}); {}\n", account, kValuesUnread) +
+    const std::string unread = is_live ? "" : std::string("; ") + kValuesUnread;
+    return style.Green(words) + fmt::format(" ({}){}\n", account, unread) +
            (gaps.goes_on.empty() ? "" : "  " + gaps.goes_on + "\n");
   }
   std::string text = style.Yellow("not complete") + fmt::format(": {}\n", account);
@@ -91,7 +92,8 @@ int RunInfo(Context& context, const OverviewOptions& options) {
   Context::Print(Head(*source, context.out));
   const Result<TextTable> table = SlotTable(*source, scope, context.out, IsWhole(options, scope));
   if (const int failed = PrintTable(context, table); failed != kExitOk) return failed;
-  Context::Print(Completeness(gaps, context.out) + PrintableLines(RanksHere(*source)));
+  Context::Print(Completeness(gaps, source->Describe().kind == "live", context.out) +
+                 PrintableLines(RanksHere(*source)));
   return kExitOk;
 }
 
