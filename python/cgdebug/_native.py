@@ -342,7 +342,9 @@ def _observe_dtensor(_, op, types, args, kwargs) -> None:
     from .sharding import TensorShard
 
     tensor = args[0]
-    place = args[1:3] if op.name() == "cgdebug::observe_at" else args[1:2]
+    place = args[1:]
+    if op.name() == "cgdebug::observe_at" and len(place) == 1:
+        place += ("",)  # the dispatcher leaves out a path that is the default
     shard = TensorShard.of(tensor)
     if shard is not None:  # else this rank has no part of it
         op(tensor._local_tensor, *place, str(shard))

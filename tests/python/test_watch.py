@@ -324,7 +324,9 @@ def test_a_failing_forward_and_what_cannot_be_seen_do_not_stop_the_job(caplog):
             net[name](x)
         torch.vmap(net["mapped"])(x)
         report = w.explain()
-        assert report.not_seen["fwd/fails"] == "its module was never called"
+        assert report.not_seen["fwd/fails"].startswith(
+            "its module was not called"
+        )  # its class has others
         assert "complex64" in report.not_seen["fwd/complex"]
         assert report.not_seen["fwd/text"] == "it holds no tensor"
         assert "vmap" in report.not_seen["fwd/mapped"]
