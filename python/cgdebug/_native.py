@@ -26,6 +26,7 @@ _NEWER_TORCH = f"Type: pip install 'torch>={OP_TORCH}'"
 
 _lock = threading.Lock()
 _op_loaded = False
+_when_op_loads: list[typing.Callable[[], None]] = []
 _op_library = None
 _ops: typing.Any = None  # kept: when it goes, torch forgets what it has registered
 _dtensor_known = False
@@ -245,13 +246,12 @@ def _load_op() -> None:
             f"{_NEWER_TORCH}"
         ) from error
     _op_library = ctypes.CDLL(str(OP_LIBRARY))
-    from . import _tags
-
-    _tags.connect()
-    _complete_ops(_tags.take_note)
+    _complete_ops()
     _register_effects()
     _leave_out_of_branches()
     _op_loaded = True
+    for action in _when_op_loads:
+        action()
 
 
 def _check_torch(version: str) -> None:
@@ -274,16 +274,27 @@ def op_library() -> ctypes.CDLL:
     return typing.cast(ctypes.CDLL, _op_library)
 
 
-def _complete_ops(take_note) -> None:
-    """A probe is not part of the gradient: autograd has nothing to do for it. The op `note_at` says
-    why compiled code does not look at a tensor; `tag` names the place."""
+def when_op_loads(action: typing.Callable[[], None]) -> None:
+    """Calls action() once: now if the op was loaded, else when it is."""
+    _when_op_loads.append(action)
+    if _op_loaded:
+        action()
+
+
+def take_notes(take_note: typing.Callable[[typing.Any, str], None]) -> None:
+    """What the op `note_at` does: says why compiled code does not look at a tensor; `tag` names the
+    place. Requires: load()."""
+    for key in ("CPU", "CUDA"):
+        _ops.impl("note_at", take_note, key)
+
+
+def _complete_ops() -> None:
+    """A probe is not part of the gradient: autograd has nothing to do for it."""
     global _ops
     import torch
 
     _ops = torch.library.Library("cgdebug", "FRAGMENT")
     _ops.define("note_at(Tensor tag, str problem) -> ()")
-    for key in ("CPU", "CUDA"):
-        _ops.impl("note_at", take_note, key)
     _ops.impl("note_at", lambda tag, problem: None, "Meta")
     for op in ("observe", "observe_at", "note_at", "prepare"):
         _ops.impl(op, torch.library.fallthrough_kernel, "Autograd")
@@ -342,9 +353,9 @@ def _observe_dtensor(_, op, types, args, kwargs) -> None:
     from .sharding import TensorShard
 
     tensor = args[0]
-    place = args[1:]
-    if op.name() == "cgdebug::observe_at" and len(place) == 1:
-        place += ("",)  # the dispatcher leaves out a path that is the default
+    place = args[1:2]
+    if op.name() == "cgdebug::observe_at":  # the dispatcher leaves out a path that is the default
+        place += args[2:3] or ("",)
     shard = TensorShard.of(tensor)
     if shard is not None:  # else this rank has no part of it
         op(tensor._local_tensor, *place, str(shard))

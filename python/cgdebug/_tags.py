@@ -95,8 +95,8 @@ def _tensor_of(tag: Tag, tensor: torch.Tensor) -> torch.Tensor:
     return tag.cpu
 
 
-def connect() -> None:
-    """Lets the op ask this module. Called when it has been loaded."""
+def _connect() -> None:
+    """Lets the op ask this module."""
     global _ask
     library = _native.op_library()
     _ask = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_char_p)(_answer)
@@ -106,9 +106,10 @@ def connect() -> None:
     for function in ("ask", "set", "on_gpu", "forget"):
         getattr(library, f"cgdebug_tag_{function}").restype = None
     library.cgdebug_tag_ask(_ask)
+    _native.take_notes(_take_note)
 
 
-def take_note(tag: torch.Tensor, problem: str) -> None:
+def _take_note(tag: torch.Tensor, problem: str) -> None:
     """The op note_at."""
     number = _by_address.get(tag.data_ptr(), 0) if tag.is_cuda else int(tag)
     named = _named(number)
@@ -170,3 +171,5 @@ def needs_name() -> bool:
 
 
 _BRANCHES = ("Cond", "WhileLoop", "Map", "Scan", "AssociativeScan")  # Dynamo's variables for them
+
+_native.when_op_loads(_connect)

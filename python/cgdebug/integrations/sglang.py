@@ -63,10 +63,10 @@ def _wrap_runner(module) -> None:
 
     def begin_pass(runner, *args, **kwargs):
         if not getattr(runner, "is_draft_worker", False):
-            _auto.begin_call()  # of the eager log: SGLang calls forward() of the model
             # Not its forward_pass_id, which begins again after a recovery.
             runner._cgdebug_step = getattr(runner, "_cgdebug_step", 0) + 1
             step(runner._cgdebug_step)
+            _auto.begin_call()  # has this step: SGLang calls forward() of the model
 
     runner = getattr(module, "ModelRunner", None)
     if runner is None:
