@@ -36,8 +36,12 @@ def _cell_magic(ipython):
 
         asked = _parser().parse_args(shlex.split(line))
         mode = debug_mode(level=asked.level, eager=True)
+        result = (
+            ipython.displayhook.exec_result
+        )  # of the cell with the magic; the next line takes it
         with mode:
             ran = ipython.run_cell(cell)
+        ipython.displayhook.exec_result = result
         try:
             log = mode.log()
         except IndexError:

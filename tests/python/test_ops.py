@@ -327,12 +327,13 @@ def test_two_equal_seeded_runs_are_the_same(debug_mode, cli, tmp_path, run):
 
 
 def test_the_line_of_an_eager_run_shows_that_run_whatever_came_later(debug_mode, cli):
+    calls = []
     for op in (torch.exp, torch.cos):
         with (dm := debug_mode()):
             op(torch.ones(4))
-        dm.log()  # it has been read
-    said = cli("tail", "-n", "99", "-s", own_session()).stdout
-    commands = re.findall(r"cgdebug-cli (ops .*)", said)[-2:]
+        calls.append(dm.log().replay)  # it has been read
+    said = cli("tail", "-n", "999", "-s", own_session()).stdout
+    commands = [re.search(rf"cgdebug-cli (ops .*@call:{call}')", said)[1] for call in calls]
     shown = [cli(*shlex.split(command)).stdout for command in commands]
     assert ["exp_0" in shown[0], "cos_0" in shown[0]] == [True, False], said
     assert ["exp_0" in shown[1], "cos_0" in shown[1]] == [False, True], said
