@@ -40,16 +40,17 @@ def _cell_magic(ipython):
             ipython.displayhook.exec_result
         )  # of the cell with the magic; the next line takes it
         with mode:
-            ran = ipython.run_cell(cell)
+            ipython.run_cell(cell)  # which shows its own error
         ipython.displayhook.exec_result = result
         try:
             log = mode.log()
         except IndexError:
+            log = None
+        if log is None or not log.rows and not log.gaps:
             print("cgdebug: the cell ran no op on tensors")
             return None
         if asked.name:
             ipython.user_ns[asked.name] = log
-        # The cell has shown its own error; the log of what ran before it is what one looks for.
-        return log if ran.success or log.rows else None
+        return log
 
     return cgdebug
