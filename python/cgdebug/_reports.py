@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import json
+import typing
 
 
 class _Report:
@@ -56,15 +57,23 @@ class Diff(_Report):
         return self._document["missing"]
 
 
-class Check(_Report):
-    """What `cgdebug-cli check` says. `to_dict()` is its JSON, str() its text."""
+class _Search(_Report):
+    """One that finds something, finds nothing, or could not look at all of it."""
+
+    _NOTHING: typing.ClassVar[str]  # what it says of nothing found
 
     def _repr_html_(self) -> str:
         from . import _notebook
 
-        found = "found" if self._document["found"] else "nothing found"
-        verdict = found if self.ok or self._document["found"] else "inconclusive"
-        return _notebook.of_report(self, verdict, self.ok)
+        found, complete = self._document["found"], self._document["complete"]
+        verdict = "found" if found else self._NOTHING if complete else "inconclusive"
+        return _notebook.of_report(self, verdict, complete and not found)
+
+
+class Check(_Search):
+    """What `cgdebug-cli check` says. `to_dict()` is its JSON, str() its text."""
+
+    _NOTHING = "nothing found"
 
     @property
     def ok(self) -> bool:
@@ -87,15 +96,10 @@ class Check(_Report):
         return self._document["missing"]
 
 
-class Causes(_Report):
+class Causes(_Search):
     """What went wrong, the cause to look at first in front: `cgdebug-cli why`."""
 
-    def _repr_html_(self) -> str:
-        from . import _notebook
-
-        found = "found" if self._document["found"] else "no cause shown"
-        verdict = found if self.ok or self._document["found"] else "inconclusive"
-        return _notebook.of_report(self, verdict, self.ok)
+    _NOTHING = "no cause shown"
 
     @property
     def ok(self) -> bool:
