@@ -460,5 +460,33 @@ TEST_F(DamagedRecording, ASegmentWithRecordsThatEarlierOnesHaveIsSaidAndNotRead)
   }
 }
 
+TEST_F(DamagedRecording, ASegmentOfAnotherRecordingIsSaidAndNotRead) {
+  Write(4);
+  const std::string other = dir_ / "b.cgrec";
+  for (int run = 0; run < 2; ++run) {  // the second one goes on in a segment of its own
+    auto writer = *RecordingWriter::Open(other, {});
+    if (run == 0) {
+      const auto session = writer->AddSession(testing_support::SessionOf());
+      ASSERT_TRUE(writer->AddSlot(testing_support::FloatSlot(*session, "x", 4, 0)).ok());
+      for (std::uint64_t replay = 1; replay <= kReplays; ++replay) {
+        AppendAt(writer.get(), 0, replay, 4);
+      }
+    } else {
+      AppendAt(writer.get(), 0, kReplays + 1, 4);
+    }
+    ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  }
+  std::filesystem::copy(other + "/segment-000002.cgd", path_);
+  for (const bool trust_index : {true, false}) {
+    const auto reader = *RecordingReader::Open(path_, {.trust_index = trust_index});
+    bool said = false;
+    EXPECT_EQ(CountRight(*reader, true, &said), kReplays);
+    EXPECT_TRUE(said);
+    ASSERT_EQ(reader->damage().size(), 1u);
+    EXPECT_THAT(reader->damage()[0].what, testing::HasSubstr("belongs to another recording"));
+    EXPECT_FALSE(reader->complete());
+  }
+}
+
 }  // namespace
 }  // namespace cgdebug::recording

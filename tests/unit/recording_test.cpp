@@ -412,5 +412,21 @@ TEST_F(Recording, StatisticsMayComeWithoutValues) {
   EXPECT_FALSE(reader->ReadPayload(*reader->Find(0, 1)).ok());
 }
 
+TEST_F(Recording, ValuesThatAreGoneAreNoLostSnapshots) {
+  auto writer = Write();
+  WriteTwoProbes(writer.get(), 2);
+  for (const LossCause cause : {LossCause::kValuesGone, LossCause::kOverwritten}) {
+    const Loss loss = {
+        .slot = 1, .cause = cause, .count = 2, .after_replay = 2, .before_replay = 5};
+    ASSERT_TRUE(writer->AddLoss(loss).ok());
+  }
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const Account account = Read()->AccountOf(1);
+  EXPECT_EQ(account.without_values, 2u);
+  EXPECT_EQ(account.lost_count(), 2u);
+  EXPECT_EQ(account.kept, 2u);
+  EXPECT_EQ(account.produced, 4u);
+}
+
 }  // namespace
 }  // namespace cgdebug::recording
