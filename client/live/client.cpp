@@ -6,6 +6,7 @@
 #include <new>
 
 #include "cgdebug/messages.h"
+#include "daemon/core/base/daemon_mark.h"
 #include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/base/terminate.h"
 #include "daemon/core/base/unique_fd.h"
@@ -13,6 +14,7 @@
 #include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/wire/channel.h"
 #include "daemon/core/wire/frame.h"
+#include "proto/layout/segment_layout.h"
 
 namespace cgdebug::client {
 namespace {
@@ -113,21 +115,21 @@ Result<void> Client::Connect(const ConnectOptions& options) {
   daemon_version_.clear();
   Result<void> opened = Open(options);
   if (!opened.ok()) return opened;
-  Result<void> greeted = Hello(options.name);
+  Result<void> greeted = Hello(options);
   // A daemon that is about to end, or was just killed, accepts and answers no more.
   if (!greeted.ok() && channel_ == nullptr && last_failure_ != Failure::kStopped) {
     opened = Open(options);
     if (!opened.ok()) return opened;
-    greeted = Hello(options.name);
+    greeted = Hello(options);
   }
   if (!greeted.ok()) channel_.reset();
   return greeted;
 }
 
-Result<void> Client::Hello(const std::string& name) {
+Result<void> Client::Hello(const ConnectOptions& options) {
   v1::Request request;
   request.mutable_hello()->set_protocol(wire::kProtocol);
-  request.mutable_hello()->set_client(name);
+  request.mutable_hello()->set_client(options.name);
   request.mutable_hello()->set_version(CGDEBUG_VERSION);
   const Result<v1::Response> response = Call(request);
   if (!response.ok()) {
@@ -139,11 +141,27 @@ Result<void> Client::Hello(const std::string& name) {
   }
   const v1::HelloReply& daemon = response->hello();
   daemon_version_ = daemon.version();
-  if (daemon.protocol() == wire::kProtocol) return {};
+  if (daemon.protocol() == wire::kProtocol) return CheckSeesJobs(options, daemon.shm_device());
   return Fail(Failure::kVersion, "the daemon (pid " + std::to_string(daemon_pid_) +
                                      ") is cgdebug " + daemon.version() + " and speaks protocol " +
                                      std::to_string(daemon.protocol()) + ", this is " +
                                      OurVersion() + ". " + kRestart);
+}
+
+// Containers may share /tmp, where the daemon listens, and not /dev/shm, where the jobs write. Who
+// names a socket may mean a daemon of another container.
+Result<void> Client::CheckSeesJobs(const ConnectOptions& options, std::uint64_t its_device) {
+  const std::uint64_t ours = DeviceOf(layout::kShmDirectory);
+  const bool is_known = its_device != 0 && ours != 0;
+  if (!is_known || its_device == ours ||
+      IsChosen(RuntimeEnvironment::OfThisProcess(), options.socket)) {
+    return {};
+  }
+  return Fail(
+      Failure::kNoDaemon,
+      "the daemon at " + socket_ + " (pid " + std::to_string(daemon_pid_) +
+          ") belongs to another container: its /dev/shm is not the one that jobs write to "
+          "here. Type: export CGDEBUG_SOCKET=$(mktemp -d)/daemon.sock   and run this again");
 }
 
 Result<std::uint64_t> Client::Send(const v1::Request& request) {

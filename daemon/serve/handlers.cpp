@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "daemon/core/base/daemon_mark.h"
 #include "daemon/core/base/glob.h"
 #include "daemon/core/base/graph_labels.h"
 #include "daemon/core/base/realtime.h"
@@ -175,6 +176,7 @@ void Handlers::Hello(const v1::Hello& request, v1::Response* response) {
   reply->set_protocol(wire::kProtocol);
   reply->set_version(CGDEBUG_VERSION);
   reply->set_pid(getpid());
+  reply->set_shm_device(DeviceOf(layout::kShmDirectory));
 }
 
 void Handlers::Status(const v1::StatusRequest& request, v1::Response* response) {

@@ -166,6 +166,14 @@ class Connection:
                 f"is {response.hello.version} (protocol {response.hello.protocol}). "
                 f"Type: cgdebug-cli daemon stop   and run this again"
             )
+        device = response.hello.shm_device
+        is_chosen = bool(os.environ.get("CGDEBUG_SOCKET")) or self._path != socket_path()
+        if device and device != os.stat("/dev/shm").st_dev and not is_chosen:
+            raise ConnectionError(
+                f"the daemon at {self._path} (pid {response.hello.pid}) belongs to another "
+                f"container: its /dev/shm is not the one that jobs write to here. "
+                f"Type: export CGDEBUG_SOCKET=$(mktemp -d)/daemon.sock   and run this again"
+            )
         self.daemon_version = response.hello.version
         self.daemon_pid = response.hello.pid
 

@@ -3,6 +3,8 @@ Each case runs in a /dev/shm of its own, with a daemon of its own."""
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 
@@ -214,3 +216,45 @@ def test_a_folder_that_lacks_ranks_is_not_complete(cli, tmp_path):
     assert "ranks 2..3 of 4 are not in here" in checked.stdout
     assert cli("check", str(tmp_path / "runs"), "--ranks", "0,1").returncode == 0
     assert cli("check", str(tmp_path / "runs/r0.cgrec")).returncode == 0
+
+
+def test_a_daemon_that_sees_another_shm_is_refused_and_not_believed(tmp_path):
+    """As of another container that shares /tmp: every job here would be "no probe was seen"."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("CGDEBUG_SOCKET", "CGDEBUG_RUN_ID")
+    }
+    environment["XDG_RUNTIME_DIR"] = str(tmp_path)
+    environment["CGDEBUG_DAEMON"] = find_program("cgdebug-daemon")
+    tmp_path.chmod(0o700)
+    elsewhere = ["unshare", "--mount", "--propagation", "private", "sh", "-c", MOUNT, "8m"]
+    cli = find_program("cgdebug-cli")
+
+    def run(*command):
+        return subprocess.run(
+            [*elsewhere, *command], env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    started = run(cli, "daemon", "start")
+    if "unshare" in started.stderr or "mount:" in started.stderr:
+        pytest.skip("the system lets nobody mount")
+    assert started.returncode == 0, started.stderr
+    pid = None
+    try:
+        for command in (["run", "--", "true"], ["ps"], ["check"]):
+            answer = run(cli, *command)
+            assert answer.returncode == 4, (command, answer.stdout, answer.stderr)
+            assert "belongs to another container" in answer.stderr
+            assert "Type: export CGDEBUG_SOCKET=" in answer.stderr
+            pid = int(re.search(r"\(pid (\d+)\)", answer.stderr)[1])
+        python = run(sys.executable, "-c", "import cgdebug; cgdebug.connect()")
+        assert (
+            "ConnectionError: the daemon at" in python.stderr
+            and "another container" in python.stderr
+        )
+        chosen = run(cli, "--socket", str(tmp_path / "cgdebug" / "daemon.sock"), "ps")
+        assert chosen.returncode == 0, chosen.stderr  # who names a socket means that daemon
+    finally:
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)

@@ -114,7 +114,8 @@ class Client {
   Error FailWith(const v1::Error& error);
   Error FailBroken(Failure failure, const Error& error);
   Result<void> Open(const ConnectOptions& options);
-  Result<void> Hello(const std::string& name);
+  Result<void> Hello(const ConnectOptions& options);
+  Result<void> CheckSeesJobs(const ConnectOptions& options, std::uint64_t its_device);
   Result<std::uint64_t> Send(const v1::Request& request);
   Result<wire::Frame> Receive(std::uint64_t request_id, Deadline deadline);
   Result<v1::Response> ReceiveResponse(std::uint64_t request_id, Deadline deadline, bool* more);

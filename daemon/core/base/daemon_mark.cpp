@@ -30,6 +30,11 @@ bool IsOurs(int fd, struct stat* info) {
 
 }  // namespace
 
+std::uint64_t DeviceOf(const std::string& directory) {
+  struct stat info = {};
+  return stat(directory.c_str(), &info) == 0 ? info.st_dev : 0;
+}
+
 std::string MarkedSocket(const std::string& directory) {
   const UniqueFd fd(open(MarkPath(directory).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   struct stat info = {};

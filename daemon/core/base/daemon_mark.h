@@ -6,6 +6,7 @@
 // on a socket that the user chose (--socket, CGDEBUG_SOCKET) has no mark.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,10 @@ namespace cgdebug {
 // Where the user's daemon listens; empty if no daemon holds the mark in `directory`.
 // Requires: this process does not hold the mark (closing a second descriptor would drop its lock).
 std::string MarkedSocket(const std::string& directory);
+
+// st_dev of `directory`, 0 if it cannot be looked at. Two processes whose numbers of /dev/shm
+// differ are in containers of their own and do not see each other's segments.
+std::uint64_t DeviceOf(const std::string& directory);
 
 // Lifetime: the destructor gives the mark back and removes the file.
 class DaemonMark {
