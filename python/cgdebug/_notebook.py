@@ -205,7 +205,8 @@ def plot_series(series: Series, stats: typing.Sequence[str], ax):
         ax.axvspan(replay - 0.5, replay + 0.5, color="crimson", alpha=0.25, linewidth=0, hatch="xx")
     notes = [f"crossed: NaN or Inf in {int(bad.sum())} replays"] if bad.any() else []
     # The curve goes on over what was lost.
-    gaps = [gap for gap in series._reader.gaps() if gap["slot"] == series._index]
+    slots = {one._index for one in getattr(series, "members", [series])}
+    gaps = [gap for gap in series._reader.gaps() if gap["slot"] in slots]
     for gap in gaps:
         begin = gap["after_replay"] + 0.5
         end = gap["before_replay"] - 0.5 if gap["before_replay"] else begin + gap["count"]

@@ -64,6 +64,11 @@ class Series:
     def label(self) -> str:
         return self.name if self.invocation == 0 else f"{self.name}#{self.invocation}"
 
+    @property
+    def counts_calls(self) -> bool:
+        """Whether its replays are eager calls, with the numbers of the process."""
+        return self.in_body and not self.graph_id
+
     def lies_in(self, graph: str | None, shape: tuple[int, ...] | None) -> bool:
         """Whether it lies in the graph with this label or number, and has this shape; None: any."""
         graphs = (self.graph, str(self.graph_id)) if self.graph_id else ("eager",)
@@ -142,9 +147,12 @@ class Series:
             ) from None
         if replay < 0 and -replay <= len(self):
             return self._snapshot(*self._keys[replay])
-        if not 1 <= replay < 1 << 64 or not self._reader.has(self._index, replay):
+        if not 1 <= replay < 1 << 64 or not self._has(replay):
             raise KeyError(self._why_not(replay))
         return self._snapshot(replay)
+
+    def _has(self, replay: int) -> bool:
+        return self._reader.has(self._index, replay)
 
     def at(self, replay: int, iteration: int) -> TensorSnapshot:
         """One iteration of a replay, from 0."""
@@ -208,12 +216,11 @@ class Series:
         replays = self.replays
         if not replays:
             return f"probe {self.label!r} has no snapshot in {self._path}"
-        counts_calls = self.in_body and not self.graph_id
-        word = "call" if counts_calls else "replay"
+        word = "call" if self.counts_calls else "replay"
         where = f"probe {self.label!r} has no {word} {replay} in {self._path}"
         if replay in replays:
             return f"{where} with that iteration"
-        if self.in_body and not counts_calls and replays[0] <= replay <= replays[-1]:
+        if self.in_body and not self.counts_calls and replays[0] <= replay <= replays[-1]:
             return f"{where}: the body of its conditional node did not run, or see .gaps"
         if replays[0] <= replay <= replays[-1]:
             return f"{where}: it was lost or not recorded; see .gaps"
@@ -260,7 +267,11 @@ class RecordedSnapshot(TensorSnapshot):
             None,
             dtype=series.dtype_name,
             stats=stats and Stats(**stats),
-            origin=(reader, series._index, fields["has_values"]),
+            origin=(
+                reader,
+                (series._index, fields["replay"], fields["iteration"]),
+                fields["has_values"],
+            ),
             probe_name=series.name,
             replay_index=fields["replay"],
             iteration=fields["iteration"],
@@ -288,13 +299,13 @@ class RecordedSnapshot(TensorSnapshot):
 
     def _bytes(self):
         if self.__dict__["_payload"] is None:
-            reader, index, has_values = self.__dict__["_origin"]
+            reader, place, has_values = self.__dict__["_origin"]
             if not has_values:
                 raise LookupError(
                     f"only the statistics of probe {self.probe_name!r} at replay "
                     f"{self.replay_index} were recorded: see .stats"
                 )
-            self.__dict__["_payload"] = reader.values(index, self.replay_index, self.iteration)
+            self.__dict__["_payload"] = reader.values(*place)
         return self.__dict__["_payload"]
 
     def __reduce__(self):
@@ -306,8 +317,8 @@ class RecordedSnapshot(TensorSnapshot):
         return _in_memory, (payload, self.dtype_name, self.stats, fields, self.hash)
 
     def _make_stats(self) -> Stats:
-        reader, index, _ = self.__dict__["_origin"]
-        return Stats(**reader.statistics(index, self.replay_index, self.iteration))
+        reader, place, _ = self.__dict__["_origin"]
+        return Stats(**reader.statistics(*place))
 
 
 def _in_memory(payload, dtype: str, stats: Stats, fields: dict, of_bytes: int | None):

@@ -19,6 +19,7 @@ import typing
 
 from . import _remote
 from ._answers import is_op_gap
+from ._call_series import CallSeries
 from ._columns import Columns, frame_of
 from ._remote import Fetched
 from ._replays import MAX_REPLAY, replay_range
@@ -166,9 +167,9 @@ class Recording:
         invocation: int | None = None,
         session: str | None = None,
     ) -> Series:
-        """One call of a probe. The arguments choose among several captures, calls or jobs
-        (`sessions`). Where processes of one label are together, as after a fork, the first digits
-        of a uuid tell them apart."""
+        """One call of a probe in a graph; or all that it saw in eager calls, whatever the shapes.
+        The arguments choose among several captures, calls or jobs (`sessions`). Where processes of
+        one label are together, as after a fork, the first digits of a uuid tell them apart."""
 
         def is_of_job(series: Series, job: str) -> bool:
             is_uuid = len(job) >= 4 and series._uuid.startswith(job)
@@ -199,6 +200,8 @@ class Recording:
                 f"probe {name!r} is of {len(jobs)} jobs: choose one, for "
                 f"example r.probe({name!r}, session={key!r})"
             )
+        if all(series.counts_calls for series in found):
+            return CallSeries(found)
         if len({(series.graph_id, series.invocation) for series in found}) < len(found):
             raise RecordingError(
                 f"probe {name!r} has {len(found)} series, one for each shape and call: choose "

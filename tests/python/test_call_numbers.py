@@ -231,3 +231,59 @@ def test_a_log_of_this_process_shows_any_of_its_calls(daemon):
     with pytest.raises(KeyError, match="is none of this log"):
         log.log(replay=log.calls[-1] + 1000)
     log.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@needs_mode
+def test_a_probe_of_eager_calls_is_one_series_whatever_the_shapes_are(record, level):
+    path, done = record(SHAPES, level)
+    assert done.returncode == 0, done.stderr
+    with cgdebug.open(path) as recording:
+        name = "fwd/0" if level == "*" else "fwd/0/addmm_0"
+        series = recording[name]
+        assert series.replays == list(range(1, 65)) and len(series) == 64
+        assert [series[n].shape[0] for n in (1, 20, 64)] == [3, 6, 2]
+        assert [one.shape[0] for one in series[30:33]] == [16, 17, 2]
+        assert series[-1].replay_index == 64
+        assert series.stat("abs_max").tolist() == [one.stats.abs_max for one in series]
+        bad = recording["fwd/1" if level == "*" else "fwd/1/mul_0"]
+        found = [replay for replay, nan in zip(bad.replays, bad.stat("nan")) if nan]
+        assert found == [41]
+        assert series.to_pandas()["replay"].tolist() == series.replays
+        assert "calls 1..64" in repr(series) and "call 65" in _message(lambda: series[65])
+
+
+def _message(wrong):
+    with pytest.raises(KeyError) as raised:
+        wrong()
+    return str(raised.value)
+
+
+TWO_SHAPES = """
+    import torch, cgdebug
+    class Several(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.ReLU()
+        def forward(self, n):
+            return [self.inner(torch.full((rows,), float(10 * n + rows))) for rows in (2, 3, 2)]
+    net = Several()
+    watch = cgdebug.watch(net, values=8)
+    for n in (1, 2): net(n)
+"""
+
+
+def test_tensors_of_several_shapes_in_one_call_are_iterations_in_their_order(cli, tmp_path):
+    path, script = tmp_path / "job.cgrec", tmp_path / "job.py"
+    script.write_text(textwrap.dedent(TWO_SHAPES), encoding="utf-8")
+    done = cli("run", "-o", path, "--", sys.executable, script)
+    assert done.returncode == 0, done.stderr
+    with cgdebug.open(path) as recording:
+        series = recording["fwd/inner"]
+        assert list(zip(series.replays, series.iterations)) == [
+            (call, n) for call in (1, 2) for n in range(3)
+        ]
+        values = [float(one.tensor[0]) for one in series]
+        assert values == [12, 13, 12, 22, 23, 22]
+        assert series.stat("max").tolist() == values
+        assert float(series.at(2, 1).tensor[0]) == 23 and series.at(2, 1).iteration == 1
