@@ -139,11 +139,15 @@ class CudaGraphTensorProbe:
             **_actions.native_options(self._actions),
         )
         self._site_key = self._native.site_key
-        self._tag = _tags.Tag(self)
+        self._make_tag()
         self._is_armed = _actions.is_armed(self._actions)
         _native.finish_at_exit()
         if _actions.needs_daemon(self._actions):
             _native.start_daemon()
+
+    def _make_tag(self) -> None:
+        """For compiled code that calls this probe."""
+        self._tag = _tags.Tag(self)
 
     @property
     def name(self) -> str:

@@ -239,7 +239,7 @@ def test_a_planted_inf_is_named_by_the_command(debug_mode, cli):
     torch.cuda.synchronize()
     assert dm.log().first_nonfinite.name == "in/layers.1.up.weight"
     done = cli("ops", str(os.getpid()), "--only", "nan")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "first non-finite: #" in done.stdout and "in/layers.1.up.weight" in done.stdout
 
 

@@ -103,7 +103,7 @@ class Place:
         name = _probe_name(stem, taken)
         actions = self.watch._part_actions if is_part else self.watch._actions
         try:
-            probe = CudaGraphTensorProbe(name, actions, mode="always", non_contiguous="copy")
+            probe = _PlaceProbe(name, actions, mode="always", non_contiguous="copy")
         except Exception as error:  # the job goes on
             self.note(str(error))
             return None
@@ -111,6 +111,14 @@ class Place:
             return None
         probe._native.follow_calls()
         return probe
+
+
+class _PlaceProbe(CudaGraphTensorProbe):
+    """Is made when its tensor first comes, which may be in the middle of code whose memory belongs
+    to a CUDA graph of Inductor's: a tag would be a tensor there. The place has one."""
+
+    def _make_tag(self) -> None:
+        pass
 
 
 def _to_note_no_tensor(token: str) -> typing.Callable[[], None]:
