@@ -5,6 +5,7 @@ Every include arrow points upstream along the data path. Prints a line for each 
 on any. A long file is only pointed out. Another tree may be given as the only argument.
 """
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -98,6 +99,34 @@ WIRE = re.compile(r"(proto/control\.pb|cgdebug/messages|client/live/messages)\.h
 WIRE_FILES = ("client/include/", "client/live/")
 CLIENT = re.compile(r"cgdebug/client\.h$")
 VIEWS = "client/cli/views"
+# Where the modules of python/cgdebug run: in the job, which has torch; in a reader of recordings, which
+# may have neither torch nor a daemon; in a client of the daemon; or in all of them. When it is
+# imported, a module loads only its own room and the rooms named here.
+PYTHON = "python/cgdebug"
+PYTHON_ROOMS = {
+    "shared": (
+        "_answers _dtypes _output_files _reader _remote _replays _site _torch_logs _version "
+        "errors sharding snapshot status"
+    ),
+    "reader": (
+        "_call_series _columns _export _export_values _notebook _reports _series _tensorboard _trace_events "
+        "analyzing export postprocess recording tensor_debug testing"
+    ),
+    "live": "_wire client",
+    "job": (
+        "_accepted _after_import _at_start _auto _compile_cache _debug_report _debug_server _doctor "
+        "_fail_on _fail_soft _graph_dumps _graphs _magic _native _op_log _probe _tags _verdict "
+        "_watching actions integrations op_log probe pytest_plugin scalars watching"
+    ),
+    "door": "__init__ __main__",  # what starts the others
+}
+PYTHON_LOADS = {
+    "shared": (),
+    "reader": ("shared",),
+    "live": ("shared",),
+    "job": ("shared", "live", "door"),
+    "door": ("shared", "job"),
+}
 ATOMIC_FILES = (
     "libprobe/ring/",
     "libprobe/capture/",
@@ -182,6 +211,44 @@ def check_source(path, relative, lines, findings):
                 )
 
 
+def python_room(module):
+    """The room of a module of python/cgdebug, by the first part of its name."""
+    first = module.split(".")[0]
+    return next((room for room, names in PYTHON_ROOMS.items() if first in names.split()), None)
+
+
+def loads(path, relative):
+    """(line, module of ours or package of others) that the module imports when it is imported."""
+    package = list(Path(relative).relative_to(PYTHON).parent.parts)
+    pending = list(ast.parse(path.read_text(encoding="utf-8")).body)
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.lineno, node.module
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] + (node.module or "").split(".")
+            for alias in node.names if base == [""] else node.names[:1]:
+                yield node.lineno, ".".join([*filter(None, base), alias.name][:1])
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            pending += [] if is_for_types else list(ast.iter_child_nodes(node))
+
+
+def check_python(path, relative, findings):
+    own = python_room(Path(relative).relative_to(PYTHON).with_suffix("").parts[0])
+    if own is None:
+        findings.append(f"{relative}: PYTHON_ROOMS of tools/check_layering.py names no room for it")
+        return
+    for line, name in loads(path, relative):
+        room = python_room(name) if name not in ("torch", "numpy") else None
+        if room not in (None, own, *PYTHON_LOADS[own]):
+            findings.append(f"{relative}:{line}: room {own} may not load {name}, of room {room}")
+        if own in ("shared", "reader", "live") and name.split(".")[0] == "torch":
+            findings.append(f"{relative}:{line}: room {own} may not load torch when it is imported")
+
+
 def source_files():
     for top in TOPS:
         for path in sorted((ROOT / top).rglob("*")):
@@ -206,6 +273,8 @@ def main():
                 for number, line in enumerate(lines, 1)
                 if MARK.search(line)
             ]
+        if path.suffix == ".py" and under(relative, PYTHON):
+            check_python(path, relative, findings)
         if is_source:
             check_source(path, relative, lines, findings)
     print(

@@ -38,6 +38,11 @@ def run(tree, path, text):
         ("libprobe/ring/a.h", "#include <cuda_runtime_api.h>"),
         ("proto/layout/a.h", '#include "daemon/core/base/result.h"'),
         ("python/src/a.cpp", '#include "libprobe/ring/segment_view.h"'),
+        ("python/cgdebug/recording.py", "from . import _native"),
+        ("python/cgdebug/recording.py", "from ._op_log.rows import Row"),
+        ("python/cgdebug/client.py", "if True:\n    import torch"),
+        ("python/cgdebug/errors.py", "from .snapshot import Stats\nfrom .probe import step"),
+        ("python/cgdebug/unheard_of.py", "import os"),
     ],
 )
 def test_a_violation_is_found_and_named(tmp_path, path, text):
