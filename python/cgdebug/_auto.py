@@ -54,9 +54,12 @@ def start() -> None:
 
 def _install(torch) -> None:
     global _known
+    from ._watching.compiled import leave_out_global_hooks
+
     _known = weakref.WeakSet()
     torch.nn.modules.module.register_module_forward_pre_hook(_before_call)
-    call_after_import("torch.export._trace", _leave_exports_alone)
+    # No module that is exported is watched: its program must not have a node of ours.
+    leave_out_global_hooks(_before_call)
     # This hook works on an OptimizedModule: the warning does not apply.
     warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global ")
     compile_module = torch.nn.Module.compile
@@ -75,27 +78,6 @@ def _add_to_trainers(module) -> None:
     from .integrations.transformers import add_to_trainers
 
     add_to_trainers(module.Trainer)
-
-
-def _leave_exports_alone(trace) -> None:
-    """With a global hook, Dynamo inlines the call of what torch.export traces, and then refuses
-    it. No module that is exported is watched: its program must not have a node of ours."""
-    export = trace._export
-
-    @functools.wraps(export)
-    def export_without_hook(*args, **kwargs):
-        import torch
-
-        hooks = torch.nn.modules.module._global_forward_pre_hooks
-        ours = [number for number, hook in hooks.items() if hook is _before_call]
-        for number in ours:
-            del hooks[number]
-        try:
-            return export(*args, **kwargs)
-        finally:
-            hooks.update(dict.fromkeys(ours, _before_call))
-
-    trace._export = export_without_hook
 
 
 def _before_call(module, args) -> None:

@@ -323,17 +323,15 @@ def _leave_out_of_branches() -> None:
         )
 
 
-# By the module that traces the bodies.
-_BRANCHES = {
-    f"torch._higher_order_ops.{name}": f"torch.{name}"
-    for name in ("cond", "while_loop", "map", "scan", "associative_scan")
-}
+# What of torch has bodies in which it keeps no probes.
+WITH_BODIES = ("cond", "switch", "while_loop", "map", "scan", "associative_scan")
+_TRACES_BODIES = {f"torch._higher_order_ops.{name}": f"torch.{name}" for name in WITH_BODIES}
 
 
 def _observe_functional(mode, op, classes, args=(), kwargs=None):
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
-        branch = _BRANCHES.get(frame.f_globals.get("__name__", ""))
+        branch = _TRACES_BODIES.get(frame.f_globals.get("__name__", ""))
         if branch is not None:
             named = op.name() == "cgdebug::observe"
             name = f"probe {args[1].partition(':')[2]!r}" if named else "a probe"

@@ -164,12 +164,13 @@ def needs_name() -> bool:
     frame = sys._getframe()
     while frame is not None:
         is_torchs = frame.f_code.co_filename.endswith("higher_order_ops.py")
-        if is_torchs and type(frame.f_locals.get("self")).__name__.startswith(_BRANCHES):
+        if is_torchs and type(frame.f_locals.get("self")).__name__.startswith(_BODIES):
             return True
         frame = typing.cast(typing.Any, frame.f_back)
     return False
 
 
-_BRANCHES = ("Cond", "WhileLoop", "Map", "Scan", "AssociativeScan")  # Dynamo's variables for them
+# How Dynamo's classes for them begin: "WhileLoop" for while_loop.
+_BODIES = tuple(name.title().replace("_", "") for name in _native.WITH_BODIES)
 
 _native.when_op_loads(_connect)

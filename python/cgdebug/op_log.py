@@ -48,8 +48,7 @@ class debug_mode:
 
     The log of a capture lasts as long as its graph; that of eager runs as long as this object.
 
-    Fails: TypeError, ValueError for a bad argument; NativeExtensionUnavailableError; RuntimeError
-           for torch before 2.9, where a mode would make compiled code run eagerly. What cannot be
+    Fails: TypeError, ValueError for a bad argument; NativeExtensionUnavailableError. What cannot be
            logged later is in the log's `gaps`, not an error.
     """
 

@@ -542,3 +542,41 @@ def fetch(url):
         if isinstance(error.reason, ConnectionError):
             return None
         raise
+
+
+COMPILES = """
+import os, torch, torch._dynamo
+if os.environ.get("CGDEBUG_WATCH"):
+    import cgdebug  # as Python's start does in a job of `cgdebug-cli run --watch`
+from torch.fx.experimental.proxy_tensor import make_fx
+
+def made():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+
+model, x = made(), torch.ones(2, 4)
+compiled = torch.compile(model, backend="eager")
+with torch.no_grad():
+    compiled(x)
+compiled(x).sum().backward()
+other = made()
+other(x)
+exported = [torch.export.export(other, (x,), strict=strict) for strict in (False, True)]
+graphs = [one.graph for one in exported] + [make_fx(other)(x).graph]
+nodes = [[str(node.target) for node in graph.nodes] for graph in graphs]
+counters = torch._dynamo.utils.counters
+print("FOUND", dict(counters["frames"]), dict(counters["graph_break"]), nodes, compiled(x).sum().item())
+"""
+
+
+def test_a_program_that_is_watched_from_outside_is_compiled_and_exported_as_it_is_alone():
+    found = {}
+    for level, eager in (("", ""), ("*", ""), ("op:*", "1")):
+        environment = {**os.environ, "CGDEBUG_WATCH": level, "CGDEBUG_WATCH_EAGER": eager}
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILES], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        (found[level],) = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
+    assert found["*"] == found[""]
+    assert found["op:*"] == found[""]

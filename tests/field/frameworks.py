@@ -30,7 +30,7 @@ def trained(run, **options):
     return [losses, model.state_dict()]
 
 
-@program(needs="transformers accelerate")
+@program(needs="transformers accelerate", quick=False)
 def trainer(run):
     return trained(run)
 

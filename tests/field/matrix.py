@@ -110,7 +110,7 @@ def run_child(task: Task) -> None:
         os.environ["CGDEBUG_WATCH"], eager = LEVELS[task.level]
         os.environ["CGDEBUG_WATCH_EAGER"] = "1" if eager else "0"
         import cgdebug  # noqa: F401  # as Python's start does in a job of `cgdebug-cli run --watch`
-    else:
+    elif task.reopens:
         sys.modules["cgdebug"] = None  # type: ignore[assignment]
     torch.manual_seed(0)
     if task.reopens:
@@ -118,6 +118,7 @@ def run_child(task: Task) -> None:
         values = task.program.reopen(task.folder)
     else:
         values = task.program.function(Run(task.program.backend, task.folder, not task.level))
+    assert task.level or "cgdebug._probe" not in sys.modules, "a program alone has no probe"
     counters = torch._dynamo.utils.counters
     found = {
         "values": [*flat(values)],
@@ -143,10 +144,8 @@ def flat(value):
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from flat(item)
-    elif hasattr(value, "layers") and hasattr(
-        value, "get_seq_length"
-    ):  # a cache of keys and values
-        yield value.get_seq_length()
+    elif hasattr(value, "get_seq_length"):  # a cache of keys and values
+        yield int(value.get_seq_length())
     elif value is None or isinstance(value, (str, int, float, bool)):
         yield value
     else:

@@ -137,9 +137,6 @@ def results(model, output):
     return [output, [p.grad for p in model.parameters()]]
 
 
-MODELS = (llama, gpt2, bert, t5, vit, mixtral)
-
-
 def for_each(*models, **options):
     """One program a model: `function` with the model in place."""
 
@@ -153,11 +150,13 @@ def for_each(*models, **options):
             program(
                 *options.get("backends", ()), needs=TRANSFORMERS, quick=options.get("quick", True)
             )(one)
+        return function
 
     return add
 
 
-@for_each(*MODELS)
+@for_each(gpt2, bert, t5, vit, quick=False)
+@for_each(llama, mixtral)
 def eager(run, model):
     with torch.no_grad():
         before = call(model)
@@ -169,7 +168,8 @@ def eagerly(run, model):
     return results(model, call(model))
 
 
-@for_each(llama, gpt2, bert, backends=("eager", "aot_eager", "(inductor)"))
+@for_each(gpt2, bert, backends=("eager", "aot_eager", "inductor"), quick=False)
+@for_each(llama, backends=("(eager)", "aot_eager", "(inductor)"))
 def compiled(run, model):
     fast = run.compile(model)
     with torch.no_grad():
@@ -191,19 +191,20 @@ def call_of(model, compiled):
     return call(As())
 
 
-@for_each(llama, gpt2, backends=("eager", "(aot_eager)"))
+@for_each(llama, backends=("eager", "(aot_eager)"))
 def fullgraph(run, model):
     return results(model, call_of(model, run.compile(model, fullgraph=True)))
 
 
-@for_each(llama, backends=("eager", "(aot_eager)"))
+@for_each(llama, backends=("eager", "aot_eager"), quick=False)
 def dynamic(run, model):
     fast = run.compile(model, dynamic=True)
     with torch.no_grad():
         return [fast(input_ids=ids(batch, length)) for batch, length in ((2, 12), (3, 7), (4, 9))]
 
 
-@for_each(llama, gpt2, backends=("(eager)", "aot_eager", "(inductor)"))
+@for_each(llama, backends=("eager", "aot_eager", "inductor"), quick=False)
+@for_each(gpt2, backends=("(eager)", "aot_eager", "(inductor)"))
 def layers_compiled(run, model):
     layers = model.model.layers if hasattr(model, "model") else model.transformer.h
     for layer in layers:
@@ -211,7 +212,7 @@ def layers_compiled(run, model):
     return [results(model, call(model)), call(model)]
 
 
-@for_each(llama, backends=("eager", "(aot_eager)"))
+@for_each(llama, backends=("eager", "aot_eager"), quick=False)
 def layers_replaced(run, model):
     for i, layer in enumerate(model.model.layers):
         model.model.layers[i] = run.compile(layer)
@@ -225,7 +226,7 @@ def with_a_second_of_its_class(run, model):
     return [out, results(model, out[0])]
 
 
-@for_each(llama, backends=("(eager)", "aot_eager"))
+@for_each(llama, backends=("eager", "aot_eager"), quick=False)
 def train_and_eval(run, model):
     fast, found = run.compile(model), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -241,7 +242,7 @@ def train_and_eval(run, model):
     return [found, model.state_dict()]
 
 
-@for_each(llama)
+@for_each(llama, quick=False)
 def gradient_checkpointing(run, model):
     model.train().gradient_checkpointing_enable()
     return results(model, call(model))
@@ -253,7 +254,8 @@ def checkpointing_compiled(run, model):
     return results(model, call_of(model, run.compile(model)))
 
 
-@for_each(llama, gpt2, t5)
+@for_each(llama, t5, quick=False)
+@for_each(gpt2)
 def generate(run, model):
     return [
         model.generate(ids(1, 4), max_new_tokens=6, do_sample=sample) for sample in (False, True)
@@ -268,7 +270,7 @@ def generate_compiled(run, model):
     )
 
 
-@for_each(llama, backends=("eager", "(aot_eager)"))
+@for_each(llama, backends=("eager", "aot_eager"), quick=False)
 def breaks_between_layers(run, model):
     for layer in model.model.layers:
 
@@ -280,7 +282,7 @@ def breaks_between_layers(run, model):
     return results(model, call_of(model, run.compile(model)))
 
 
-@for_each(llama, backends=("eager", "(aot_eager)"))
+@for_each(llama, backends=("eager", "aot_eager"), quick=False)
 def marked_dynamic(run, model):
     fast, found = run.compile(model), []
     for length in (8, 12, 10):
@@ -298,7 +300,7 @@ def compiled_autograd(run, model):
         return results(model, out)
 
 
-@for_each(llama)
+@for_each(llama, quick=False)
 def autocast(run, model):
     with torch.autocast("cpu", torch.bfloat16):
         return results(model, call(model))
@@ -313,7 +315,7 @@ def encoder():
     return nn.TransformerEncoder(layer, 2)
 
 
-@program()
+@program(quick=False)
 def encoder_fused(run):
     net, x = encoder().eval(), torch.randn(2, 5, 16)
     with torch.inference_mode():
@@ -323,7 +325,7 @@ def encoder_fused(run):
         ]
 
 
-@program("eager", "aot_eager", "(inductor)")
+@program("eager", "aot_eager", "inductor", quick=False)
 def encoder_compiled(run):
     net, x = encoder(), torch.randn(2, 5, 16)
     out = run.compile(net, fullgraph=True)(x)
@@ -331,7 +333,7 @@ def encoder_compiled(run):
     return [out, [p.grad for p in net.parameters()]]
 
 
-@program("eager")
+@program("eager", quick=False)
 def attention_compiled(run):
     torch.manual_seed(0)
     net, x = nn.MultiheadAttention(16, 2, batch_first=True), torch.randn(2, 5, 16)
@@ -339,7 +341,7 @@ def attention_compiled(run):
     return [fast(x, x, x, need_weights=weights) for weights in (False, True)]
 
 
-@program("inductor", "(aot_eager)")
+@program("inductor", "aot_eager", quick=False)
 def mlp_compiled(run):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
@@ -358,7 +360,7 @@ class Block(nn.Module):
         return x + self.down(self.act(self.up(x)))
 
 
-@program("aot_eager", "(eager)", "(inductor)")
+@program("aot_eager", "eager", "inductor", quick=False)
 def equal_blocks_compiled(run):
     torch.manual_seed(0)
     net, x = nn.Sequential(*[Block() for _ in range(12)]), torch.randn(4, 16)
@@ -369,7 +371,7 @@ def equal_blocks_compiled(run):
     return [out, [p.grad for p in net.parameters()], net(torch.randn(3, 16))]
 
 
-@program()
+@program(quick=False)
 def lstm(run):
     torch.manual_seed(0)
     net, x = nn.LSTM(8, 16, 2, batch_first=True), torch.randn(3, 5, 8)
@@ -377,7 +379,7 @@ def lstm(run):
     return [net(x), net(packed)[1]]
 
 
-@program()
+@program(quick=False)
 def convolution_and_batch_norm(run):
     torch.manual_seed(0)
     net = nn.Sequential(

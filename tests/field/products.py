@@ -50,7 +50,7 @@ def exported(run):
     return found
 
 
-@program(needs="transformers")
+@program(needs="transformers", quick=False)
 def llama_exported(run):
     model = llama(attn_implementation="sdpa", use_cache=False)
     model(input_ids=ids())
@@ -192,7 +192,7 @@ def checkpointed(run):
     return found
 
 
-@program()
+@program(quick=False)
 def parametrized_pruned_and_lazy(run):
     model = used(net())
     nn.utils.parametrizations.weight_norm(model[0])
@@ -201,7 +201,7 @@ def parametrized_pruned_and_lazy(run):
     return [model(X), lazy(X).shape, list(model.state_dict())]
 
 
-@program()
+@program(quick=False)
 def fake_and_meta(run):
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
@@ -218,7 +218,7 @@ def one_rank(folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
 
 
-@program()
+@program(quick=False)
 def data_parallel(run):
     one_rank(run.folder)
     model = nn.parallel.DistributedDataParallel(used(net()))

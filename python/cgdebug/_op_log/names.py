@@ -16,6 +16,7 @@ import weakref
 import torch
 
 from .. import _site
+from .._watching import compiled
 from .._watching.modules import modules_of
 from .memory import Memory
 from .written import storage_of
@@ -238,6 +239,14 @@ class ModuleHooks:
     def _after_step(self, optimizer, args, kwargs) -> None:
         if not torch.compiler.is_compiling():
             _thread.optimizers = max(0, _thread.optimizers - 1)
+
+
+compiled.leave_out_global_hooks(
+    ModuleHooks._before_call,
+    ModuleHooks._after_call,
+    ModuleHooks._before_step,
+    ModuleHooks._after_step,
+)
 
 
 def _outside_step(closure):

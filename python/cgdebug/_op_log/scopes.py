@@ -11,7 +11,6 @@ import typing
 import weakref
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _graphs, _native, _torch_logs
 from .._watching.modules import is_selected
@@ -44,8 +43,6 @@ class Scope:
     pre:    of level "kernel": also what a kernel is about to overwrite
     by_call: what runs on other threads that call the model is logged too, and where calls begin is
              told by model_is_called() and begin_call()
-
-    Fails: RuntimeError if torch has no dispatch mode that leaves compiled code alone.
     """
 
     def __init__(
@@ -57,11 +54,6 @@ class Scope:
         pre: bool = False,
         by_call: bool = False,
     ):
-        if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
-            raise RuntimeError(
-                f"op logs need torch 2.9 or later: in torch {torch.__version__} they would make "
-                f"compiled code run eagerly, also after they have ended"
-            )
         _native.load()
         self.level, self.pre, self.by_call = level, pre, by_call
         self.model = None if model is None else weakref.ref(model)

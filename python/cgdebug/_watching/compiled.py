@@ -13,6 +13,7 @@ from .._after_import import call_after_import
 # Dynamo keeps code for a module whose hooks have changed since, and gives it to others of the
 # class: a watched layer would run what was compiled for one that is not. With this switch it looks.
 _IGNORES_HOOKS = "skip_nnmodule_hook_guards"
+_OURS = __name__.partition(".")[0] + "."
 _ignored_hooks = False  # by the program's choice, which ours has replaced
 
 
@@ -54,6 +55,39 @@ def _make_no_frame_of(function, _dynamo) -> None:
         eval_frame.set_code_exec_strategy(function.__code__, strategy)
     except (ImportError, AttributeError):
         pass  # an older torch compiles it, which takes time and changes nothing
+
+
+def leave_out_global_hooks(*functions) -> None:
+    """Of hooks on the calls of all modules: they are no frames of Dynamo, and torch.export finds
+    none. With such a hook it inlines the call of what it traces, and then refuses it."""
+    make_no_frames_of(*functions)
+    call_after_import("torch.export._trace", _set_ours_aside)
+
+
+def _set_ours_aside(trace) -> None:
+    export = trace._export
+    if hasattr(export, "_cgdebug_sets_aside"):
+        return
+
+    @functools.wraps(export)
+    def export_without_hooks(*args, **kwargs):
+        modules = torch.nn.modules.module
+        of_all = (modules._global_forward_pre_hooks, modules._global_forward_hooks)
+        aside = [
+            {number: hook for number, hook in hooks.items() if hook.__module__.startswith(_OURS)}
+            for hooks in of_all
+        ]
+        for hooks, ours in zip(of_all, aside, strict=True):
+            for number in ours:
+                del hooks[number]
+        try:
+            return export(*args, **kwargs)
+        finally:
+            for hooks, ours in zip(of_all, aside, strict=True):
+                hooks.update(ours)
+
+    export_without_hooks._cgdebug_sets_aside = True  # type: ignore[attr-defined]
+    trace._export = export_without_hooks
 
 
 def why_no_gradient() -> str:

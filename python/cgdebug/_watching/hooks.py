@@ -37,7 +37,7 @@ class Hook:
             if not _is_exporting():  # an exported program belongs to the job
                 self.look(module, *call)
             return
-        if torch.jit.is_tracing():  # the traced code runs without us
+        if torch.jit.is_tracing() or _is_make_fx_tracing():  # the traced code runs without us
             return
         if module_hooks.runs_as_graph(module):  # it has us in it
             return
@@ -56,9 +56,6 @@ class Hook:
     def __reduce__(self):
         # Takes any arguments, returns None, and loads where cgdebug is not installed.
         return (getattr, (contextlib.nullcontext(), "__exit__"))
-
-
-compiled.make_no_frames_of(Hook.__call__, module_hooks.Hooks.__bool__, module_hooks.Hooks.__len__)
 
 
 class OutputHook(Hook):
@@ -159,6 +156,18 @@ class OptimizerHook:
                     _look(place, None, "", alive.grad, 0)
                 except Exception as error:  # the job goes on
                     place.note(places.failure(error))
+
+
+def _is_make_fx_tracing() -> bool:
+    if torch._C._len_torch_dispatch_stack():
+        return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+    before = torch._ops.mode_stack_state_for_pre_dispatch()
+    return before.get(0) is not None
+
+
+compiled.make_no_frames_of(
+    Hook.__call__, OptimizerHook.__call__, module_hooks.Hooks.__bool__, module_hooks.Hooks.__len__
+)
 
 
 def _look(place: Place, grad: Place | None, path: str, value, depth: int) -> bool:
