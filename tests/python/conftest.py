@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items):
         return
     skip = pytest.mark.skip(reason="needs a CUDA GPU")
     for item in items:
-        if "gpu" in item.keywords:
+        if item.get_closest_marker("gpu"):  # its keywords have the names of folders, too
             item.add_marker(skip)
 
 
@@ -427,7 +427,7 @@ def torch_as_before():
 def debug_mode(request, daemon):
     """debug_mode(model, ...), closed afterwards; eager in tests that need no GPU."""
     made = []
-    eager = "gpu" not in request.keywords
+    eager = not request.node.get_closest_marker("gpu")
 
     def make_one(model=None, **options):
         made.append(cgdebug.debug_mode(model, **{"eager": eager, **options}))

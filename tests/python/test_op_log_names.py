@@ -97,3 +97,29 @@ def test_memory_that_compiled_code_is_given_was_there_before():
     graph.output(own)
     made = torch.fx.GraphModule(nn.Module(), graph)(given)
     assert seen == {given.data_ptr(): False, made.data_ptr(): True}
+
+
+def test_a_text_that_a_program_runs_is_compiled_code():
+    model = nn.Module()
+    model.layers = nn.ModuleList([nn.Linear(3, 3, bias=False) for _ in range(2)])
+    made = []
+
+    def note(x):
+        made.append(names.is_compiled_memory(x.untyped_storage().data_ptr()))
+
+    text = """
+def execution_fn(x, first, second):
+    y = x.mm(first)
+    note(y)
+    note(x)
+    return y.mm(second)
+"""
+    namespace = {"note": note}
+    exec(text, namespace)  # as vLLM runs the graph between its pieces
+    model.forward = lambda x: namespace["execution_fn"](x, *(one.weight for one in model.layers))
+    x = torch.ones(2, 3)
+    with cgdebug.debug_mode(model, eager=True) as log:
+        model(x)
+    rows = [row.name for row in log._scope.logs[0].rows if row.op != "input"]
+    assert rows == ["fwd/layers.0/mm_0", "fwd/layers.1/mm_0"]
+    assert made == [True, False]

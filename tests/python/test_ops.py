@@ -18,7 +18,7 @@ import torch._dynamo
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import cgdebug
-from cgdebug._op_log import recorder, scopes, triton_kernels
+from cgdebug._op_log import recorder, scopes, triton_kernels, written
 from conftest import own_session
 from op_logs import SIZE, check_names, make, needs_mode, tokens, train
 
@@ -553,6 +553,27 @@ def test_the_values_of_a_run_are_its_own_if_the_run_before_had_other_rows(debug_
             torch.full((size,), value).exp()
         row = dm.log()["fwd/full_0"]
         assert (row.shape, row.stats.count, row.stats.max) == ((size,), size, value)
+
+
+def test_a_store_of_which_an_op_writes_a_small_part_is_a_gap_and_no_row(debug_mode, monkeypatch):
+    monkeypatch.setattr(written, "_STORE_BYTES", 1024)
+    cache, index, keys = torch.zeros(1000, 4), torch.tensor([1, 2]), torch.ones(2, 4)
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            cache.index_copy_(0, index, keys * x)
+            return torch.zeros(1000, 4).index_copy_(0, index, keys).sum() + cache.sum()
+
+    net = Net()
+    dm = debug_mode(net, eager=True)
+    with dm:
+        net(torch.ones(4))
+    log = dm.log()
+    large = [row.name for row in log if row.shape == (1000, 4)]
+    assert large == ["fwd/Net/zeros_0", "fwd/Net/index_copy__0"], "what the log has seen made"
+    assert [
+        gap for gap in log.gaps if "aten.index_copy_.default writes a small part of self" in gap
+    ]
 
 
 def test_an_error_of_an_op_is_its_own(debug_mode):

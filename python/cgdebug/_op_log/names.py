@@ -359,7 +359,7 @@ def _site_of_op() -> tuple[str, str, bool]:
     torch_folder = os.path.dirname(torch.__file__) + os.sep
     while frame is not None:
         file = frame.f_code.co_filename
-        if _is_inductors(frame) or _is_fx(frame):
+        if _is_inductors(frame) or _is_of_graph(frame):
             is_generated = True
         elif not file.startswith((_site.OWN, torch_folder, "<")):
             return _site.text_of(frame), phase, is_generated
@@ -374,9 +374,12 @@ def _is_inductors(frame: types.FrameType) -> bool:
     return isinstance(name, str) and name.startswith("torch._inductor.runtime.compile_tasks.")
 
 
-def _is_fx(frame: types.FrameType) -> bool:
-    """Whether it is the code of a torch.fx.GraphModule."""
-    return frame.f_code.co_filename.startswith("<eval_with_key>")
+def _is_of_graph(frame: types.FrameType) -> bool:
+    """Whether it is the code of a torch.fx.GraphModule, or what a program wrote and ran as a text
+    in no module's namespace, as vLLM does with such a graph."""
+    file = frame.f_code.co_filename
+    is_text = file == "<string>" and "__name__" not in frame.f_globals
+    return is_text or file.startswith("<eval_with_key>")
 
 
 def is_compiled_memory(storage: int) -> bool:
@@ -385,7 +388,7 @@ def is_compiled_memory(storage: int) -> bool:
     frame: types.FrameType | None = sys._getframe(1)
     is_own = False
     while frame is not None:
-        if _is_fx(frame) or _is_inductors(frame):
+        if _is_of_graph(frame) or _is_inductors(frame):
             names = [
                 name
                 for name, one in frame.f_locals.items()

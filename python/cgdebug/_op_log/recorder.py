@@ -361,6 +361,14 @@ class Recorder:
         if call.plan.kind is not Kind.WAIT:
             self._arrived(tensor)
         known = UNKNOWN if self._unseen_code else self._rows.get(tensor)
+        if self._is_store(call, argument, tensor, known):
+            call.stores.add(storage)
+            self._rows.set(tensor, UNKNOWN)
+            self.log.note(
+                f"{call.plan.name} writes a small part of {argument.name}, which is large: "
+                "such a store, as a KV cache is, is not read"
+            )
+            return
         if not argument.read:
             # What an op overwrites in part is still made of what was there before.
             if not written.fills_storage(tensor) and known != _EMPTY:
@@ -378,6 +386,16 @@ class Recorder:
             known = self._link(tensor, call.place, base, argument.name)
         if known != _EMPTY:
             call.links.append(_Link(argument, place, known))
+
+    def _is_store(self, call: _Call, argument: written.Tensors, tensor, known: int | None) -> bool:
+        """Reading it would take longer than the op. Not what rows of this log have shown so far,
+        nor a parameter."""
+        is_other = known is None or known == UNKNOWN
+        return (
+            is_other
+            and written.is_store(call.arguments, argument, tensor)
+            and not self.names.parameter_at(tensor)
+        )
 
     def _link(self, tensor, place: names.Place, base: str, argument: str) -> int:
         """The row that shows what is in `tensor`. Makes one if nothing has written it so far."""
@@ -412,7 +430,7 @@ class Recorder:
             for argument in call.arguments
             if argument.mutated
             for place, tensor in enumerate(argument.tensors)
-            if written.storage_of(tensor)
+            if written.storage_of(tensor) and written.storage_of(tensor) not in call.stores
         ]
         made = []
         for place, tensor in outputs:
@@ -532,13 +550,14 @@ class _Link:
 class _Call:
     """One call of an op. Lives as long as the call."""
 
-    __slots__ = ("arguments", "links", "place", "plan", "storages")
+    __slots__ = ("arguments", "links", "place", "plan", "storages", "stores")
 
     def __init__(self, plan: written.Plan, arguments: list[written.Tensors]):
         self.plan, self.arguments = plan, arguments
         self.place = names.Place("fwd", "", "")
         self.links: list[_Link] = []
         self.storages: set[int] = set()
+        self.stores: set[int] = set()  # of these, those that get no row
 
     def inputs_of(self, place: int, count: int) -> list[int]:
         """What the output at `place`, of `count` outputs, was made from."""

@@ -33,6 +33,9 @@ _UNMARKED = {
     "cudnn_batch_norm": _STATISTICS,
     "miopen_batch_norm": _STATISTICS,
 }
+_STORE_BYTES = 32 << 20
+_STORE_SHARE = 8
+_INDEX = (torch.int64, torch.int32)
 _NO_ROW = frozenset({"cgdebug", "prim", "profiler"})
 # c10d's ops return before the result is there: these arguments will hold it.
 _C10D_RESULTS = {
@@ -207,6 +210,18 @@ def why_unseen(tensor: torch.Tensor) -> str:
     if tensor.device.type not in ("cpu", "cuda", "meta"):
         return f"tensors on {tensor.device.type} are not shown"
     return ""
+
+
+def is_store(arguments: list[Tensors], argument: Tensors, tensor: torch.Tensor) -> bool:
+    """Whether an op writes by index to a place in `tensor`, one of `argument`, that is small beside
+    all of it, as the KV cache of an engine gets the keys of one step."""
+    bytes_of = tensor.numel() * tensor.element_size()
+    if bytes_of < _STORE_BYTES or not (argument.mutated and argument.read):
+        return False
+    given = [one for each in arguments if not each.mutated for one in each.tensors]
+    has_index = any(one.dim() and one.dtype in _INDEX for one in given)
+    rest = sum(one.numel() * one.element_size() for one in given)
+    return has_index and rest * _STORE_SHARE < bytes_of
 
 
 def fills_storage(tensor: torch.Tensor) -> bool:
