@@ -673,6 +673,23 @@ Result<std::vector<OpLogHead>> HeadsOf(Source& source, const std::vector<Entries
   return heads;
 }
 
+// The newest log that has this call; if none has it, the newest one that has calls. The rows of
+// other eager runs, as of tensors on a GPU, count replays of their own.
+Result<std::optional<std::size_t>> LogOfCall(Source& source, const std::vector<Entries>& logs,
+                                             std::uint64_t call) {
+  std::optional<std::size_t> newest;
+  for (std::size_t i = logs.size(); i-- > 0;) {
+    if (!HasCalls(source, logs[i])) continue;
+    if (!newest) newest = i;
+    for (const Entry& entry : logs[i]) {
+      const Result<std::optional<Key>> key = source.Find(entry.slot, call);
+      if (!key.ok()) return key.error();
+      if (*key) return std::optional(i);
+    }
+  }
+  return newest;
+}
+
 // When the replay began, as far as a row of it is kept.
 std::uint64_t SerialOf(Source& source, const std::vector<std::size_t>& rows, std::uint64_t replay) {
   for (const std::size_t slot : rows) {
@@ -740,7 +757,15 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
   const std::string path = source.Describe().path;
   const Result<std::vector<OpLogHead>> heads = HeadsOf(source, logs, choice.graph);
   if (!heads.ok()) return heads.error();
-  const std::optional<std::size_t> place = ChooseOpLog(*heads, choice.graph, others);
+  std::optional<std::size_t> place = ChooseOpLog(*heads, choice.graph, others);
+  if (choice.is_call && choice.replay > 0) {
+    const auto of_call = LogOfCall(source, logs, static_cast<std::uint64_t>(choice.replay));
+    if (!of_call.ok()) return of_call.error();
+    if (*of_call) {
+      place = *of_call;
+      others->clear();  // the call alone was asked for
+    }
+  }
   if (!place) return Error{NoOpLogText(path, choice.graph, *others)};
   const Entries* chosen = &logs[*place];
   std::uint64_t replay = static_cast<std::uint64_t>(choice.replay);

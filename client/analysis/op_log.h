@@ -152,8 +152,9 @@ struct OpLogChoice {
   // job's logs do not show belongs to its gaps, too.
   std::string graph;
   std::int64_t replay = -1;  // from 1; -1 is the newest, -2 the one before it
-  std::string typed = {};    // "train-4711@g:bs=8": what names the log when it is typed
-  std::string among = {};    // " --ranks 0": options that are typed behind it
+  bool is_call = false;    // `replay` is the number of a call: the newest log that has it is meant
+  std::string typed = {};  // "train-4711@g:bs=8": what names the log when it is typed
+  std::string among = {};  // " --ranks 0": options that are typed behind it
 };
 
 // What names the log when it is typed. A live job that was not named gets its key: a newer one may

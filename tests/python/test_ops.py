@@ -326,6 +326,19 @@ def test_two_equal_seeded_runs_are_the_same(debug_mode, cli, tmp_path, run):
     assert done.returncode == 0 and "same: " in done.stdout, done.stdout + done.stderr
 
 
+def test_the_line_of_an_eager_run_shows_that_run_whatever_came_later(debug_mode, cli):
+    calls = []
+    for op in (torch.exp, torch.cos):
+        with (dm := debug_mode()):
+            op(torch.ones(4))
+        calls.append(dm.log().replay)  # it has been read
+    said = cli("tail", "-n", "999", "-s", own_session()).stdout
+    commands = [re.search(rf"cgdebug-cli (ops .*@call:{call}')", said)[1] for call in calls]
+    shown = [cli(*shlex.split(command)).stdout for command in commands]
+    assert ["exp_0" in shown[0], "cos_0" in shown[0]] == [True, False], said
+    assert ["exp_0" in shown[1], "cos_0" in shown[1]] == [False, True], said
+
+
 def test_a_later_replay_names_the_one_in_which_its_nan_began(debug_mode, cli, tmp_path):
     weight, scale = torch.ones(2), torch.ones(2)
     path = str(tmp_path / "nan.cgrec")

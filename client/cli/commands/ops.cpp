@@ -67,6 +67,7 @@ Result<Where> ParseWhere(const Context& context, const std::string& text,
     where.choice.replay = replay;
     where.names_replay = true;
     where.source.resize(mark);
+    where.choice.is_call = is_call;
     if (is_call && graph.empty()) where.choice.graph = "eager";
   }
   const std::size_t label = where.source.rfind("@g:");
@@ -76,7 +77,9 @@ Result<Where> ParseWhere(const Context& context, const std::string& text,
   }
   if (where.source.empty()) where.source = "live";
   where.choice.typed = where.source;
-  if (!where.choice.graph.empty()) where.choice.typed += "@g:" + where.choice.graph;
+  if (!where.choice.graph.empty() && !where.choice.is_call) {
+    where.choice.typed += "@g:" + where.choice.graph;
+  }
   return where;
 }
 
