@@ -329,9 +329,10 @@ class RankFold::State {
   static RankPlace PlaceOf(const Source& source, const source::Finding& told) {
     const Slot& info = source.slots()[told.slot];
     const Position position = told.step < 0
-                                  ? Position{false, told.replay, 0}
+                                  ? Position{false, told.replay, 0, info.counts_calls()}
                                   : Position{true, static_cast<std::uint64_t>(told.step), 0};
-    return {position, PlaceInCall(info), SlotText(info), told.replay, told.timestamp_ns};
+    return {position,    PlaceInCall(info), SlotText(info),
+            told.replay, told.timestamp_ns, info.counts_calls()};
   }
 
   // What the daemon saw when it compared the ranks of its machine.
@@ -384,11 +385,12 @@ class RankFold::State {
         if (of.unread++ == 0) of.first_unread = stats.error().message;
         continue;
       }
-      const Position position = cursor.positions.Next(key.id, key.replay, key.iteration,
-                                                      snapshot->step, may_begin_inside);
+      Position position = cursor.positions.Next(key.id, key.replay, key.iteration, snapshot->step,
+                                                may_begin_inside);
+      position.is_call = !position.is_step && info.counts_calls();
       if (!options_.scope.Wants(key.replay)) continue;
-      const RankPlace place{position, PlaceInCall(info), SlotText(info), key.replay,
-                            snapshot->timestamp_ns};
+      const RankPlace place{position,   PlaceInCall(info),      SlotText(info),
+                            key.replay, snapshot->timestamp_ns, info.counts_calls()};
       ++of.snapshots;
       of.replay = std::max(of.replay, key.replay);
       of.step = std::max(of.step, snapshot->step);

@@ -56,6 +56,7 @@ struct RankPlace {
   std::string probe;
   std::uint64_t replay = 0;
   std::int64_t timestamp_ns = 0;
+  bool is_call = false;  // `replay` is the number of an eager call
 
   bool operator<(const RankPlace& other) const {
     return std::tie(position, order, probe) < std::tie(other.position, other.order, other.probe);

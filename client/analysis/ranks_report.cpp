@@ -129,6 +129,7 @@ Json PlaceJson(const std::optional<RankPlace>& place) {
   }
   if (place->position.nth > 0) json["nth"] = place->position.nth;
   if (place->replay > 0) json["replay"] = place->replay;
+  if (place->is_call) json["call"] = place->replay;
   return json;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using numerics::Stats;
 
-constexpr std::uint64_t kEncodingVersion = 7;
+constexpr std::uint64_t kEncodingVersion = 8;
 
 template <typename T, typename U>
 concept Is = std::same_as<std::remove_const_t<T>, U>;
@@ -30,10 +30,10 @@ concept IsSet = requires {
 
 // What is encoded, member by member: the same list is written and read.
 void Visit(auto& code, Is<Position> auto& position) {
-  code(position.is_step, position.number, position.nth);
+  code(position.is_step, position.number, position.nth, position.is_call);
 }
 void Visit(auto& code, Is<RankPlace> auto& place) {
-  code(place.position, place.order, place.probe, place.replay, place.timestamp_ns);
+  code(place.position, place.order, place.probe, place.replay, place.timestamp_ns, place.is_call);
 }
 void Visit(auto& code, Is<RankProcess> auto& of) {
   code(of.uuid, of.session, of.run, of.host, of.rank, of.world_size, of.restart, of.is_growing,

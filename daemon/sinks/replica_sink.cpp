@@ -454,9 +454,10 @@ void ReplicaSink::Consume(const pipeline::Delivery& delivery,
   const auto found = members_.find(snapshot->slot);
   if (found == members_.end()) return;
   Member& member = found->second;
-  const Position position =
+  Position position =
       member.positions.Next(snapshot->ordinal, snapshot->replay, snapshot->iteration,
                             snapshot->step, /*may_begin_inside=*/true);
+  position.is_call = !position.is_step && snapshot->slot->CountsCalls();
   if (member.run->IsAlone()) return member.run->SkipAlone(snapshot->slot->session);
   if (!member.is_known) return member.run->SkipUnknown(snapshot->slot->session);
   // If a step comes again, it is unclear which occurrence is meant.

@@ -71,6 +71,9 @@ TextTable RanksTable(const analysis::RanksReport& report, const Style& style, st
   using Align = TextTable::Align;
   bool has_restarts = false;
   std::set<std::string> runs;
+  const bool counts_calls = std::ranges::any_of(report.rows, [](const analysis::RankRow& row) {
+    return row.process.last && row.process.last->is_call;
+  });
   for (const analysis::RankRow& row : report.rows) {
     has_restarts = has_restarts || row.process.restart > 0;
     runs.insert(row.process.run);
@@ -79,7 +82,7 @@ TextTable RanksTable(const analysis::RanksReport& report, const Style& style, st
   if (runs.size() > 1) columns.push_back({"RUN"});
   columns.push_back({"RANK"});
   if (has_restarts) columns.push_back({"RESTART", Align::kRight});
-  columns.insert(columns.end(), {{"REPLAY", Align::kCount},
+  columns.insert(columns.end(), {{counts_calls ? "CALL" : "REPLAY", Align::kCount},
                                  {"STEP", Align::kRight},
                                  {"MISSING", Align::kCount},
                                  {"FIRST NAN"},
@@ -107,7 +110,8 @@ TextTable RanksTable(const analysis::RanksReport& report, const Style& style, st
     cells.push_back(std::to_string(process.replay));
     cells.push_back(process.step < 0 ? "-" : std::to_string(process.step));
     cells.push_back(std::to_string(row.lost));
-    cells.push_back(nan ? style.Red(Printable(fmt::format("{} @{}", nan->probe, nan->replay)))
+    cells.push_back(nan ? style.Red(Printable(fmt::format(
+                              "{} @{}{}", nan->probe, nan->is_call ? "call:" : "", nan->replay)))
                         : "-");
     cells.push_back(std::move(verdict));
     cells.push_back(process.last ? Printable(process.last->probe) : "-");

@@ -7,7 +7,7 @@
 namespace cgdebug::replicas {
 
 std::string PositionText(const Position& position) {
-  const char* const unit = position.is_step ? "step" : "replay";
+  const char* const unit = position.is_step ? "step" : position.is_call ? "call" : "replay";
   if (position.nth == 0) return fmt::format("{} {}", unit, position.number);
   return fmt::format("{} {} (number {} of it)", unit, position.number, position.nth + 1);
 }

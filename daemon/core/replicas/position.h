@@ -11,10 +11,11 @@ struct Position {
   bool is_step = false;      // else a replay
   std::uint64_t number = 0;  // the step, or the replay
   std::uint64_t nth = 0;     // of the step, or the iteration in the replay
+  bool is_call = false;      // the replay is an eager call
 
   auto operator<=>(const Position&) const = default;
 };
-// "step 20", "step 20 (number 2 of it)", "replay 7".
+// "step 20", "step 20 (number 2 of it)", "replay 7", "call 7".
 std::string PositionText(const Position& position);
 
 // Finds the positions of the snapshots of one slot, which it gets in order.
