@@ -130,7 +130,9 @@ RunFunction AddSet(CLI::App& app) {
   app.add_option("--every", options->every, "one replay in N; default: as registered")
       ->check(WholeNumber(1, UINT32_MAX))
       ->type_name("N");
-  app.add_option("--from", options->from, "first replay")->check(WholeNumber(1))->type_name("N");
+  app.add_option("--from", options->from, "first replay, or call of what runs eagerly")
+      ->check(WholeNumber(1))
+      ->type_name("N");
   app.add_option("--count", options->count, "as registered again after N snapshots")
       ->check(WholeNumber(1))
       ->type_name("N");
