@@ -13,7 +13,8 @@ struct EagerCall {
   std::int64_t step = -1;    // the user's own, as it was when the call began
 };
 
-// Each thread has a call of its own: the one that began last on it. Lock-free.
+// Each thread has a call of its own: the one that began last on it. Setting another step ends it
+// unless the model runs: what comes then belongs to the call that begins next. Lock-free.
 //
 // Thread: any.
 class EagerCalls {
@@ -22,8 +23,9 @@ class EagerCalls {
   // End(). If a log has begun one before the model was called, that is the one.
   EagerCall Begin(std::int64_t step) {
     Current& current = Here();
-    if (current.owner == this && current.awaits_model) {
+    if (AwaitsModel()) {
       current.awaits_model = false;
+      current.is_running = true;
       return current.call;
     }
     return Start(step);
@@ -31,7 +33,7 @@ class EagerCalls {
   // The first row of a run of an op log: of the call that is running, unless a log has it already,
   // because the rows of a call have numbers of one log.
   EagerCall BeginRun(std::int64_t step) {
-    if (!IsRunning() || Here().has_log) {
+    if (!(IsRunning() || AwaitsModel()) || Here().has_log) {
       Start(step);
       Here().awaits_model = true;
     }
@@ -45,6 +47,28 @@ class EagerCalls {
   void EndRun(const EagerCall& call) {
     if (Latest().number == call.number) End();
   }
+  // Another step is set.
+  void SetStep(std::int64_t step) {
+    Current& current = Here();
+    if (current.owner == this && !current.is_running) current.is_over = step != current.call.step;
+  }
+  // The call that a look of the user's own probe belongs to, also between two calls of the model;
+  // number 0: none has begun on this thread, or nobody tells where calls begin or end: without
+  // steps nobody knows whether the batch of the next call is made. The main thread need not have
+  // begun one.
+  EagerCall Around(std::int64_t step, bool is_main_thread) {
+    if (step < 0 || !is_followed_.load(std::memory_order_relaxed)) return {};
+    const Current& current = Here();
+    const bool has_call = current.owner == this && current.call.number != 0;
+    if (has_call ? current.is_over : is_main_thread) {
+      Start(step);
+      Here().awaits_model = true;
+      Here().is_running = false;
+    }
+    return Latest();
+  }
+  // Whether calls of models are followed, so that each thread's latest one is known.
+  void SetFollowed(bool is_followed) { is_followed_.store(is_followed, std::memory_order_relaxed); }
   // From now on nothing on this thread belongs to a call.
   void Leave() { Here() = {}; }
 
@@ -58,7 +82,11 @@ class EagerCalls {
     bool is_running = false;
     bool awaits_model = false;
     bool has_log = false;
+    bool is_over = false;  // another step was set since
   };
+  bool AwaitsModel() const {
+    return Here().owner == this && Here().awaits_model && !Here().is_over;
+  }
   static Current& Here() {
     static thread_local Current current;
     return current;
@@ -69,6 +97,7 @@ class EagerCalls {
     return Here().call;
   }
   std::atomic<std::uint64_t> newest_{0};  // Atomic: threads begin calls at the same time
+  std::atomic<bool> is_followed_{false};  // Atomic: a watch sets it while other threads look
 };
 
 }  // namespace cgdebug

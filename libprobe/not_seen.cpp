@@ -1,10 +1,11 @@
 #include "libprobe/not_seen.h"
 
+#include <atomic>
 #include <cstddef>
 #include <exception>
-#include <functional>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/shared_copy.h"
@@ -23,55 +24,103 @@ thread_local std::string refused_here;
 
 }  // namespace
 
-void NotSeen::Count(std::string_view name, std::string_view reason, bool is_new_place) noexcept {
+void NotSeen::Count(std::string_view name, std::string_view reason, bool is_captured) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++counts_.calls;
   try {
-    const std::lock_guard lock(mutex_);
-    ++counts_.calls;
-    // A forked child inherits what its callers know, but not the counts.
-    if (is_new_place || refused_.empty()) {
-      const std::size_t hash = std::hash<std::string_view>()(name);
-      wanted_.insert(hash);
-      refused_.insert(hash);
+    auto found = places_.find(name);
+    if (found == places_.end()) {
+      found = places_.emplace(name, Place{}).first;
+      ++counts_.wanted;
     }
-    counts_.places = refused_.size();
-    counts_.wanted = wanted_.size();
-    if (counts_.reason.empty()) {
-      counts_.name = name.substr(0, ring::CutLength(name, sizeof(layout::NotSeenBlock::name)));
-      counts_.reason =
-          reason.substr(0, ring::CutLength(reason, sizeof(layout::NotSeenBlock::reason)));
-      if (counts_.reason.empty()) counts_.reason = "unknown";
+    Place& place = found->second;
+    place.is_captured |= is_captured;
+    if (++place.calls == 1) {
+      place.number = ++counts_.places;
+      place.reason = reason.empty() ? "unknown" : reason;
+      if (first_number_ == 0) NameFirst();
     }
-    Show();
-  } catch (const std::exception&) {  // no memory is left: the call is counted, its place is not
-    if (shared_ != nullptr) Show();
+  } catch (const std::bad_alloc&) {  // the call is counted, its place is not
   }
+  Show();
 }
 
 void NotSeen::NoteSeen(std::string_view name) noexcept try {
   const std::lock_guard lock(mutex_);
-  wanted_.insert(std::hash<std::string_view>()(name));
-  counts_.wanted = wanted_.size();
+  if (places_.contains(name)) return;
+  places_.emplace(name, Place{});
+  ++counts_.wanted;
   Show();
 } catch (const std::bad_alloc&) {
+}
+
+void NotSeen::Forget(std::string_view name) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = places_.find(name);
+  if (found == places_.end() || found->second.is_captured) return;
+  const Place place = std::move(found->second);
+  places_.erase(found);
+  ++gone_.wanted;
+  gone_.calls += place.calls;
+  if (place.calls > 0) ++gone_.places;
+  if (place.number != 0 && place.number == first_number_) NameFirst();
+  Show();
+}
+
+void NotSeen::CountRow() noexcept {
+  const std::lock_guard lock(mutex_);
+  ++rows_begun_;
+  if (shared_ != nullptr) ring::StoreRelaxed(shared_->rows_begun, rows_begun_);
+}
+
+void NotSeen::SendRows(std::uint64_t count) noexcept {
+  const std::lock_guard lock(mutex_);
+  rows_sent_ += count;
+  if (shared_ != nullptr) ring::StoreRelaxed(shared_->rows_sent, rows_sent_);
+}
+
+void NotSeen::NameFirst() {
+  const Places::value_type* first = nullptr;
+  for (const Places::value_type& place : places_) {
+    const std::uint64_t number = place.second.number;
+    if (number != 0 && (first == nullptr || number < first->second.number)) first = &place;
+  }
+  first_number_ = first == nullptr ? 0 : first->second.number;
+  if (first == nullptr) return;  // the one that was named last stays
+  const auto& [name, place] = *first;
+  counts_.name = name.substr(0, ring::CutLength(name, sizeof(layout::NotSeenBlock::name)));
+  counts_.reason =
+      place.reason.substr(0, ring::CutLength(place.reason, sizeof(layout::NotSeenBlock::reason)));
 }
 
 void NotSeen::ShowIn(layout::NotSeenBlock* shared) {
   const std::lock_guard lock(mutex_);
   shared_ = shared;
+  shown_number_ = 0;
   Show();
 }
 
 void NotSeen::Show() {
-  if (shared_ == nullptr || counts_.calls == 0) return;
-  if (shared_->first == 0 && !counts_.reason.empty()) {
+  if (shared_ == nullptr) return;
+  ring::StoreRelaxed(shared_->rows_begun, rows_begun_);
+  ring::StoreRelaxed(shared_->rows_sent, rows_sent_);
+  if (counts_.calls == 0) return;
+  if (first_number_ != 0 && shown_number_ != first_number_) {
+    shown_number_ = first_number_;
+    ring::StoreRelaxed(shared_->first, std::uint64_t{0});
+    std::atomic_thread_fence(std::memory_order_release);
     ring::CopyShared(shared_->name, counts_.name.data(), counts_.name.size());
     ring::CopyShared(shared_->reason, counts_.reason.data(), counts_.reason.size());
     ring::StoreRelease(shared_->first,
-                       layout::NotSeenFirst(static_cast<std::uint32_t>(counts_.name.size()),
+                       layout::NotSeenFirst(static_cast<std::uint32_t>(shown_number_),
+                                            static_cast<std::uint32_t>(counts_.name.size()),
                                             static_cast<std::uint32_t>(counts_.reason.size())));
   }
   ring::StoreRelaxed(shared_->refused_places, counts_.places);
   ring::StoreRelaxed(shared_->wanted_places, counts_.wanted);
+  ring::StoreRelaxed(shared_->gone_places, gone_.places);
+  ring::StoreRelaxed(shared_->gone_calls, gone_.calls);
+  ring::StoreRelaxed(shared_->gone_wanted, gone_.wanted);
   ring::StoreRelease(shared_->refused_calls, counts_.calls);
 }
 
@@ -88,28 +137,30 @@ NotSeenCounts NotSeen::counts() const {
   return counts_;
 }
 
-void CountRefused(std::string_view probe, std::string_view reason) noexcept {
-  CountNotSeen(probe, reason, /*is_new_place=*/true);
+void CountRefused(std::string_view probe, std::string_view reason, bool is_captured) noexcept {
+  CountNotSeen(probe, reason, is_captured);
   try {
     refused_here = probe;
   } catch (const std::bad_alloc&) {
   }
 }
 
-void CountNotSeen(std::string_view name, std::string_view reason, bool is_new_place) noexcept {
+void CountNotSeen(std::string_view name, std::string_view reason, bool is_captured) noexcept {
   // The probes of a place have its name, and then more.
   const bool is_counted = !name.empty() && refused_here.starts_with(name);
   refused_here.clear();
   if (is_counted) return;
   try {
     ProbeTable& table = ProbeTable::Instance();
-    table.not_seen.Count(name, reason, is_new_place);
+    table.not_seen.Count(name, reason, is_captured);
     if (!table.not_seen.WantsSegment()) return;
     const ProbeTable::Lock lock = table.Acquire();
     (void)table.slots.Segment();
   } catch (const std::exception&) {  // no room even for the control file: the process knows it
   }
 }
+
+void NotWanted(std::string_view name) noexcept { ProbeTable::Instance().not_seen.Forget(name); }
 
 NotSeenCounts NotSeenSoFar() { return ProbeTable::Instance().not_seen.counts(); }
 

@@ -4,10 +4,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 
 #include "cgdebug/probe.h"
 #include "proto/layout/segment_layout.h"
@@ -21,9 +22,26 @@ namespace cgdebug {
 class NotSeen {
  public:
   // As CountNotSeen(), but makes no segment.
-  void Count(std::string_view name, std::string_view reason, bool is_new_place) noexcept;
+  void Count(std::string_view name, std::string_view reason, bool is_captured) noexcept;
   // The probe has a slot.
   void NoteSeen(std::string_view name) noexcept;
+  // As the function NotWanted().
+  void Forget(std::string_view name) noexcept;
+  // A row of an op log is here, and no ring has it yet. As it is not shown as missing unless the
+  // process ends so, it costs no room in a ring.
+  void CountRow() noexcept;
+  // These rows have left the process, or another account says why not, when it ends.
+  class SentRows {
+   public:
+    SentRows(NotSeen* account, std::uint64_t count) : account_(account), count_(count) {}
+    ~SentRows() { account_->SendRows(count_); }
+    SentRows(const SentRows&) = delete;
+    SentRows& operator=(const SentRows&) = delete;
+
+   private:
+    NotSeen* account_;
+    std::uint64_t count_;
+  };
   // From here on the segment shows it.
   void ShowIn(layout::NotSeenBlock* shared);
   // Whether there is no segment, and it is time to try again to make one.
@@ -31,17 +49,32 @@ class NotSeen {
   NotSeenCounts counts() const;
 
  private:
+  struct Place {
+    std::uint64_t calls = 0;   // that nobody saw; 0: all were seen
+    std::uint64_t number = 0;  // of the refused ones, in the order of their first such calls
+    std::string reason = {};   // of the first one
+    bool is_captured = false;
+  };
+  using Places = std::map<std::string, Place, std::less<>>;
+
+  void SendRows(std::uint64_t count) noexcept;
   void Show();
+  // The first refused place that is still wanted becomes the one that is named.
+  void NameFirst();
 
   mutable std::mutex mutex_;
   NotSeenCounts counts_;
-  std::unordered_set<std::size_t> refused_;  // hashes of names
-  std::unordered_set<std::size_t> wanted_;   // those, and of probes that have a slot
+  NotSeenCounts gone_;
+  Places places_;                   // that are wanted
+  std::uint64_t first_number_ = 0;  // of the place that is named
+  std::uint64_t shown_number_ = 0;  // of the one that the segment names
+  std::uint64_t rows_begun_ = 0;
+  std::uint64_t rows_sent_ = 0;
   layout::NotSeenBlock* shared_ = nullptr;
   std::chrono::steady_clock::time_point next_attempt_ = {};
 };
 
 // Counts a call of a probe that throws. If its caller counts it as well, it counts once.
-void CountRefused(std::string_view probe, std::string_view reason) noexcept;
+void CountRefused(std::string_view probe, std::string_view reason, bool is_captured) noexcept;
 
 }  // namespace cgdebug

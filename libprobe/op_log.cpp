@@ -1,6 +1,7 @@
 #include "libprobe/op_log.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <span>
@@ -98,6 +99,9 @@ void RequireCapture(void* stream, std::uint64_t graph_id, std::size_t rows) {
   throw ProbeError(ErrorKind::kBadArgument, "the capture ended before its op log: " +
                                                 std::to_string(rows) + " rows are never seen");
 }
+
+// A process that is killed loses at most what came since.
+constexpr std::chrono::seconds kBetweenSends{1};
 
 }  // namespace
 
@@ -217,6 +221,8 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
     call_ = table.calls.BeginRun(table.step.get());
     serial_ = ring::NextSerial();
   }
+  const auto now = std::chrono::steady_clock::now();
+  if (rows_.empty()) oldest_row_ = now;
   stats_.push_back(stats);
   try {
     rows_.push_back(std::move(row));
@@ -224,15 +230,30 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
     stats_.pop_back();
     throw;
   }
+  table.not_seen.CountRow();
+  if (table.not_seen.WantsSegment()) {  // so that others know of the row if this process dies
+    try {
+      (void)table.slots.Segment();
+    } catch (const ProbeError&) {  // the end of the call tells it
+    }
+  }
+  if (now - oldest_row_ >= kBetweenSends) SendOnHost(table, call_);
   return PendingRows();
 }
 
 std::uint64_t OpLog::EndOnHost(ProbeTable& table) {
+  const EagerCall call = std::exchange(call_, {});
+  if (call.number != 0) table.calls.EndRun(call);
+  SendOnHost(table, call);
+  return call.number;
+}
+
+void OpLog::SendOnHost(ProbeTable& table, const EagerCall& call) {
   std::vector<ring::OpLogRow> rows = std::exchange(rows_, {});
   const std::vector<layout::DeviceStats> stats = std::exchange(stats_, {});
-  const EagerCall call = std::exchange(call_, {});
+  // Also if there is no room for them: then the log says so.
+  const NotSeen::SentRows sent(&table.not_seen, rows.size());
   table.op_logs.Name(&rows, &seen_);
-  if (call.number != 0) table.calls.EndRun(call);
   const std::uint64_t serial = call.number == 0 ? ring::NextSerial() : serial_;
   for (std::size_t begin = 0; begin < rows.size(); begin += layout::kMaxOpLogRows) {
     const std::size_t count = std::min<std::size_t>(rows.size() - begin, layout::kMaxOpLogRows);
@@ -245,7 +266,6 @@ std::uint64_t OpLog::EndOnHost(ProbeTable& table) {
     ring::CopyShared(writer.payload(), stats.data() + begin, writer.payload_bytes());
     writer.Commit(layout::RealtimeNs(), call.number == 0 ? writer.step() : call.step);
   }
-  return call.number;
 }
 
 // --- graphs ------------------------------------------------------------------------------------

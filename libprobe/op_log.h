@@ -139,6 +139,8 @@ class OpLog {
   void* PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes);
   void FinishPage(ProbeTable& table, Page& page);
   void EndPages(ProbeTable& table);
+  // Writes the rows on the CPU that are here into rings; they are of `call`.
+  void SendOnHost(ProbeTable& table, const EagerCall& call);
   std::uint64_t EndOnHost(ProbeTable& table);
   // Forgets what is not complete; the graph goes on without it.
   void DropPages(ProbeTable& table);
@@ -154,11 +156,12 @@ class OpLog {
   std::vector<void*> unseen_;                   // nodes that nobody has asked for yet
   std::optional<Batch> last_batch_;             // each comes after the one before it
   OpLogPages::NameCounts seen_;                 // since End()
-  // The rows on the CPU, since End().
+  // The rows on the CPU that no ring has yet.
   std::vector<ring::OpLogRow> rows_;
   std::vector<layout::DeviceStats> stats_;
   EagerCall call_;            // theirs; none if they only say what is not shown
   std::uint64_t serial_ = 0;  // when it began
+  std::chrono::steady_clock::time_point oldest_row_ = {};  // when the first of rows_ came
 };
 
 }  // namespace cgdebug

@@ -78,6 +78,7 @@ void Probe::Close() {
   if (std::exchange(state_->closed, true)) return;
   table.probes.Remove(*state_);
   table.slots.LetGoOfAll(*state_);
+  table.not_seen.Forget(state_->name);
 }
 
 const std::string& Probe::name() const { return state_->name; }
@@ -163,7 +164,11 @@ bool IsCapturing(void* stream) { return capture::QueryCapture(stream).capturing;
 
 // --- of the process ----------------------------------------------------------------------------
 
-void SetStep(std::int64_t step) { ProbeTable::Instance().step.Set(step); }
+void SetStep(std::int64_t step) {
+  ProbeTable& table = ProbeTable::Instance();
+  table.step.Set(step);
+  table.calls.SetStep(step);
+}
 void SetStepInStreamOrder(std::int64_t step, void* stream) {
   capture::SetStepInStreamOrder(step, stream);
 }
@@ -173,6 +178,7 @@ std::uint64_t BeginCall() {
 }
 void EndCall() { ProbeTable::Instance().calls.End(); }
 void LeaveCalls() { ProbeTable::Instance().calls.Leave(); }
+void SetCallsFollowed(bool are_followed) { ProbeTable::Instance().calls.SetFollowed(are_followed); }
 GraphLabel SetGraphLabel(GraphLabel label) {
   CheckGraphLabel(label.text);
   ProbeTable& table = ProbeTable::Instance();

@@ -1,4 +1,6 @@
 // Observe() and Prepare() of the public header.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -74,8 +76,12 @@ struct SpareBuffers {
 
 // The call that a look of the probe on the CPU belongs to; number 0: to none, and it counts its
 // own.
-EagerCall CallOf(const ProbeTable& table, const ProbeState& probe) {
-  return probe.follows_calls || table.calls.IsRunning() ? table.calls.Latest() : EagerCall{};
+EagerCall CallOf(ProbeTable& table, ProbeState& probe) {
+  if (probe.follows_calls || table.calls.IsRunning()) return table.calls.Latest();
+  if (probe.counts_own) return {};
+  const EagerCall call = table.calls.Around(table.step.get(), gettid() == getpid());
+  probe.counts_own = call.number == 0;
+  return call;
 }
 
 ProbeSlot* FindEagerSlot(const ProbeState& probe, const TensorRef& tensor, void* stream,
@@ -131,7 +137,7 @@ ProbeSlot* EagerSlot(ProbeTable& table, ProbeState& probe, const TensorRef& tens
   if (found == nullptr) {
     if (probe.refusals.Holds(key, Refusals::Clock::now(), table.slots.releases())) {
       table.not_seen.Count(probe.name, WithoutName(probe.name, probe.last_error),
-                           /*is_new_place=*/false);
+                           /*is_captured=*/false);
       return nullptr;
     }
     call.site = CallSite(table, probe, lock);
@@ -317,10 +323,10 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
 bool SetSeesEager(bool sees) noexcept { return sees_eager.exchange(sees); }
 
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
-  const auto count = [&](const std::exception& error) {  // the job may catch it and go on
-    CountRefused(probe.name, WithoutName(probe.name, error.what()));
-  };
   bool is_capturing = false;
+  const auto count = [&](const std::exception& error) {  // the job may catch it and go on
+    CountRefused(probe.name, WithoutName(probe.name, error.what()), is_capturing);
+  };
   try {
     if (tensor.device_type == DeviceType::kCuda) {
       ObserveCuda(probe, tensor, stream, &is_capturing);
@@ -330,7 +336,7 @@ void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
   } catch (const ProbeError& error) {
     if (error.kind() == ErrorKind::kNoSpace && !is_capturing) {
       // A new shape may come at any step, and the job has to go on.
-      CountNotSeen(probe.name, WithoutName(probe.name, error.what()), /*is_new_place=*/true);
+      CountNotSeen(probe.name, WithoutName(probe.name, error.what()));
       return;
     }
     // What the caller did wrong it is told, and nothing was wanted that could have been seen.

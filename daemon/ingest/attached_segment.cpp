@@ -402,6 +402,8 @@ void AttachedSegment::ShowNotSeen() {
   } else {
     all.push_back(view_->refused_places());
     all.push_back({.kind = NotSeenKind::kGivenUp, .count = view_->released_unread()});
+    // While the job lives, it is about to send them.
+    if (!alive_) all.push_back({.kind = NotSeenKind::kNeverSent, .count = view_->rows_in_job()});
   }
   NotSeen unreadable{.kind = NotSeenKind::kUnreadable, .count = refused_.size()};
   if (!refused_.empty()) unreadable.reason = refused_.begin()->second.reason;

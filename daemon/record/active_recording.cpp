@@ -382,8 +382,24 @@ void ActiveRecording::CloseSlots() {
 }
 
 // Whatever the selection is: which probes it is about is known of the first one alone.
-void ActiveRecording::NotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) {
+void ActiveRecording::BeginNotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) {
+  layout::NotSeen::Gone& before = not_seen_before_[{session, not_seen.kind}];
+  before = not_seen.gone;
+  if (not_seen.kind == layout::NotSeenKind::kGivenUp) before.count = not_seen.count;
+  NotSeen(session, not_seen);
+}
+
+void ActiveRecording::NotSeen(const SessionPtr& session, const layout::NotSeen& told) {
   if (!Wants(*session)) return;
+  layout::NotSeen not_seen = told;
+  if (const auto before = not_seen_before_.find({session, told.kind});
+      before != not_seen_before_.end()) {
+    // A job writes these numbers one after the other.
+    not_seen.count -= std::min(not_seen.count, before->second.count);
+    not_seen.of -= std::min(not_seen.of, before->second.of);
+    not_seen.calls -= std::min(not_seen.calls, before->second.calls);
+  }
+  if (not_seen.count == 0) return;
   const auto id = SessionId(session);
   if (!id) return;
   recording::Mark mark;

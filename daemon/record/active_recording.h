@@ -97,6 +97,8 @@ class ActiveRecording {
   // Writes down where the recording ends in each slot. What was not read up to there is lost.
   void CloseSlots();
   void Flush() { Note(writer_->Flush()); }
+  // What the session says of one kind as the recording begins: what is gone by then is none of its.
+  void BeginNotSeen(const SessionPtr& session, const layout::NotSeen& not_seen);
   void NotSeen(const SessionPtr& session, const layout::NotSeen& not_seen);
   void EndSession(const SessionPtr& session, bool died);
 
@@ -160,6 +162,8 @@ class ActiveRecording {
   std::map<SlotPtr, State> slots_;
   std::map<SessionPtr, std::uint32_t> sessions_;
   std::set<SessionPtr> alive_;
+  // What was not seen before the recording and nobody wanted any longer when it began.
+  std::map<std::pair<SessionPtr, layout::NotSeenKind>, layout::NotSeen::Gone> not_seen_before_;
   std::vector<std::string> labels_;
   std::uint64_t slot_count_ = 0;  // including closed ones
   Clock::time_point last_append_ = Clock::now();

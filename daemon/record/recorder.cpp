@@ -145,7 +145,7 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
                       head != head_of.end() ? head->second.suppressed : 0);
     }
     for (const auto& [session, kinds] : not_seen_) {
-      for (const auto& [kind, one] : kinds) recording->NotSeen(session, one);
+      for (const auto& [kind, one] : kinds) recording->BeginNotSeen(session, one);
     }
     active_.push_back(recording);
     RecordingsChanged();

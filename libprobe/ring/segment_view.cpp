@@ -365,6 +365,13 @@ const layout::NotSeenBlock& SegmentView::shared_not_seen() const {
   return *reinterpret_cast<const layout::NotSeenBlock*>(control_.data() + layout::kNotSeenOffset);
 }
 
+std::uint64_t SegmentView::rows_in_job() const {
+  const layout::NotSeenBlock& shared = shared_not_seen();
+  const std::uint64_t sent = LoadRelaxed(shared.rows_sent);
+  const std::uint64_t begun = LoadRelaxed(shared.rows_begun);
+  return begun - std::min(begun, sent);
+}
+
 layout::NotSeen SegmentView::refused_places() const {
   const layout::NotSeenBlock& shared = shared_not_seen();
   layout::NotSeen refused{.kind = layout::NotSeenKind::kRefused};
@@ -372,12 +379,20 @@ layout::NotSeen SegmentView::refused_places() const {
   if (refused.calls == 0) return refused;
   refused.count = std::max<std::uint64_t>(LoadRelaxed(shared.refused_places), 1);
   refused.of = LoadRelaxed(shared.wanted_places);
+  refused.gone = {.count = LoadRelaxed(shared.gone_places),
+                  .of = LoadRelaxed(shared.gone_wanted),
+                  .calls = LoadRelaxed(shared.gone_calls)};
   const std::uint64_t first_untrusted = LoadAcquire(shared.first);
   if (first_untrusted == 0) return refused;
   refused.name.resize(std::min(layout::NameBytesOf(first_untrusted), sizeof(shared.name)));
   refused.reason.resize(std::min(layout::ReasonBytesOf(first_untrusted), sizeof(shared.reason)));
   CopyShared(refused.name.data(), shared.name, refused.name.size());
   CopyShared(refused.reason.data(), shared.reason, refused.reason.size());
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (LoadRelaxed(shared.first) != first_untrusted) {  // it is being written: the next look has it
+    refused.name.clear();
+    refused.reason.clear();
+  }
   return refused;
 }
 

@@ -56,6 +56,8 @@ class SegmentView {
   std::uint64_t released_unread() const;  // entries the producer gave up before they were read
   // What the producer could not watch.
   layout::NotSeen refused_places() const;
+  // Rows of op logs that wait in the job.
+  std::uint64_t rows_in_job() const;
   std::uint32_t slot_count() const;
   std::uint64_t shm_bytes() const;  // control file and the extents opened so far
 

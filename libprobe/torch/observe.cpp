@@ -103,7 +103,7 @@ std::int64_t TagNumber(const void* data, bool is_cuda) {
     const auto found = tags.on_gpu.find(data);
     if (found != tags.on_gpu.end()) return found->second;
   }
-  CountNotSeen("compiled code", "it passes copies of the tensors that name its places", false);
+  CountNotSeen("compiled code", "it passes copies of the tensors that name its places");
   return 0;
 }
 

@@ -18,16 +18,26 @@ enum class NotSeenKind : std::uint32_t {
   kGivenUp = 3,      // snapshots that the job gave up unread, to make room
   kCutOff = 4,       // the job's shared memory was cut off
   kNotRecorded = 5,  // a recording that the job asked for cannot be written
+  kNeverSent = 6,    // rows of op logs that the job had when it died
 };
 
 // All of one kind in one process.
 struct NotSeen {
   NotSeenKind kind = NotSeenKind::kRefused;
-  std::uint64_t count = 0;  // probes, slots, snapshots or recordings
+  std::uint64_t count = 0;  // probes, slots, snapshots, recordings or rows
   std::uint64_t of = 0;     // kRefused: all that the job wanted; 0 = unknown
   std::uint64_t calls = 0;  // kRefused: that left no snapshot
   std::string name;         // of the first; empty = unknown
   std::string reason;       // of the first
+
+  // Of these numbers, what nobody wants any longer. For recordings that begin now; told to nobody.
+  struct Gone {
+    std::uint64_t count = 0;
+    std::uint64_t of = 0;
+    std::uint64_t calls = 0;
+
+    bool operator==(const Gone&) const = default;
+  } gone = {};
 
   bool operator==(const NotSeen&) const = default;
 
@@ -68,6 +78,9 @@ inline std::string ToText(const NotSeen& not_seen) {
              "--shm-size=8g), or watch less";
     case NotSeenKind::kCutOff:
       return "the job's shared memory was cut off: what was not read of it is lost";
+    case NotSeenKind::kNeverSent:
+      return count + (is_one ? " row" : " rows") +
+             " of op logs never left the job: it died before it could send them";
     case NotSeenKind::kNotRecorded:
       return "a recording that the job asked for is not whole" + why;
   }

@@ -140,23 +140,33 @@ struct alignas(kCacheLineBytes) FindingText {
 static_assert(sizeof(FindingText) == 1024);
 
 // What the job asked to see and nobody can: it needs no room for a slot, which is what is missing
-// when a place is refused. Written by the producer's host code only, with store-release of `first`
-// after the texts, which never change.
+// when a place is refused. Written by the producer's host code only. When the texts change, `first`
+// is 0 meanwhile; its number of the text is never that of before.
 struct alignas(kCacheLineBytes) NotSeenBlock {
   std::uint64_t refused_places;  // probes, modules and the like that were refused at least once
   std::uint64_t refused_calls;   // of them, that left no snapshot
   std::uint64_t first;           // NotSeenFirst() of the first one; 0 = none
   std::uint64_t wanted_places;   // those, and the probes that have had a slot
-  std::uint64_t reserved[28];    // for other words of this account; 0 = nothing to tell
-  char name[512];                // UTF-8, not terminated
-  char reason[1280];             // UTF-8, not terminated
+  // Of the three, what nobody wants any longer: eager places of probes and watches that are gone.
+  std::uint64_t gone_places;
+  std::uint64_t gone_calls;
+  std::uint64_t gone_wanted;
+  // Rows of eager op logs, and those of them that no longer wait in the process. When it has ended,
+  // the others are lost.
+  std::uint64_t rows_begun;
+  std::uint64_t rows_sent;
+  std::uint64_t reserved[23];  // for other words of this account; 0 = nothing to tell
+  char name[512];              // UTF-8, not terminated
+  char reason[1280];           // UTF-8, not terminated
 };
 static_assert(sizeof(NotSeenBlock) == 2048);
-constexpr std::uint64_t NotSeenFirst(std::uint32_t name_bytes, std::uint32_t reason_bytes) {
-  return std::uint64_t{1} << 63 | std::uint64_t{name_bytes} << 32 | reason_bytes;
+constexpr std::uint64_t NotSeenFirst(std::uint32_t number, std::uint32_t name_bytes,
+                                     std::uint32_t reason_bytes) {
+  return std::uint64_t{1} << 63 | std::uint64_t{name_bytes} << 32 |
+         std::uint64_t{number & 0xffff} << 16 | reason_bytes;
 }
 constexpr std::size_t NameBytesOf(std::uint64_t first) { return first >> 32 & 0x7fffffff; }
-constexpr std::size_t ReasonBytesOf(std::uint64_t first) { return first & 0xffffffff; }
+constexpr std::size_t ReasonBytesOf(std::uint64_t first) { return first & 0xffff; }
 
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) ConsumerLine {

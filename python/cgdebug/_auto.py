@@ -157,7 +157,7 @@ def _fail(name: str, error: Exception) -> None:
         _told.add((name, text))
         print(f"cgdebug: {name} is not watched, as {VARIABLE} asks: {text}", file=sys.stderr)
     if not isinstance(error, ValueError):  # such as a module that the variable does not select
-        _native.not_seen(name, text, is_new)
+        _native.not_seen(name, text)
 
 
 def _watch(module, note: str) -> None:

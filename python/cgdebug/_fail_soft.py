@@ -34,7 +34,7 @@ def tell(what: str, problem: str) -> None:
     with contextlib.suppress(Exception):
         from . import _native
 
-        _native.not_seen(what, problem, is_new)
+        _native.not_seen(what, problem)
 
 
 def wrap(

@@ -150,12 +150,24 @@ def start_daemon() -> None:
         )
 
 
-def not_seen(name: str, reason: str, new_place: bool) -> None:
+def not_seen(name: str, reason: str) -> None:
     """Counts a call of the place `name` that nobody looks at, so that no verdict takes it for
     checked. Never raises."""
     probe = probe_module()
     if probe is not None:
-        probe.count_refused(name, reason, new_place)
+        probe.count_refused(name, reason, _is_capturing())
+
+
+def not_wanted(name: str) -> None:
+    """Nobody wants to look at that place any longer. Never raises."""
+    probe = probe_module()
+    if probe is not None:
+        probe.not_wanted(name)
+
+
+def _is_capturing() -> bool:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
 
 
 def daemon_problem() -> str:

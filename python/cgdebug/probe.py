@@ -221,7 +221,7 @@ class CudaGraphTensorProbe:
         return self._site_key, ""
 
     def note(self, problem: str) -> None:
-        _native.not_seen(self._name, problem, True)
+        _native.not_seen(self._name, problem)
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -555,8 +555,8 @@ class Watch:
             handles, self._handles = self._handles, []
             for handle in handles:
                 handle.remove()
-            for probe in self.probes.values():
-                probe.close()
+            for place in self._list:
+                place.end()
             if self._scope is not None:
                 self._scope.forget()
             if self._fx is not None:

@@ -431,6 +431,7 @@ PYBIND11_MODULE(_probe, module) {
   module.def("begin_call", &BeginCall);
   module.def("end_call", &EndCall);
   module.def("leave_calls", &LeaveCalls);
+  module.def("set_calls_followed", &SetCallsFollowed, py::arg("are_followed"));
   module.def("set_sees_eager", &SetSeesEager, py::arg("sees"));
   module.def("set_rank", &SetRank, py::arg("rank"), py::arg("world_size"), py::arg("meeting"));
   module.def(
@@ -507,7 +508,8 @@ PYBIND11_MODULE(_probe, module) {
       "finding", [](int kind) { return FindingText(static_cast<layout::FindingKind>(kind)); },
       py::arg("kind"), py::call_guard<WithoutGil>());
   module.def("count_refused", &CountNotSeen, py::arg("name"), py::arg("reason"),
-             py::arg("is_new_place"), py::call_guard<WithoutGil>());
+             py::arg("is_captured"), py::call_guard<WithoutGil>());
+  module.def("not_wanted", &NotWanted, py::arg("name"), py::call_guard<WithoutGil>());
   module.def("not_seen", [] {
     const NotSeenCounts counts = NotSeenSoFar();
     const layout::NotSeen refused{.kind = layout::NotSeenKind::kRefused,

@@ -67,24 +67,43 @@ TEST(SmallShm, WhatIsNotSeenIsCountedInTheControlFileAndWithoutOneInTheProcess) 
     };
     const char* hog = "/dev/shm/hog";
     std::ofstream(hog) << std::string((1 << 20) - 65536, 'x');
-    CountNotSeen("first", "too small", true);
+    CountNotSeen("first", "too small");
     line.Send("1:" + counts() + (CurrentSession() ? " shown" : ""));
     std::filesystem::remove(hog);
     Probe large("large", Always(4));
     for (int i = 0; i < 3; ++i) (void)Observe(large, MiB(1, 1));
-    CountNotSeen("large", "known", false);
+    CountNotSeen("large", "known");
     line.Send("2:" + counts() + (CurrentSession() ? " shown" : ""));
     std::string reason;
     const auto view = ring::SegmentView::Attach(CurrentSession()->name, &reason);
     Probe small("small", Always(4));
     (void)Observe(small, {1});
     line.Send("3:" + layout::ToText(view->refused_places()));
+    const auto gone = [&] {
+      const layout::NotSeen all = view->refused_places();
+      return std::to_string(all.gone.count) + " of " + std::to_string(all.gone.of) + ", " +
+             std::to_string(all.gone.calls) + " calls, " + all.name + ": " + all.reason;
+    };
+    NotWanted("first");
+    line.Send("4:" + gone());
+    large.Close();
+    NotWanted("never refused");
+    line.Send("5:" + gone());
+    CountNotSeen("captured", "no room", /*is_captured=*/true);
+    NotWanted("captured");
+    line.Send("6:" + gone());
+    CountNotSeen("first", "again");
+    line.Send("7:" + layout::ToText(view->refused_places()));
   });
   SKIP_WITHOUT_SHM(lines);
-  ASSERT_EQ(lines.size(), 4u);
+  ASSERT_EQ(lines.size(), 8u);
   EXPECT_EQ(lines[0], "1:1 1 first");
   EXPECT_EQ(lines[1], "2:2 5 first shown");
   EXPECT_EQ(lines[2], "3:2 of 3 probes are not watched, the first first (5 calls): too small");
+  EXPECT_THAT(lines[3], StartsWith("4:1 of 1, 1 calls, large: "));
+  EXPECT_THAT(lines[4], StartsWith("5:2 of 2, 5 calls, large: ")) << "nothing else is to be named";
+  EXPECT_EQ(lines[5], "6:2 of 2, 5 calls, captured: no room") << "a graph has it for good";
+  EXPECT_EQ(lines[6], "7:4 of 5 probes are not watched, the first captured (7 calls): no room");
 }
 
 TEST(SmallShm, ARingThatDoesNotFitIsRefusedWithItsSizeAndARemedyAndSmallOnesGoOn) {

@@ -40,7 +40,7 @@ DEADLINE_S = 120.0  # only a hang reaches it
 
 
 def pytest_collection_modifyitems(items):
-    # What a watch could not see counts for all later recordings of its process, which is pytest's.
+    # What a watch could not see counts for all live answers about its process, which is pytest's.
     items.sort(key=lambda item: item.path.stem == "test_compile_frames")
     if torch.cuda.is_available() or os.environ.get("CGDEBUG_REQUIRE_GPU") == "1":
         return

@@ -215,6 +215,33 @@ def test_a_probe_beside_the_model_counts_its_own_calls(daemon):
     watch.close()
 
 
+def test_a_probe_of_a_job_with_steps_has_the_call_around_it(daemon):
+    net = nn.Linear(4, 4)
+    probes = {
+        name: cgdebug.CudaGraphTensorProbe(name, [cgdebug.TensorRecord(8)], mode="always")
+        for name in ("batch", "loss")
+    }
+    with cgdebug.watch(net, values=8) as watch:
+        for n in range(3):
+            cgdebug.step(n)
+            x = probes["batch"](torch.ones(2 + n, 4))
+            for _ in range(2):  # micro-batches
+                probes["loss"](net(x).sum()).backward()
+        records = watch.probes["fwd/Linear"].records()
+    first = records[0].replay_index
+    found = {
+        name: [(one.replay_index - first, one.iteration, one.step) for one in probe.records()]
+        for name, probe in probes.items()
+    }
+    cgdebug.step(None)
+    assert found["loss"] == [(2 * n + k, 0, n) for n in range(3) for k in range(2)]
+    assert found["batch"] == [(2 * n, 0, n) for n in range(3)], "of the call that it is made for"
+    for probe in probes.values():
+        probe(torch.ones(2))
+        assert probe.records()[-1].replay_index == 1, "nobody tells of calls any longer"
+        probe.close()
+
+
 @needs_mode
 def test_a_log_of_this_process_shows_any_of_its_calls(daemon):
     net = nn.Linear(4, 4)
@@ -287,3 +314,32 @@ def test_tensors_of_several_shapes_in_one_call_are_iterations_in_their_order(cli
         assert values == [12, 13, 12, 22, 23, 22]
         assert series.stat("max").tolist() == values
         assert float(series.at(2, 1).tensor[0]) == 23 and series.at(2, 1).iteration == 1
+
+
+RANK = """
+    import os, torch
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    for n in range(1, 6):
+        x = torch.ones(n, 4)
+        if n == 3 and os.environ["RANK"] == "1": x[0] = float("nan")
+        net(x)
+"""
+
+
+def test_ranks_says_call_of_what_runs_eagerly(cli, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "job.py").write_text(textwrap.dedent(RANK), encoding="utf-8")
+    for rank in ("0", "1"):
+        done = cli(
+            "run", "--watch", "*", "-o", str(tmp_path / f"runs/r{rank}.cgrec"), "--",
+            sys.executable, str(tmp_path / "job.py"),
+            RANK=rank, WORLD_SIZE="2", CGDEBUG_RUN_ID=f"two-{tmp_path.name}",
+        )  # fmt: skip
+        assert done.returncode in (0, 1), done.stderr
+    shown = cli("ranks", str(tmp_path / "runs"))
+    assert "first bad: rank 1" in shown.stdout and "call 3" in shown.stdout, shown.stdout
+    assert " CALL " in shown.stdout and "@call:3" in shown.stdout
+    assert "replay" not in shown.stdout.lower(), shown.stdout
+    first = json.loads(cli("--json", "ranks", str(tmp_path / "runs")).stdout)["ranks"][1]
+    assert first["first_nonfinite"]["call"] == 3

@@ -1,6 +1,7 @@
 """What was to be seen and nobody saw is in every answer: none exits 0, or says complete or the same.
 Each case runs in a /dev/shm of its own, with a daemon of its own."""
 
+import gc
 import json
 import os
 import re
@@ -9,9 +10,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import cgdebug
 from conftest import find_program
+from op_logs import needs_mode
 
 SETUP = """
 import torch, cgdebug
@@ -50,6 +53,28 @@ for _ in range(3):
             pass
 """,
 }
+# Rows of an op log whose calls have as many shapes as there are calls.
+OPS = """
+class Fails(torch.nn.Module):
+    is_bad = False
+    def forward(self, x): return x * float("nan") if self.is_bad else x
+net = torch.nn.Sequential(
+    *[one for _ in range(40) for one in (torch.nn.Linear(4, 4), torch.nn.ReLU())], Fails())
+with torch.no_grad():
+    for n in range(1, 41):
+        net[-1].is_bad = fault and n == 37
+        net(torch.ones(n, 4))
+"""
+# Every answer that Python gives; 0 if one of them passes.
+PYTHON = """
+import os, sys, cgdebug
+path = sys.argv[1]
+if not os.path.exists(path): sys.exit(4)
+r = cgdebug.open(path)
+answers = dict(complete=r.complete, check=r.check().ok, why=r.why().ok, diff=r.diff(r).ok)
+print(answers, r.missing)
+sys.exit(0 if any(answers.values()) else 3)
+"""
 # Runs the commands that it reads as JSON one after the other, and prints what came of them.
 DRIVER = """
 import json, subprocess, sys
@@ -88,17 +113,19 @@ def in_shm(tmp_path):
     return run
 
 
-def commands_for(job, folder, *arguments):
+def commands_for(job, folder, *arguments, watch=()):
     (folder / "job.py").write_text(SETUP + job + CHECK)
     cli, program = find_program("cgdebug-cli"), [sys.executable, str(folder / "job.py"), *arguments]
     recording, export = str(folder / "a.cgrec"), str(folder / "out")
     return [
-        ("run", [cli, "run", "--fail-on", "nan", "-o", recording, "--", *program]),
+        ("run", [cli, "run", *watch, "--fail-on", "nan", "-o", recording, "--", *program]),
         ("live check", [cli, "check"]),
         ("status", [cli, "status", "-a"]),
         ("check", [cli, "check", recording]),
         ("check json", [cli, "--json", "check", recording]),
         ("diff", [cli, "diff", recording, recording]),
+        ("why", [cli, "why", recording]),
+        ("python", [sys.executable, "-c", PYTHON, recording]),
         ("info", [cli, "info", recording]),
         ("report", [cli, "report", recording, "-o", str(folder / "a.html")]),
         ("export", [cli, "export", recording, "--to", "safetensors", "-o", export]),
@@ -106,7 +133,9 @@ def commands_for(job, folder, *arguments):
     ]
 
 
-VERDICTS = ("run", "live check", "check", "check json", "diff", "check export")
+VERDICTS = (
+    "run", "live check", "check", "check json", "diff", "why", "python", "check export",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("size", ["2m", "12m", "64m"])
@@ -132,6 +161,20 @@ def test_no_answer_passes_over_what_had_no_room(in_shm, tmp_path, kind, size):
         recording = cgdebug.open(tmp_path / "a.cgrec")
         assert not recording.complete
         assert any("not watched" in sentence for sentence in recording.missing)
+
+
+@pytest.mark.parametrize("size", ["1m", "4m", "12m"])
+@needs_mode
+def test_no_answer_passes_over_rows_of_calls_that_had_no_room(in_shm, tmp_path, size):
+    watch = ("--watch", "op:*", "--eager")
+    results = in_shm(size, commands_for(OPS, tmp_path, "fault", watch=watch))
+    for name, (code, out, err) in results.items():
+        text = out + err
+        assert "nothing found in" not in text or "inconclusive" in text.lower(), (name, text)
+        assert not text.startswith("same"), (name, text)
+        if name in VERDICTS:
+            is_without_file = name == "check export" and "does not exist" in text
+            assert code in ((2,) if is_without_file else (1, 3, 4)), (name, code, text)
 
 
 @pytest.mark.parametrize("kind", ["values", "caught"])
@@ -165,6 +208,62 @@ for _ in range(3): net(x[:4, :4])
     )
 
 
+class Complex(torch.nn.Module):
+    def forward(self, x):
+        return torch.complex(x, x)
+
+
+@pytest.fixture
+def recorded(client, cli, tmp_path):
+    """recorded(work): what `check` says of the recording of this process during work()."""
+
+    def record(work):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.cgrec"
+        with (
+            client.record(path, "good"),
+            cgdebug.CudaGraphTensorProbe("good", [cgdebug.TensorRecord()], mode="always") as good,
+        ):
+            for _ in range(3):
+                good(torch.ones(2))
+                work()
+        return cli("check", path)
+
+    return record
+
+
+def test_a_recording_has_no_account_of_watches_that_were_gone_when_it_began(recorded):
+    model = torch.nn.Sequential(torch.nn.ReLU(), Complex())
+    watch = cgdebug.watch(model)
+    during = recorded(lambda: model(torch.ones(2)))
+    assert during.returncode == 3 and "fwd/1" in during.stdout, during.stdout
+    alive = recorded(lambda: None)
+    assert alive.returncode == 3 and "fwd/1" in alive.stdout, "the watch goes on wanting it"
+    watch.close()
+    after = recorded(lambda: None)
+    assert after.returncode == 0 and "nothing found" in after.stdout, after.stdout
+
+
+def test_a_watch_that_ended_with_its_model_is_in_no_later_account(recorded):
+    models = [torch.nn.Sequential(torch.nn.ReLU(), Complex())]
+    cgdebug.watch(models[0])
+    assert recorded(lambda: models[0](torch.ones(2))).returncode == 3
+    models.clear()
+    gc.collect()
+    assert recorded(lambda: None).returncode == 0
+
+
+def test_a_watch_that_ends_during_a_recording_stays_in_its_account(recorded):
+    model = torch.nn.Sequential(torch.nn.ReLU(), Complex())
+    watch = cgdebug.watch(model)
+
+    def work():
+        model(torch.ones(2))
+        watch.close()
+
+    checked = recorded(work)
+    assert checked.returncode == 3 and "fwd/1" in checked.stdout, checked.stdout
+
+
 def test_a_connection_that_never_greets_is_closed(own_daemon):
     import socket
     import time
@@ -178,22 +277,35 @@ def test_a_connection_that_never_greets_is_closed(own_daemon):
     assert time.monotonic() - start >= 4
 
 
-def test_a_run_whose_daemon_is_killed_is_no_success(own_daemon, tmp_path):
+# What befalls the daemon while the job runs; `pid` is the daemon's.
+FATES = {
+    "killed": "os.kill(pid, signal.SIGKILL)",
+    "hung": "os.kill(pid, signal.SIGSTOP)",
+}
+
+
+@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("options", [("-o", "a.cgrec"), ("--fail-on", "nan")])
+def test_a_run_whose_daemon_is_lost_is_no_success(own_daemon, tmp_path, fate, options):
     daemon = own_daemon()
     (tmp_path / "job.py").write_text(
         "import os, signal, torch\nfrom cgdebug import *\n"
         "p = CudaGraphTensorProbe('x', [TensorRecord()], mode='always')\np(torch.ones(2))\n"
-        f"os.kill({daemon.process.pid}, signal.SIGKILL)\n"
+        f"pid = {daemon.process.pid}\n{FATES[fate]}"
     )
     environment = {key: value for key, value in os.environ.items() if key != "CGDEBUG_RUN_ID"}
-    done = subprocess.run(
-        [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn",
-         "run", "-o", str(tmp_path / "a.cgrec"), "--", sys.executable, str(tmp_path / "job.py")],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn",
+             "run", *options, "--", sys.executable, "job.py"],
+            capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120,
+        )  # fmt: skip
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
     assert done.returncode == 3, done.stderr
     assert "not connected" not in done.stderr
-    assert "cgdebug-cli info" in done.stderr
+    if options[0] == "-o" and fate == "killed":
+        assert "cgdebug-cli info" in done.stderr
 
 
 def test_a_folder_that_lacks_ranks_is_not_complete(cli, tmp_path):

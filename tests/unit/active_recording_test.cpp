@@ -448,6 +448,41 @@ TEST_F(Recorded, WhatWasToBeSeenAndNobodySawIsInItAndTheLastWordOfAKindCounts) {
   EXPECT_EQ(ToText(told.back()), "1 of 2 probes is not watched, y (7 calls): no room");
 }
 
+TEST_F(Recorded, WhatNobodyWantedAnyLongerWhenItBeganIsNoneOfIts) {
+  Start();
+  layout::NotSeen refused{.count = 3, .of = 9, .calls = 30, .name = "y", .reason = "no room"};
+  refused.gone = {.count = 3, .of = 5, .calls = 30};
+  layout::NotSeen given_up{.kind = layout::NotSeenKind::kGivenUp, .count = 40};
+  recording_->BeginNotSeen(session_, refused);
+  recording_->BeginNotSeen(session_, given_up);
+  Replay(1);
+  recording_->Close(slot_, 1);
+  const auto reader = Read();
+  EXPECT_TRUE(reader->complete());
+  for (const recording::Mark& mark : reader->marks()) EXPECT_FALSE(mark.not_seen);
+}
+
+TEST_F(Recorded, WhatIsNotSeenAfterItsBeginIsCountedWithoutWhatWasGoneBefore) {
+  Start();
+  layout::NotSeen refused{.count = 3, .of = 9, .calls = 30, .name = "y", .reason = "no room"};
+  refused.gone = {.count = 2, .of = 5, .calls = 25};
+  recording_->BeginNotSeen(session_, refused);
+  refused.calls = 31;
+  refused.gone = {.count = 3, .of = 6, .calls = 31};  // it was wanted for a while
+  recording_->NotSeen(session_, refused);
+  recording_->NotSeen(session_, {.kind = layout::NotSeenKind::kGivenUp, .count = 2});
+  Replay(1);
+  recording_->Close(slot_, 1);
+  const auto reader = Read();
+  EXPECT_FALSE(reader->complete());
+  std::vector<std::string> told;
+  for (const recording::Mark& mark : reader->marks()) {
+    if (mark.not_seen) told.push_back(ToText(*mark.not_seen));
+  }
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told[1], "1 of 4 probes is not watched, y (6 calls): no room");
+}
+
 TEST_F(Recorded, TheEndOfASlotIsUnknownIfTheMemoryOfItsJobWasCutOff) {
   Start();
   Replay(1);

@@ -339,6 +339,10 @@ void SetStepInStreamOrder(std::int64_t step, void* stream);
 // step is the one that is set now. Thread: any; takes no lock.
 std::uint64_t BeginCall();
 void EndCall();
+// Whether somebody tells where the calls of models begin. Then, in a job that sets steps, what
+// other probes see between two of them on a thread belongs to a call, too: another step ends the
+// one before. Thread: any.
+void SetCallsFollowed(bool are_followed);
 // What this thread does from now on belongs to no call.
 void LeaveCalls();
 
@@ -356,10 +360,14 @@ struct NotSeenCounts {
   std::string name;          // of the first
   std::string reason;        // of the first
 };
-// Counts a call of the place `name` that is not looked at. `is_new_place`: no call of it was
-// before; one name counts once in any case. Makes the segment if there is none. Waits for a lock
-// that a capture may hold. Thread: any that holds no lock of the library.
-void CountNotSeen(std::string_view name, std::string_view reason, bool is_new_place) noexcept;
+// Counts a call of the place `name` that is not looked at. `is_captured`: a graph has the call, so
+// it is not looked at for as long as the process lives. Makes the segment if there is none. Waits
+// for a lock that a capture may hold. Thread: any that holds no lock of the library.
+void CountNotSeen(std::string_view name, std::string_view reason,
+                  bool is_captured = false) noexcept;
+// Nobody wants to look at that place any longer: recordings that begin later are whole without it,
+// unless a graph has it. Thread: any.
+void NotWanted(std::string_view name) noexcept;
 NotSeenCounts NotSeenSoFar();
 
 // How much of what the probes of this process wrote the daemon has read. Requires: the caller has

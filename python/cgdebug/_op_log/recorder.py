@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .. import _accepted, _native
 from . import names, written
 from .memory import Memory
-from .rows import UNKNOWN, Nodes, OpLog
+from .rows import ACCOUNT, UNKNOWN, Nodes, OpLog
 from .written import Kind
 
 if typing.TYPE_CHECKING:
@@ -535,7 +535,10 @@ class Recorder:
             self._note("the op log", error)
 
     def _note(self, op: str, error: Exception) -> None:
-        self.log.note(f"{op}: {str(error).partition(chr(10))[0] or type(error).__name__}")
+        """Something is not logged. There may be no room for a row that says so."""
+        text = f"{op}: {str(error).partition(chr(10))[0] or type(error).__name__}"
+        self.log.note(text)
+        _native.not_seen(ACCOUNT, text)
 
 
 class _Link:

@@ -27,6 +27,7 @@ _MAX_NODE_NAMES = 3  # that a row keeps
 _BEGIN_AGAIN = "the ops of a run were not those of the run before: replays begin again"
 _MAX_DIMENSIONS = 4  # kMaxOpLogDimensions
 UNKNOWN = 0  # of an input: no row shows what the op read
+ACCOUNT = "op log"  # what the account of the process calls rows for which there was no room
 
 
 class Nodes(typing.NamedTuple):
@@ -420,6 +421,7 @@ class OpLog:
             probes, self._probes = self._probes, {}
         self._native.close()
         self._gap_rows.close()
+        _native.not_wanted(ACCOUNT)
         for _, native in probes.values():
             native.close()
 

@@ -47,17 +47,19 @@ class Follower:
                 module_hooks.register(model, EndHook()),
             ]
         _followed[model] = count + 1, handles
+        _native.load().set_calls_followed(True)
 
     def remove(self) -> None:
         model = self._model()
-        if model is None or model not in _followed:
-            return
-        count, handles = _followed.pop(model)
-        if count > 1:
-            _followed[model] = count - 1, handles
-            return
-        for handle in handles:
-            handle.remove()
+        if model is not None and model in _followed:
+            count, handles = _followed.pop(model)
+            if count > 1:
+                _followed[model] = count - 1, handles
+                return
+            for handle in handles:
+                handle.remove()
+        if not _followed:
+            _native.load().set_calls_followed(False)
 
 
 class BeginHook(Hook):

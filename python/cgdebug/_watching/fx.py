@@ -95,7 +95,7 @@ class ProbePass(CustomGraphPass):
             self._insert(watch, graph)
         except Exception as error:  # the code is compiled without probes
             _log.warning("level fx: no probes in compiled code: %s", error)
-            _native.not_seen("fx/*", f"no probes in compiled code: {error}", True)
+            _native.not_seen("fx/*", f"no probes in compiled code: {error}")
 
     def _insert(self, watch: Watch, graph: torch.fx.Graph) -> None:
         counts: dict[str, int] = {}
@@ -187,4 +187,4 @@ def _make_probes_of(path: str) -> None:
                     break
     except Exception as error:  # the code runs without probes
         _log.warning("level fx: %s may have probes that see nothing: %s", path, error)
-        _native.not_seen("fx/*", f"{path} may have probes that see nothing: {error}", True)
+        _native.not_seen("fx/*", f"{path} may have probes that see nothing: {error}")

@@ -54,6 +54,7 @@ class Place:
         self.module = weakref.ref(module)
         self.called = False
         self.problem = ""
+        self._not_wanted: weakref.finalize | None = None  # set as soon as it was not seen
         self.shard = ""  # of its tensor, if it is a replica without being a DTensor (TensorShard)
         self.probes: dict[str, CudaGraphTensorProbe | None] = {}
         self.token = str(next(_tokens))
@@ -64,11 +65,22 @@ class Place:
 
     def note(self, problem: str) -> None:
         """Something was not seen: says so the first time, counts it every time."""
-        is_new = not self.problem
-        if is_new:
+        if self.watch.closed:
+            return
+        if self._not_wanted is None:
+            self._not_wanted = weakref.finalize(self, _native.not_wanted, self.name)
+            self._not_wanted.atexit = False  # a program that ends has wanted it
+        if not self.problem:
             self.problem = problem
             _log.warning("%s is not seen: %s", self.name, problem)
-        _native.not_seen(self.name, problem, is_new)
+        _native.not_seen(self.name, problem)
+
+    def end(self) -> None:
+        """The watch is closed."""
+        for probe in filter(None, self.probes.values()):
+            probe.close()
+        if self._not_wanted is not None:
+            self._not_wanted()
 
     def key_of(self, path: str) -> str:
         """The key by which the op finds the probe; empty if there is none."""
