@@ -2,15 +2,13 @@
 // "1" starts it with the first probe that needs it. Not for the replay path.
 #pragma once
 
-#include <cstdlib>
 #include <string>
+
+#include "daemon/core/words/settings.h"
 
 namespace cgdebug {
 
-inline std::string DaemonSetting() {
-  const char* setting = std::getenv("CGDEBUG");
-  return setting == nullptr ? "" : setting;
-}
+inline std::string DaemonSetting() { return words::ReadSetting("CGDEBUG"); }
 inline bool DaemonForbidden() { return DaemonSetting() == "0"; }
 
 }  // namespace cgdebug

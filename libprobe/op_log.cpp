@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <span>
 #include <utility>
 
+#include "daemon/core/words/settings.h"
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/capture/direct_lane.h"
 #include "libprobe/capture/root_graph.h"
@@ -15,6 +15,7 @@
 #include "libprobe/registration.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/session.h"
+#include "libprobe/settings.h"
 #include "proto/layout/realtime.h"
 
 namespace cgdebug {
@@ -51,26 +52,14 @@ ring::OpLogRow MakeRow(const OpLogText& text, const TensorRef& tensor) {
   return row;
 }
 
-// A positive number in a variable of the environment, or `otherwise`.
-std::uint64_t NumberOf(const char* variable, std::uint64_t otherwise) {
-  const char* text = std::getenv(variable);
-  if (text == nullptr) return otherwise;
-  char* end = nullptr;
-  const unsigned long value = std::strtoul(text, &end, 10);
-  const bool is_number = end != text && *end == '\0' && value > 0;
-  return is_number ? value : otherwise;
-}
-
 // A replay that hangs is known to stand before one launch and after another. So few rows in each
 // say more exactly where, and cost more.
 std::size_t RowsOfLaunch() {
-  return std::min<std::size_t>(NumberOf("CGDEBUG_OP_LOG_BATCH", capture::kMostOpLogTensors),
-                               capture::kMostOpLogTensors);
+  return words::ReadNumber("CGDEBUG_OP_LOG_BATCH").value_or(capture::kMostOpLogTensors);
 }
 
 std::uint64_t BytesPending() {
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 20;
-  return std::min(NumberOf("CGDEBUG_OP_LOG_MIB", kMostPendingMib), kMost) << 20;
+  return words::ReadNumber("CGDEBUG_OP_LOG_MIB").value_or(kMostPendingMib) << 20;
 }
 
 // Fails: throws ProbeError.
@@ -109,6 +98,7 @@ OpLog::OpLog()
     : state_(std::make_shared<ProbeState>()),
       rows_of_launch_(RowsOfLaunch()),
       bytes_pending_(BytesPending()) {
+  TellMalformedSettings();
   state_->name = "op log";
   state_->options.mode = ProbeMode::kAlways;
   state_->options.record = RecordAction{.capacity = kCapacity};

@@ -12,6 +12,7 @@
 #include "libprobe/probe_table.h"
 #include "libprobe/registration.h"
 #include "libprobe/session.h"
+#include "libprobe/settings.h"
 #include "libprobe/slot_queries.h"
 
 namespace cgdebug {
@@ -38,6 +39,7 @@ void StartDaemonFor(ProbeTable& table, ProbeState& probe) {
 }  // namespace
 
 Probe::Probe(std::string name, ProbeOptions options) : state_(std::make_shared<ProbeState>()) {
+  TellMalformedSettings();
   CheckProbe(name, options);
   state_->name = std::move(name);
   state_->options = std::move(options);

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
+#include "daemon/core/words/probe_name.h"
+#include "daemon/core/words/settings.h"
 #include "libprobe/ring/utf8.h"
 #include "libprobe/tensor_part.h"
 #include "proto/layout/device_stats.h"
@@ -20,7 +21,6 @@ constexpr std::uint64_t kSkipFromBytes = 64ull << 10;     // smaller ones are se
 constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;  // unless two entries need more
 constexpr std::uint64_t kMaxRingBytes = std::uint64_t{1} << 59;  // no sum of these overflows
 constexpr std::uint32_t kDefaultWaitMs = 2000;
-constexpr std::string_view kReservedInNames = "*?@#:{}";  // python/cgdebug/_accepted.py
 
 ProbeError BadArgument(const std::string& probe, const std::string& text) {
   return ProbeError(ErrorKind::kBadArgument, "probe '" + probe + "': " + text);
@@ -71,20 +71,11 @@ void CheckCompare(const std::string& name, const CompareAction& compare) {
 }  // namespace
 
 std::uint32_t WaitDeadlineMs() {
-  const char* text = std::getenv("CGDEBUG_WAIT_MS");
-  if (text == nullptr) return kDefaultWaitMs;
-  char* end = nullptr;
-  const unsigned long value = std::strtoul(text, &end, 10);
-  return end != text && *end == '\0' && value <= 600'000 ? static_cast<std::uint32_t>(value)
-                                                         : kDefaultWaitMs;
+  return static_cast<std::uint32_t>(words::ReadNumber("CGDEBUG_WAIT_MS").value_or(kDefaultWaitMs));
 }
 
 std::uint64_t DeviceRingLimit() {
-  const char* text = std::getenv("CGDEBUG_DEVICE_MIB");
-  if (text == nullptr) return 0;
-  char* end = nullptr;
-  const unsigned long value = std::strtoul(text, &end, 10);
-  return end != text && *end == '\0' && value <= UINT32_MAX ? std::uint64_t{value} << 20 : 0;
+  return words::ReadNumber("CGDEBUG_DEVICE_MIB").value_or(0) << 20;
 }
 
 bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
@@ -108,25 +99,8 @@ std::string ShapeText(const std::vector<std::int64_t>& shape) {
 }
 
 void CheckProbe(const std::string& name, const ProbeOptions& options) {
-  if (name.empty())
-    throw ProbeError(ErrorKind::kBadArgument, "a probe needs a name that is not empty");
-  if (name.size() > layout::kMaxNameBytes) {
-    throw ProbeError(ErrorKind::kBadArgument,
-                     "a probe's name has at most " + std::to_string(layout::kMaxNameBytes) +
-                         " bytes, this one " + std::to_string(name.size()) + ": '" +
-                         name.substr(0, 40) + "...'");
-  }
-  const auto reserved = std::find_if(name.begin(), name.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte < 0x20 || byte == 0x7f || kReservedInNames.find(c) != std::string_view::npos;
-  });
-  if (reserved != name.end() || name.front() == '!') {
-    throw ProbeError(ErrorKind::kBadArgument,
-                     "a probe's name must not contain control characters or any of " +
-                         std::string(kReservedInNames) +
-                         " (selectors such as 'blk*' and NAME@12 use them), nor begin with !: '" +
-                         name + "'");
-  }
+  const Result<void> named = words::CheckProbeName(name);
+  if (!named.ok()) throw ProbeError(ErrorKind::kBadArgument, named.error().message);
   if (options.print && options.print->every == 0) {
     throw BadArgument(name, "TensorPrint(every) must be at least 1");
   }

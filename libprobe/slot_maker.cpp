@@ -1,11 +1,11 @@
 #include "libprobe/slot_maker.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <utility>
 
+#include "daemon/core/words/settings.h"
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/capture/device_ring.h"
 #include "libprobe/capture/direct_lane.h"
@@ -20,11 +20,10 @@ using capture::ProbeSlot;
 
 // CGDEBUG_LANE decides for probes that leave it open.
 LaneChoice ChooseLane(LaneChoice choice) {
-  const char* setting = std::getenv("CGDEBUG_LANE");
-  if (choice != LaneChoice::kAuto || setting == nullptr) return choice;
-  if (std::strcmp(setting, "callback") == 0) return LaneChoice::kCallback;
-  if (std::strcmp(setting, "direct") == 0) return LaneChoice::kDirect;
-  return choice;
+  if (choice != LaneChoice::kAuto) return choice;
+  const std::string setting = words::ReadSetting("CGDEBUG_LANE");
+  if (setting.empty()) return choice;
+  return setting == "direct" ? LaneChoice::kDirect : LaneChoice::kCallback;
 }
 
 bool HasExpected(const ProbeState& probe) {

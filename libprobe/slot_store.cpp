@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <unordered_map>
 #include <utility>
 
+#include "daemon/core/words/settings.h"
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/capture/device_ring.h"
 #include "libprobe/daemon_setting.h"
@@ -61,8 +61,8 @@ constexpr std::chrono::milliseconds kBetweenLooks{20};
 // a mark.
 bool LosslessWanted() {
   if (DaemonForbidden()) return false;
-  const char* setting = std::getenv("CGDEBUG_LOSSLESS");
-  if (setting != nullptr && *setting != '\0') return std::strcmp(setting, "0") != 0;
+  const std::string setting = words::ReadSetting("CGDEBUG_LOSSLESS");
+  if (!setting.empty()) return setting == "1";
   return ring::IsMarked(ring::MarkKind::kRecorder);
 }
 

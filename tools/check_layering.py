@@ -19,7 +19,7 @@ TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
 MANY_LINES = 400
 
 LAYOUT = ["proto/layout"]
-ROOMS = ("base", "endpoint", "numerics", "recording", "replicas", "wire")
+ROOMS = ("base", "endpoint", "numerics", "recording", "replicas", "wire", "words")
 CORE = [f"daemon/core/{room}" for room in ROOMS]
 STAGE = LAYOUT + CORE + ["proto", "libprobe/ring", "daemon/model", "daemon/pipeline", "daemon/log"]
 # Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
@@ -29,8 +29,10 @@ ALLOWED = {
     "libprobe/launch": [],
     "libprobe/ring": LAYOUT,
     "libprobe/torch": LAYOUT + ["libprobe"],
-    # One implementation of statistics, for the daemon and for tensors on the job's CPU.
-    "libprobe": LAYOUT + ["libprobe/launch", "libprobe/ring", "daemon/core/numerics"],
+    # One implementation of statistics, for the daemon and for tensors on the job's CPU; and of what
+    # users type.
+    "libprobe": LAYOUT
+    + ["libprobe/launch", "libprobe/ring", "daemon/core/numerics", "daemon/core/words"],
     "daemon/core/base": LAYOUT,
     "daemon/core/numerics": LAYOUT + ["daemon/core/base"],
     "daemon/core/options": ["daemon/core/base"],
@@ -38,6 +40,7 @@ ALLOWED = {
     "daemon/core/replicas": LAYOUT + ["daemon/core/numerics"],
     "daemon/core/endpoint": ["daemon/core/base", "libprobe/launch"],
     "daemon/core/wire": ["proto", "daemon/core/base", "daemon/core/endpoint"],
+    "daemon/core/words": LAYOUT + ["daemon/core/base"],
     "daemon/log": ["daemon/core/base"],
     "daemon/model": LAYOUT
     + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording", "libprobe/ring"],
@@ -67,6 +70,7 @@ ALLOWED = {
         "daemon/core/endpoint",
         "daemon/core/numerics",
         "daemon/core/recording",
+        "daemon/core/words",
         "client/source",
         "client/analysis",
         "client/report",
@@ -105,7 +109,7 @@ VIEWS = "client/cli/views"
 PYTHON = "python/cgdebug"
 PYTHON_ROOMS = {
     "shared": (
-        "_answers _dtypes _output_files _reader _remote _replays _site _torch_logs _version "
+        "_answers _dtypes _output_files _reader _remote _replays _site _torch_logs _version _words "
         "errors sharding snapshot status"
     ),
     "reader": (

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import re
-
 import torch
 
+from . import _words
 from ._dtypes import table
-
-MAX_NAME_BYTES = 255
-# The same characters as in libprobe/registration.cpp.
-_RESERVED_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029*?@#:{}]|^!")
 
 
 def check_name(name) -> None:
     if not isinstance(name, str):
         raise TypeError(f"a probe's name must be a str, not {type(name).__name__}")
-    if not name:
-        raise ValueError("a probe needs a name: every place that shows the tensor uses it")
-    reserved = _RESERVED_IN_NAMES.search(name)
-    if reserved is not None:
-        raise ValueError(
-            f"a probe's name cannot contain {reserved[0]!r}: {name[:80]!r}. Selectors such as "
-            f"'blk*' and NAME@12 use it, or it ends a line. Write for example "
-            f"{_RESERVED_IN_NAMES.sub('_', name)[:80]!r}"
-        )
     try:
-        size = len(name.encode())
+        name.encode()
     except UnicodeEncodeError:
         raise ValueError(f"a probe's name must be text that UTF-8 can hold: {name!r}") from None
-    if size > MAX_NAME_BYTES:
-        raise ValueError(
-            f"a probe's name may have {MAX_NAME_BYTES} bytes of UTF-8, this one has {size}: "
-            f"{name[:40]!r}..."
-        )
+    _words.check_probe_name(name)
 
 
 def make_name(text: str) -> str:
     """A valid name made from any text. Keeps the end of a long one."""
-    name = _RESERVED_IN_NAMES.sub("_", text).encode(errors="replace")
-    return name[-MAX_NAME_BYTES:].decode(errors="ignore")
+    return _words.make_probe_name(text.encode(errors="replace").decode())
 
 
 def torch_dtypes() -> list[torch.dtype]:

@@ -21,6 +21,7 @@ import typing
 import warnings
 import weakref
 
+from . import _words
 from ._after_import import call_after_import
 from .integrations.continuous_batching import label_graphs
 
@@ -39,14 +40,19 @@ _framework_begins = False  # whether a framework says where calls begin
 
 def is_wanted() -> bool:
     """Whether the variable asks for a watch."""
-    return bool(os.environ.get(VARIABLE))
+    return bool(_words.setting(VARIABLE))
+
+
+def wanted() -> tuple[str, str]:
+    """(level, globs) of the variable. Requires: is_wanted()."""
+    return _words.watched(_words.setting(VARIABLE), VARIABLE)
 
 
 def start() -> None:
     """Installs the hook as soon as torch is imported, once per process. Does nothing without the
     variable."""
     global _started
-    if _started or not is_wanted():
+    if _started or not os.environ.get(VARIABLE):
         return
     _started = True
     call_after_import("torch", _install)
@@ -54,6 +60,8 @@ def start() -> None:
 
 def _install(torch) -> None:
     global _known
+    if not is_wanted():
+        return
     from ._watching.compiled import leave_out_global_hooks
 
     _known = weakref.WeakSet()
@@ -169,9 +177,9 @@ def _watch(module, note: str) -> None:
         return
     known.add(module)
     global _root_has_parameters, _kept
-    level, select = parse(os.environ.get(VARIABLE, ""))
+    level, select = wanted()
     is_log = level not in ("module", "fx")
-    wants_eager = is_log and os.environ.get(EAGER) == "1"
+    wants_eager = is_log and _words.setting(EAGER) == "1"
     has_parameters = next(module.parameters(), None) is not None
     # A loss, a metric, a transformation. Or a quantized model: an eager log begins with it.
     if not has_parameters and (not wants_eager or _eager is not None):
@@ -223,9 +231,3 @@ def _is_inside_watched(module) -> bool:
                 return True
         frame = frame.f_back
     return False
-
-
-def parse(text: str) -> tuple[str, str]:
-    """(level, globs) of the variable: "layers.*" or "module:layers.*"."""
-    level, colon, rest = text.partition(":")
-    return (level, rest) if colon and level.isidentifier() and level != "re" else ("module", text)

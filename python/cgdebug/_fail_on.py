@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
 
-from . import _native
+from . import _native, _words
 from .errors import DaemonError, FoundError, NotCheckedError
 
 # How long step() waits, once something was found, for what came before it.
 _PATIENCE_S = 1.0
 _POLL_S = 0.02
 
-# As layout::FindingKind.
-_KINDS = {"nan": 0, "inf": 1, "compare": 2, "replica": 3}
-
-
-def kinds_of(text: str, what: str) -> list[str]:
-    """Fails: ValueError."""
-    kinds = [kind for kind in text.split(",") if kind]
-    for kind in kinds:
-        if kind not in _KINDS:
-            raise ValueError(f'{what} knows "nan", "inf", "compare" and "replica", not {kind!r}')
-    return kinds
-
 
 def wanted() -> list[str]:
-    text = os.environ.get("CGDEBUG_FAIL_ON", "")
-    return kinds_of(text, "CGDEBUG_FAIL_ON") if text else []
+    text = _words.setting("CGDEBUG_FAIL_ON")
+    return _words.finding_kinds(text, "CGDEBUG_FAIL_ON") if text else []
 
 
 def raise_if_found(kinds: list[str], timeout: float = _PATIENCE_S) -> None:
@@ -38,11 +25,11 @@ def raise_if_found(kinds: list[str], timeout: float = _PATIENCE_S) -> None:
     Fails: FoundError.
     """
     probe = _native.probe_module()
-    if probe is None or all(probe.finding(_KINDS[kind]) is None for kind in kinds):
+    if probe is None or all(probe.finding(_words.finding_number(kind)) is None for kind in kinds):
         return
     probe.await_read(timeout)
     for kind in kinds:
-        text = probe.finding(_KINDS[kind])
+        text = probe.finding(_words.finding_number(kind))
         if text is not None:
             raise FoundError(text, kind)
 
@@ -65,7 +52,7 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
     """
     if on is not None and not isinstance(on, str):
         raise ValueError(f'cgdebug.check: on is a text such as "nan,inf", not {on!r}')
-    kinds = (wanted() if on is None else kinds_of(on, "cgdebug.check: on")) or ["nan"]
+    kinds = (wanted() if on is None else _words.finding_kinds(on, "cgdebug.check: on")) or ["nan"]
     probe = _native.probe_module()
     not_seen = None if probe is None else probe.not_seen()
     if not_seen is None and (probe is None or probe.session() is None):

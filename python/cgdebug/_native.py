@@ -15,7 +15,7 @@ import typing
 import warnings
 from multiprocessing import util
 
-from . import _graphs, _site
+from . import _graphs, _site, _words
 from ._reader import INSTALL, recording_module
 from ._version import OP_TORCH
 from .errors import NativeExtensionUnavailableError
@@ -91,15 +91,9 @@ def know_dtensor() -> None:
 
 def is_selected(name: str) -> bool:
     """Whether CGDEBUG_PROBES leaves this probe switched on: globs as everywhere, with commas
-    between them. Unset or empty means every probe.
-
-    Fails: ValueError for a bad pattern.
-    """
-    patterns = os.environ.get("CGDEBUG_PROBES", "")
-    try:
-        return not patterns or recording_module().is_selected(name, patterns)
-    except ValueError as error:
-        raise ValueError(f"CGDEBUG_PROBES: {error}") from None
+    between them. Unset or empty means every probe."""
+    patterns = _words.setting("CGDEBUG_PROBES")
+    return not patterns or recording_module().is_selected(name, patterns)
 
 
 def probe_module():
@@ -134,7 +128,7 @@ def start_daemon() -> None:
     """Starts the daemon once per process, unless CGDEBUG=0. A failure is a warning, because the job
     goes on; `assert_ok` and `status` then say that nothing was compared."""
     global _daemon_asked_in_pid, _daemon_problem
-    if os.environ.get("CGDEBUG") == "0":
+    if _words.setting("CGDEBUG") == "0":
         return
     with _lock:
         if _daemon_asked_in_pid == os.getpid():
@@ -172,7 +166,7 @@ def _is_capturing() -> bool:
 
 def daemon_problem() -> str:
     """Why this process has started no daemon, or "". Another may run nevertheless."""
-    if os.environ.get("CGDEBUG") == "0":
+    if _words.setting("CGDEBUG") == "0":
         return "CGDEBUG=0 keeps the daemon from being started"
     return _daemon_problem
 

@@ -11,10 +11,10 @@ import dataclasses
 import math
 import numbers
 import operator
-import os
 import sys
 import typing
 
+from . import _words
 from ._dtypes import table
 
 _UINT16_MAX = 2**16 - 1
@@ -135,7 +135,7 @@ class TensorRecord:
                     f"and with where={self.where!r} none are: leave one of the two out"
                 )
             if self.on is not None:
-                _trigger_of(self.on, "TensorRecord: on")
+                _trigger_of(self.on)
                 if self.where == "host":
                     raise ValueError(
                         'TensorRecord: on freezes rings in device memory: add where="device"'
@@ -262,7 +262,7 @@ def is_armed(actions: dict[str, Action]) -> bool:
     record = actions.get("record")
     if not isinstance(record, TensorRecord) or record.where == "host":
         return False
-    return record.on is not None or bool(os.environ.get("CGDEBUG_ON"))
+    return record.on is not None or bool(_words.setting("CGDEBUG_ON"))
 
 
 # --- for the probe --------------------------------------------------------------------------------
@@ -322,10 +322,10 @@ def native_options(actions: dict[str, Action]) -> dict[str, typing.Any]:
         del fields["enabled"]
         fields.pop("part", None)
         if isinstance(action, TensorRecord):
-            on, what = fields.pop("on"), "TensorRecord: on"
+            on = fields.pop("on")
             if on is None and action.where != "host":
-                on, what = os.environ.get("CGDEBUG_ON") or None, "CGDEBUG_ON"
-            fields["trigger"], fields["threshold"] = _trigger_of(on, what)
+                on = _words.setting("CGDEBUG_ON") or None
+            fields["trigger"], fields["threshold"] = _trigger_of(on)
         if isinstance(action, TensorCompare):
             fields["per_invocation"] = action.per_invocation
             fields["on_device"] = action.on_device
@@ -339,23 +339,8 @@ def native_options(actions: dict[str, Action]) -> dict[str, typing.Any]:
     return options
 
 
-def _trigger_of(on: str | None, what: str) -> tuple[int, float]:
-    """The number of a `layout::ControlTrigger`, and its threshold."""
-    if on is None:
-        return 0, 0.0
-    plain = {"nan": 1, "inf": 2, "changed": 4, "mismatch": 5}
-    if isinstance(on, str) and on in plain:
-        return plain[on], 0.0
-    if isinstance(on, str) and on.startswith(("absmax>", "abs_max>")):
-        try:
-            threshold = float(on.partition(">")[2])
-        except ValueError:
-            threshold = math.nan
-        if math.isfinite(threshold) and threshold >= 0:
-            return 3, threshold
-    raise ValueError(
-        f'{what} must be "nan", "inf", "absmax>NUMBER", "changed" or "mismatch", not {on!r}'
-    )
+def _trigger_of(on: str | None) -> tuple[int, float]:
+    return (0, 0.0) if on is None else _words.condition(on, "TensorRecord: on")
 
 
 def _id_of(probe) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-import contextlib
 import math
 import os
 import sys
@@ -11,7 +10,7 @@ import threading
 import time
 import typing
 
-from . import _answers, _wire
+from . import _answers, _wire, _words
 from ._answers import Answer, Event, Probe, Session, is_op_gap
 from .snapshot import TensorSnapshot
 
@@ -19,13 +18,6 @@ from .snapshot import TensorSnapshot
 _ONLY = {"": "ALL", "all": "ALL", "nan": "NONFINITE", "nonfinite": "NONFINITE"}
 _ONLY.update(changed="CHANGED", fail="FAILED", failed="FAILED")
 _MODES = {"registered": "AS_REGISTERED", "off": "OFF", "stats": "STATS", "full": "FULL"}
-_TRIGGERS = {
-    "nan": "NONFINITE",
-    "inf": "INF",
-    "abs_max": "ABS_MAX",
-    "changed": "CHANGED",
-    "mismatch": "MISMATCH",
-}
 _DURABILITIES = {"none": "NONE", "interval": "INTERVAL", "each": "EACH"}
 _LOSSLESS = {None: "NEW_JOBS", False: "NEVER", True: "ALWAYS"}
 _MAX_TIMEOUT_S = 1_000_000  # sockets refuse more
@@ -420,15 +412,8 @@ def _finish_gpu_work() -> None:
 
 
 def _condition(on: str) -> dict[str, typing.Any]:
-    kind, _, threshold = on.partition(">")
-    if kind in ("abs_max", "absmax"):
-        with contextlib.suppress(ValueError):
-            return {"trigger": _TRIGGERS["abs_max"], "threshold": float(threshold)}
-    elif on in _TRIGGERS:
-        return {"trigger": _TRIGGERS[on]}
-    raise ValueError(
-        f"set: on must be 'nan', 'inf', 'changed', 'mismatch' or 'absmax>NUMBER', not {on!r}"
-    )
+    trigger, threshold = _words.condition(on, "set: on")
+    return {"trigger": trigger, "threshold": threshold}
 
 
 def _which(graph: str, shape: collections.abc.Sequence[int] | None) -> dict[str, typing.Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import itertools
-import os
 import typing
 import weakref
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from . import _native, _site
+from . import _native, _site, _words
 from ._after_import import call_after_import
 from ._op_log.capture_cost import CaptureCost
 from ._op_log.scopes import Scope, captured_before
@@ -26,7 +25,6 @@ from .probe import CudaGraphTensorProbe
 
 __all__ = ["Watch", "WatchReport", "watch"]
 
-LEVELS = ("module", "graph", "op", "kernel", "fx")
 _FX_NOTE = (
     "level fx changes what Inductor fuses: it keeps each tensor that is watched. Behind matmul and "
     "attention, where the probes are, results stay bit for bit those without probes"
@@ -186,9 +184,10 @@ class Watch:
         self.notes: tuple[str, ...] = (_FX_NOTE,) * (level == "fx")
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"watch: a torch.nn.Module is watched, not a {type(model).__name__}")
-        if level not in LEVELS:
+        levels = _words.watch_levels()
+        if level not in levels:
             raise ValueError(
-                f"watch: level must be {' or '.join(map(repr, LEVELS))}, not {level!r}"
+                f"watch: level must be {' or '.join(map(repr, levels))}, not {level!r}"
             )
         for name, value in (("grads", grads), ("inputs", inputs), ("params", params)):
             if value not in (True, False):
@@ -596,7 +595,7 @@ def _free_prefix(model: str, names: collections.abc.Iterable[str]) -> str:
 
 
 def _actions_of(values) -> list[Action]:
-    if values is None and os.environ.get("CGDEBUG_ON"):
+    if values is None and _words.setting("CGDEBUG_ON"):
         values = _VALUES_OF_TRIGGER
     if values is None:
         return [TensorStats()]

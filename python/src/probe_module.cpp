@@ -10,9 +10,11 @@
 
 #include "cgdebug/probe.h"
 #include "libprobe/op_log.h"
+#include "libprobe/settings.h"
 #include "libprobe/tensor_part.h"
 #include "proto/layout/not_seen.h"
 #include "python/src/gil.h"
+#include "python/src/words_module.h"
 
 namespace py = pybind11;
 
@@ -499,6 +501,8 @@ PYBIND11_MODULE(_probe, module) {
                           : CountNodesOfCapture(reinterpret_cast<void*>(stream));
       },
       py::arg("stream") = 0, py::arg("graph") = 0, py::call_guard<WithoutGil>());
+  python::RegisterWords(module);
+  module.def("tell_malformed_settings", &TellMalformedSettings);
   module.def("session", &SessionDict);
   module.def(
       "check_part",

@@ -39,6 +39,7 @@
 #include "python/src/recording_stats.h"
 #include "python/src/recording_writer.h"
 #include "python/src/remote_files.h"
+#include "python/src/words_module.h"
 
 namespace py = pybind11;
 
@@ -494,6 +495,7 @@ PYBIND11_MODULE(_recording, module) {
   RegisterWriter(module);
   RegisterRankFold(module);
   RegisterDaemonPlace(module);
+  RegisterWords(module);
   RegisterRemoteFiles(module);
 }
 

@@ -150,5 +150,4 @@ def test_the_variable_arms_rings_in_device_memory_that_have_no_trigger(monkeypat
     assert trigger_of(TensorRecord(where="device", on="changed")) == (4, 0.0)
     assert trigger_of(TensorRecord()) == (0, 0.0)
     monkeypatch.setenv("CGDEBUG_ON", "loss")
-    with pytest.raises(ValueError, match="CGDEBUG_ON must be"):
-        trigger_of(TensorRecord(where="device"))
+    assert trigger_of(TensorRecord(where="device")) == (0, 0.0)  # said once: test_words

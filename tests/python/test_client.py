@@ -371,7 +371,7 @@ def test_set_refuses_what_it_does_not_know(client):
     with pytest.raises(ValueError, match="off"):
         client.set("x", mode="on")
     for condition in ("max>3", "abs_max", "abs_max>", "abs_max>a", "nan>3"):
-        with pytest.raises(ValueError, match="'absmax>NUMBER'"):
+        with pytest.raises(ValueError, match='"absmax>NUMBER"'):
             client.set("x", on=condition)
     for ttl in ("5m", 0, -1, float("inf")):
         with pytest.raises(ValueError, match="ttl is a number of seconds"):

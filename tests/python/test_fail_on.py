@@ -9,7 +9,6 @@ import textwrap
 import pytest
 
 import cgdebug
-from cgdebug import _fail_on
 
 HEADER = "import sys, time, torch, cgdebug\nfrom cgdebug import *\n"
 
@@ -210,7 +209,7 @@ def test_run_hands_on_what_rings_in_device_memory_wait_for(cli, monkeypatch):
 
 
 def test_an_unknown_word_is_refused():
-    with pytest.raises(ValueError, match="CGDEBUG_FAIL_ON knows"):
-        _fail_on.kinds_of("nan,loss", "CGDEBUG_FAIL_ON")
+    with pytest.raises(ValueError, match="cgdebug.check: on knows"):
+        cgdebug.check(on="nan,loss")
     with pytest.raises(ValueError, match="a text such as"):
         cgdebug.check(on=["nan"])

@@ -225,6 +225,5 @@ def test_environment_switches_probes_off(monkeypatch):
         monkeypatch.setenv("CGDEBUG_PROBES", patterns)
         assert [name for name in ("a0", "a1", "a*") if is_selected(name)][:1] == [wanted], patterns
     monkeypatch.setenv("CGDEBUG_PROBES", "re:(")
-    with pytest.raises(ValueError, match="CGDEBUG_PROBES: bad regular expression"):
-        is_selected("a")
+    assert is_selected("a")  # as without it, said once: test_words
     assert os.environ["CGDEBUG"] == "0"

@@ -35,6 +35,7 @@ std::vector<Check> RunChecks(Context& context) {
   std::vector<Check> checks = {CheckShm(),          CheckMemlock(), CheckProcFd(),
                                CheckRemoveIpc(),    CheckNvidia(),  CheckRuntimeDir(context),
                                CheckDaemon(context)};
+  for (Check& check : CheckSettings()) checks.push_back(std::move(check));
   for (Check& check : CheckStaleSegments(layout::kShmDirectory)) checks.push_back(std::move(check));
   for (Check& check : CheckPython()) checks.push_back(std::move(check));
   return checks;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "client/cli/command.h"
-#include "client/cli/variables.h"
 #include "daemon/core/base/suggest.h"
+#include "daemon/core/words/settings.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -41,7 +41,7 @@ std::string Literal(std::string_view text) {
 
 std::string VariablesText() {
   std::string out;
-  for (const EnvironmentVariable& variable : EnvironmentVariables()) {
+  for (const words::Setting& variable : words::Settings()) {
     out += fmt::format("{} ({})\n    {}\n", variable.names, variable.read_by, variable.meaning);
   }
   return out;
@@ -49,7 +49,7 @@ std::string VariablesText() {
 
 Json VariablesJson() {
   Json rows = Json::array();
-  for (const EnvironmentVariable& variable : EnvironmentVariables()) {
+  for (const words::Setting& variable : words::Settings()) {
     rows.push_back(
         {{"names", variable.names}, {"read_by", variable.read_by}, {"meaning", variable.meaning}});
   }

@@ -17,7 +17,6 @@
 
 #include "client/cli/command.h"
 #include "client/cli/commands/disk_options.h"
-#include "client/cli/condition.h"
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_summary.h"
 #include "client/cli/run/run_watch.h"
@@ -27,6 +26,10 @@
 #include "client/live/recordings.h"
 #include "client/live/status.h"
 #include "daemon/core/base/suggest.h"
+#include "daemon/core/words/condition.h"
+#include "daemon/core/words/finding_kinds.h"
+#include "daemon/core/words/settings.h"
+#include "daemon/core/words/watch_level.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -66,25 +69,15 @@ std::string MakeRunId(const std::vector<std::string>& command) {
 }
 
 Result<FailOn> ParseFailOn(std::string_view list) {
+  const Result<std::vector<layout::FindingKind>> kinds =
+      words::ParseFindingKinds(list, "--fail-on");
+  if (!kinds.ok()) return kinds.error();
   FailOn fail_on;
-  while (!list.empty()) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    const std::string_view kind = list.substr(0, comma);
-    list.remove_prefix(std::min(comma + 1, list.size()));
-    if (kind == "nan") {
-      fail_on.nan = true;
-    } else if (kind == "inf") {
-      fail_on.inf = true;
-    } else if (kind == "compare") {
-      fail_on.compare = true;
-    } else if (kind == "replica") {
-      fail_on.replica = true;
-    } else {
-      return Error{fmt::format(
-          "--fail-on knows nan, inf, compare and replica, not '{}'. Type for example: --fail-on "
-          "nan,inf",
-          kind)};
-    }
+  for (const layout::FindingKind kind : *kinds) {
+    fail_on.nan |= kind == layout::FindingKind::kNan;
+    fail_on.inf |= kind == layout::FindingKind::kInf;
+    fail_on.compare |= kind == layout::FindingKind::kMismatch;
+    fail_on.replica |= kind == layout::FindingKind::kReplica;
   }
   return fail_on;
 }
@@ -204,16 +197,16 @@ bool HasEnd(const Context& context) {
   return false;
 }
 
+// The level that --watch names: "op"; "module" if it names none.
+std::string_view LevelOf(const RunOptions& options) {
+  const std::string globs = options.watch.empty() ? "" : options.watch.front();
+  return words::ParseWatched(globs, "--watch").value_or(words::Watched()).level;
+}
+
 // The level of an op log that the job was told to make of what it captures: "op"; empty otherwise.
 std::string_view LevelOfCaptures(const RunOptions& options) {
-  if (options.eager || options.watch.empty()) return {};
-  for (const std::string_view level : {"graph", "op", "kernel"}) {
-    if (options.watch.front().starts_with(level) &&
-        options.watch.front().substr(level.size()).starts_with(":")) {
-      return level;
-    }
-  }
-  return {};
+  const std::string_view level = LevelOf(options);
+  return options.eager || level == "module" || level == "fx" ? std::string_view() : level;
 }
 
 std::string LogEagerCommand(const RunOptions& options, std::string_view level) {
@@ -232,20 +225,15 @@ std::string NoGraphText(const RunOptions& options) {
 
 // What runs the job again and logs its ops; empty if it was not told to watch modules.
 std::string LogOpsCommand(const RunOptions& options) {
-  if (options.watch.empty()) return {};
-  for (const char* level : {"graph:", "op:", "kernel:", "fx:"}) {
-    if (options.watch.front().starts_with(level)) return {};
-  }
+  if (options.watch.empty() || LevelOf(options) != "module") return {};
   return LogEagerCommand(options, "op");
 }
 
 // What runs the job again and watches all of its modules; empty if this run did. Whoever watches
 // something else than modules still does.
 std::string WatchAllCommand(const Context& context, const RunOptions& options) {
-  std::string all = "*";
-  for (const char* level : {"graph:", "op:", "kernel:", "fx:"}) {
-    if (!options.watch.empty() && options.watch.front().starts_with(level)) all.insert(0, level);
-  }
+  const std::string_view level = LevelOf(options);
+  const std::string all = level == "module" ? "*" : fmt::format("{}:*", level);
   const std::string watched = fmt::format("{}", fmt::join(options.watch, ","));
   if (watched == all || watched == "module:*") return {};
   std::string command = "cgdebug-cli";
@@ -372,27 +360,59 @@ int FailDaemonGone(const Context& context, const RunOptions& options) {
           options.output.empty() ? "runs" : ShellWord(options.output)));
 }
 
-int RunJob(Context& context, const RunOptions& options) {
-  const std::vector<std::string>& command = options.command;
-  const Result<void> has_globs = CheckWatchHasGlobs(options.watch, command, HasEnd(context));
-  if (!has_globs.ok()) return context.Fail(kExitTrouble, has_globs.error().message);
-  if (command.empty()) {
-    return context.Fail(
-        kExitTrouble, "run needs a command. Type for example: cgdebug-cli run -- python train.py");
+// Refuses what the job would refuse, also in variables that it inherits, but not in `overridden`.
+Result<void> CheckInherited(const Variables& overridden) {
+  for (const words::MalformedSetting& setting : words::MalformedSettings()) {
+    const bool is_inherited =
+        std::none_of(overridden.begin(), overridden.end(),
+                     [&](const auto& variable) { return variable.first == setting.name; });
+    if (is_inherited) return Error{setting.problem};
+  }
+  return {};
+}
+
+// What the options tell the job.
+// Fails: what the job would refuse.
+Result<Variables> VariablesOf(const RunOptions& options) {
+  Result<Variables> variables = WatchVariables(options.watch, options.eager);
+  if (!variables.ok()) return variables;
+  variables->emplace_back("CGDEBUG", "1");
+  if (!options.on.empty()) {
+    const Result<words::Condition> condition = words::ParseCondition(options.on, "--on");
+    if (!condition.ok()) return condition.error();
+    variables->emplace_back("CGDEBUG_ON", options.on);
+  }
+  const Result<FailOn> fail_on = ParseFailOn(options.fail_on);
+  if (!fail_on.ok()) return fail_on.error();
+  if (fail_on->any()) variables->emplace_back("CGDEBUG_FAIL_ON", options.fail_on);
+  if (Records(options)) variables->emplace_back("CGDEBUG_LOSSLESS", options.lossy ? "0" : "1");
+  if (const Result<void> settings = CheckInherited(*variables); !settings.ok()) {
+    return settings.error();
+  }
+  return variables;
+}
+
+// Fails: what was typed tells no job to run, or one that nobody could see.
+Result<Variables> CheckOptions(const Context& context, const RunOptions& options) {
+  const Result<void> has_globs =
+      CheckWatchHasGlobs(options.watch, options.command, HasEnd(context));
+  if (!has_globs.ok()) return has_globs.error();
+  if (options.command.empty()) {
+    return Error{"run needs a command. Type for example: cgdebug-cli run -- python train.py"};
   }
   if (HasDiskOptions(options.record) && !Records(options)) {
-    return context.Fail(kExitTrouble,
-                        "--max-size, --min-free-disk, --roll-size and --durability apply to a "
-                        "recording, and none was asked for. Add: -o DIR.cgrec");
+    return Error{
+        "--max-size, --min-free-disk, --roll-size and --durability apply to a "
+        "recording, and none was asked for. Add: -o DIR.cgrec"};
   }
-  Result<Variables> watching = WatchVariables(options.watch, options.eager);
-  if (!watching.ok()) return context.Fail(kExitTrouble, watching.error().message);
-  layout::SlotControl ignored;
-  const Result<void> condition =
-      options.on.empty() ? Result<void>() : ParseCondition(options.on, &ignored);
-  if (!condition.ok()) return context.Fail(kExitTrouble, condition.error().message);
-  const Result<FailOn> fail_on = ParseFailOn(options.fail_on);
-  if (!fail_on.ok()) return context.Fail(kExitTrouble, fail_on.error().message);
+  return VariablesOf(options);
+}
+
+int RunJob(Context& context, const RunOptions& options) {
+  Result<Variables> variables = CheckOptions(context, options);
+  if (!variables.ok()) return context.Fail(kExitTrouble, variables.error().message);
+  const std::vector<std::string>& command = options.command;
+  const FailOn fail_on = *ParseFailOn(options.fail_on);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   const char* inherited = std::getenv("CGDEBUG_RUN_ID");
   const bool has_inherited = inherited != nullptr && *inherited != '\0';
@@ -414,13 +434,9 @@ int RunJob(Context& context, const RunOptions& options) {
   }
   Job job;
   const std::string socket = std::filesystem::absolute(context.client().socket());
-  Variables environment = *std::move(watching);
-  environment.insert(environment.end(),
-                     {{"CGDEBUG", "1"}, {"CGDEBUG_RUN_ID", run_id}, {"CGDEBUG_SOCKET", socket}});
-  if (fail_on->any()) environment.emplace_back("CGDEBUG_FAIL_ON", options.fail_on);
-  if (!options.on.empty()) environment.emplace_back("CGDEBUG_ON", options.on);
-  if (Records(options)) environment.emplace_back("CGDEBUG_LOSSLESS", options.lossy ? "0" : "1");
-  const Result<void> started = job.Start(command, environment, *signals);
+  variables->emplace_back("CGDEBUG_RUN_ID", run_id);
+  variables->emplace_back("CGDEBUG_SOCKET", socket);
+  const Result<void> started = job.Start(command, *variables, *signals);
   if (!started.ok()) {
     context.Say(started.error().message);
     // Without this it would wait for a job that never comes, and keep the daemon running.
@@ -449,8 +465,8 @@ int RunJob(Context& context, const RunOptions& options) {
                                watch->left_out(), ShellWord(run_id)));
     }
   }
-  Report(context, summary, options, *fail_on);
-  const int code = ExitCodeOf(summary, *fail_on);
+  Report(context, summary, options, fail_on);
+  const int code = ExitCodeOf(summary, fail_on);
   if (recording == 0) return code;
   const int recorded =
       is_first_daemon ? StopRecording(context, options, recording, keys, !summary.NotSeen().empty())

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "client/cli/command.h"
-#include "client/cli/condition.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/snapshot_text.h"
@@ -15,6 +14,7 @@
 #include "client/live/sessions.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/options/number.h"
+#include "daemon/core/words/condition.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -49,8 +49,10 @@ Result<live::ControlRequest> MakeRequest(const SetOptions& options) {
         "example: cgdebug-cli set 'blk3.*' --mode full --every 10"};
   }
   if (!options.on.empty()) {
-    const Result<void> parsed = ParseCondition(options.on, control);
-    if (!parsed.ok()) return parsed.error();
+    const Result<words::Condition> condition = words::ParseCondition(options.on, "--on");
+    if (!condition.ok()) return condition.error();
+    control->trigger = condition->trigger;
+    control->threshold = condition->threshold;
   }
   control->every = options.every;
   control->from = options.from;

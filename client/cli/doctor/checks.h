@@ -50,6 +50,8 @@ Check CheckRemoveIpc();
 Check CheckNvidia();
 Check CheckRuntimeDir(Context& context);
 Check CheckDaemon(Context& context);
+// The environment variables of cgdebug: which are set, and which nobody can read.
+std::vector<Check> CheckSettings();
 // The Python of this program, what it can import, and whether probes work in it. Takes seconds:
 // imports torch.
 std::vector<Check> CheckPython();

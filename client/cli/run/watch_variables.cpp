@@ -11,26 +11,10 @@
 
 #include "client/cli/package.h"
 #include "client/cli/views/terminal.h"
-#include "daemon/core/base/glob.h"
+#include "daemon/core/words/watch_level.h"
 
 namespace cgdebug::cli {
 namespace {
-
-constexpr std::string_view kLevels[] = {"module:", "graph:", "op:", "kernel:", "fx:"};
-
-Result<void> CheckGlobs(std::string_view globs) {
-  for (const std::string_view level : kLevels) {
-    if (!globs.starts_with(level)) continue;
-    globs.remove_prefix(level.size());
-    break;
-  }
-  const Result<Selector> selector = Selector::ParseList(globs);
-  if (!selector.ok()) return Error{"--watch: " + selector.error().message};
-  if (selector->selects_everything()) {
-    return Error{"--watch: no module is named. To watch all, type: --watch '*'"};
-  }
-  return {};
-}
 
 // Empty when there is none.
 std::string FolderOfSitecustomize() {
@@ -79,9 +63,9 @@ Result<Variables> WatchVariables(const std::vector<std::string>& globs, bool eag
   }
   if (globs.empty()) return Variables{};
   const std::string joined = fmt::format("{}", fmt::join(globs, ","));
-  const Result<void> checked = CheckGlobs(joined);
-  if (!checked.ok()) return checked.error();
-  if (eager && joined.starts_with("fx:")) {
+  const Result<words::Watched> watched = words::ParseWatched(joined, "--watch");
+  if (!watched.ok()) return watched.error();
+  if (eager && watched->level == "fx") {
     return Error{
         "--eager: level fx is about compiled code, and nothing is compiled then. Type: "
         "--watch 'op:*' --eager"};

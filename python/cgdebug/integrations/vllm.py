@@ -31,7 +31,7 @@ def register() -> None:
     if _registered or not _auto.is_wanted():
         return
     _registered = True
-    if _auto.parse(os.environ[_auto.VARIABLE])[0] in ("module", "fx"):
+    if _auto.wanted()[0] in ("module", "fx"):
         # These put probes into the compiled code, and the key of its cache does not tell.
         os.environ.setdefault("VLLM_DISABLE_COMPILE_CACHE", "1")
     _auto.start()
