@@ -9,43 +9,19 @@
 #include <tuple>
 #include <utility>
 
+#include "client/analysis/op_traits.h"
+
 namespace cgdebug::analysis {
 namespace {
-
-// Without the overload, and without the "_" at the end of an op that writes in place.
-constexpr std::array kWriters = {std::string_view("constant_pad_nd"),
-                                 std::string_view("fill"),
-                                 std::string_view("full"),
-                                 std::string_view("full_like"),
-                                 std::string_view("index_fill"),
-                                 std::string_view("index_put"),
-                                 std::string_view("lift_fresh_copy"),
-                                 std::string_view("masked_fill"),
-                                 std::string_view("new_full"),
-                                 std::string_view("scalar_tensor"),
-                                 std::string_view("tril"),
-                                 std::string_view("triu"),
-                                 std::string_view("where")};
-
-// They show parts of what they read, in another place or several times.
-constexpr std::array kMovers = {
-    std::string_view("_to_copy"),       std::string_view("cat"),
-    std::string_view("clone"),          std::string_view("copy"),
-    std::string_view("flip"),           std::string_view("gather"),
-    std::string_view("index"),          std::string_view("index_select"),
-    std::string_view("repeat"),         std::string_view("roll"),
-    std::string_view("select_scatter"), std::string_view("slice_scatter"),
-    std::string_view("stack")};
 
 constexpr std::string_view kUnscale = "_amp_foreach_non_finite_check_and_unscale";
 
 bool WritesGivenValues(std::string_view op) {
-  return op == "input" || std::ranges::find(kWriters, StemOf(op)) != kWriters.end();
+  return op == "input" || HasTrait(OpTrait::kGiven, op);
 }
-bool Moves(std::string_view op) { return std::ranges::find(kMovers, StemOf(op)) != kMovers.end(); }
 
 // A row of a log, with what its snapshots hold.
-struct LogRow {
+struct RowOfLog {
   const SeenSlot* seen;
   const source::Slot* slot;
   OpText text;
@@ -57,7 +33,7 @@ bool Has(const std::vector<SeenSlot::Time>& times, SeenSlot::Time time) {
 
 // A number that an op computes of others. What compares or counts is finite whatever it reads; a
 // cast hides an Inf as well as it can.
-bool PassesValuesOn(const LogRow& row) {
+bool PassesValuesOn(const RowOfLog& row) {
   const layout::DtypeInfo* dtype = layout::FindDtype(row.slot->dtype);
   const std::string_view stem = StemOf(row.text.op);
   return (dtype != nullptr && dtype->is_floating) || stem == "_to_copy" || stem == "copy";
@@ -66,7 +42,7 @@ bool PassesValuesOn(const LogRow& row) {
 // The excuses of one log: rows in the order of their numbers.
 class LogExcuses {
  public:
-  LogExcuses(std::vector<LogRow> rows, Excuses* excuses)
+  LogExcuses(std::vector<RowOfLog> rows, Excuses* excuses)
       : rows_(std::move(rows)), excuses_(excuses) {
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       for (const SeenSlot::Bad& bad : rows_[i].seen->bad) bad_[bad.time].emplace_back(i, &bad);
@@ -85,7 +61,7 @@ class LogExcuses {
   void FindAt(SeenSlot::Time time, const BadRows& bad) {
     std::vector<NonfiniteRow> rows;
     for (const auto& [place, one] : bad) {
-      const LogRow& row = rows_[place];
+      const RowOfLog& row = rows_[place];
       rows.push_back({row.text.number, row.text.op, &row.text.inputs,
                       one->is_only_neg_inf && !IsSpoilt(row), one->share});
     }
@@ -103,7 +79,7 @@ class LogExcuses {
     }
   }
 
-  static bool IsSpoilt(const LogRow& row) {
+  static bool IsSpoilt(const RowOfLog& row) {
     const std::vector<SeenSlot::Bad>& bad = row.seen->bad;
     return row.text.op == "input" && (bad.size() < row.seen->times.size() ||
                                       std::ranges::any_of(bad, [&](const SeenSlot::Bad& one) {
@@ -127,13 +103,13 @@ class LogExcuses {
   }
 
   bool IsSkipped(SeenSlot::Time time) const {
-    return std::ranges::any_of(rows_, [&](const LogRow& row) {
+    return std::ranges::any_of(rows_, [&](const RowOfLog& row) {
       return IsOfGradScaler(*row.slot) && row.slot->probe.ends_with(".found_inf") &&
              Has(row.seen->not_zero, time);
     });
   }
 
-  const std::vector<LogRow> rows_;
+  const std::vector<RowOfLog> rows_;
   Excuses* const excuses_;
   std::map<SeenSlot::Time, BadRows> bad_;
   std::map<std::uint32_t, std::vector<std::size_t>> readers_;  // by number: places in rows_
@@ -159,10 +135,11 @@ std::vector<bool> FindMasks(const std::vector<NonfiniteRow>& rows) {
   for (const NonfiniteRow& row : rows) {
     const auto explains = [&](std::uint32_t input) {
       const auto mask = shares.find(input);
-      return mask != shares.end() && (row.share <= mask->second || Moves(row.op));
+      return mask != shares.end() &&
+             (row.share <= mask->second || HasTrait(OpTrait::kMover, row.op));
     };
     const auto spoils = [&](std::uint32_t input) {
-      return Moves(row.op) && others.contains(input);
+      return HasTrait(OpTrait::kMover, row.op) && others.contains(input);
     };
     const bool is_mask =
         row.is_only_neg_inf &&
@@ -187,7 +164,7 @@ void SeenSlot::Note(const source::Key& key, const numerics::Stats& stats) {
 }
 
 Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& seen) {
-  std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<LogRow>> graphs;
+  std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<RowOfLog>> graphs;
   for (const SeenSlot& one : seen) {
     const source::Slot& slot = source.slots()[one.slot];
     std::optional<OpText> text = slot.op.empty() ? std::nullopt : ParseOpText(slot.op);
@@ -197,7 +174,7 @@ Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& s
   Excuses excuses;
   for (auto& [graph, all] : graphs) {
     const bool is_captured = std::get<2>(graph) != 0;
-    const auto number = [](const LogRow& row) { return row.text.number; };
+    const auto number = [](const RowOfLog& row) { return row.text.number; };
     if (is_captured) std::ranges::stable_sort(all, {}, number);
     // Eager logs follow one another, each from number 1.
     for (auto begin = all.begin(); begin != all.end();) {

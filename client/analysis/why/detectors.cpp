@@ -33,6 +33,20 @@ std::string NamesText(const std::vector<std::string>& names, std::size_t most) {
   return text;
 }
 
+std::string CountText(std::size_t count, std::string_view one, std::string_view several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
+}
+
+void SetClean(std::size_t looked_at, std::string_view one, std::string_view several, Found* found) {
+  if (found->findings.empty() && looked_at > 0) found->clean = CountText(looked_at, one, several);
+}
+
+Fact ReadFact(const Evidence& evidence, std::size_t log, std::size_t input, std::size_t run,
+              std::string_view what) {
+  return {PlaceAt(evidence, log, input, run),
+          fmt::format("it reads {}, {}", RowText(evidence, log, input), what)};
+}
+
 std::string ParameterName(const Evidence& evidence, const Row& row) {
   constexpr std::string_view kInput = "in/";
   const std::string& name = evidence.NameOf(row);

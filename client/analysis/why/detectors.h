@@ -2,8 +2,7 @@
 // line in detectors.cpp.
 #pragma once
 
-#include <algorithm>
-#include <array>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,37 +13,48 @@
 
 namespace cgdebug::analysis::why {
 
-struct Answer {
+// What a detector found.
+struct Found {
   std::vector<Finding> findings = {};
   std::string clean = {};  // what it looked at, if it found nothing; empty: nothing of its kind
   std::string not_looked = {};  // what it could not look at, and why; empty: nothing
 };
 
 // A pure function of the evidence.
-using Detector = Answer (*)(const Evidence&);
+using Detector = Found (*)(const Evidence&);
 
 // In the order of their findings, among those of one level.
 std::span<const Detector> Detectors();
 
-Answer FindNonfinite(const Evidence& evidence);
-Answer FindFailedChecks(const Evidence& evidence);
-Answer FindUnequalReplicas(const Evidence& evidence);
-Answer FindIdleOptimizer(const Evidence& evidence);
-Answer FindRepeatedNoise(const Evidence& evidence);
-Answer FindFrozenInputs(const Evidence& evidence);
-Answer FindStaleOutputs(const Evidence& evidence);
-Answer FindDeadLayers(const Evidence& evidence);
-Answer FindUntrained(const Evidence& evidence);
-Answer FindUnread(const Evidence& evidence);
-Answer FindUnreplayed(const Evidence& evidence);
+Found FindNonfinite(const Evidence& evidence);
+Found FindFailedChecks(const Evidence& evidence);
+Found FindUnequalReplicas(const Evidence& evidence);
+Found FindIdleOptimizer(const Evidence& evidence);
+Found FindRepeatedNoise(const Evidence& evidence);
+Found FindFrozenInputs(const Evidence& evidence);
+Found FindStaleOutputs(const Evidence& evidence);
+Found FindDeadLayers(const Evidence& evidence);
+Found FindUntrained(const Evidence& evidence);
+Found FindUnread(const Evidence& evidence);
+Found FindUnreplayed(const Evidence& evidence);
 
 // --- what they share
 // ------------------------------------------------------------------------------
 
-template <std::size_t Size>
-bool IsOneOf(std::string_view word, const std::array<std::string_view, Size>& words) {
-  return std::ranges::find(words, word) != words.end();
+// Calls see(log_place, log, place, row) for each row of each log.
+template <typename See>
+void ForEachRow(const Evidence& evidence, See see) {
+  for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
+    const Log& log = evidence.logs[log_place];
+    for (std::size_t place = 0; place < log.rows.size(); ++place) {
+      see(log_place, log, place, log.rows[place]);
+    }
+  }
 }
+// "1 row follows", "3 rows follow"; `one` is "row follows", `several` "rows follow".
+std::string CountText(std::size_t count, std::string_view one, std::string_view several);
+// Sets Found::clean if nothing was found in what was looked at: as CountText().
+void SetClean(std::size_t looked_at, std::string_view one, std::string_view several, Found* answer);
 Place PlaceAt(const Evidence& evidence, std::size_t log, std::size_t row, std::size_t run);
 // "fwd/layers.3/mm_0".
 std::string RowText(const Evidence& evidence, std::size_t log, std::size_t row);
@@ -52,6 +62,9 @@ std::string RowText(const Evidence& evidence, std::size_t log, std::size_t row);
 std::string NamesText(const std::vector<std::string>& names, std::size_t most = 3);
 // "layers.3.weight" of its row "in/layers.3.weight".
 std::string ParameterName(const Evidence& evidence, const Row& row);
+// "it reads in/a, which ..." of an input in a run; `what` is the rest of the sentence.
+Fact ReadFact(const Evidence& evidence, std::size_t log, std::size_t input, std::size_t run,
+              std::string_view what);
 // Whether it is a parameter that an optimizer reads.
 bool IsStepped(const Evidence& evidence, const Log& log, const Row& row);
 // The rows that are made of `row`, in the order of the log.

@@ -7,8 +7,8 @@
 
 namespace cgdebug::analysis::why {
 
-Answer FindFailedChecks(const Evidence& evidence) {
-  Answer answer;
+Found FindFailedChecks(const Evidence& evidence) {
+  Found answer;
   for (const analysis::Finding& one : evidence.check->findings) {
     const bool is_row = ParseOpText(evidence.source->slots()[one.slot].op).has_value();
     Finding finding{.place = {one.slot, one.first_replay},

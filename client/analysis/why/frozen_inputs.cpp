@@ -17,8 +17,8 @@ bool IsUniform(const Row& row) {
 
 }  // namespace
 
-Answer FindFrozenInputs(const Evidence& evidence) {
-  Answer answer;
+Found FindFrozenInputs(const Evidence& evidence) {
+  Found found;
   std::size_t looked_at = 0;
   for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
     const Log& log = evidence.logs[log_place];
@@ -65,13 +65,10 @@ Answer FindFrozenInputs(const Evidence& evidence) {
                        seen.max)});
     }
     finding.refute = "a constant of the program, such as a table or a mask";
-    answer.findings.push_back(std::move(finding));
+    found.findings.push_back(std::move(finding));
   }
-  if (answer.findings.empty() && looked_at > 0) {
-    answer.clean = fmt::format("{} input{} as the others do", looked_at,
-                               looked_at == 1 ? " changes" : "s change");
-  }
-  return answer;
+  SetClean(looked_at, "input changes as the others do", "inputs change as the others do", &found);
+  return found;
 }
 
 }  // namespace cgdebug::analysis::why

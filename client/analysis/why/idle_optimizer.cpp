@@ -110,8 +110,8 @@ Finding Describe(const Evidence& evidence, std::size_t log_place, const std::vec
 
 }  // namespace
 
-Answer FindIdleOptimizer(const Evidence& evidence) {
-  Answer answer;
+Found FindIdleOptimizer(const Evidence& evidence) {
+  Found answer;
   std::size_t moving = 0;
   for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
     const Log& log = evidence.logs[log_place];

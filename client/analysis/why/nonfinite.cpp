@@ -9,13 +9,14 @@
 #include <utility>
 
 #include "client/analysis/op_log.h"
+#include "client/analysis/op_traits.h"
 #include "client/analysis/why/detectors.h"
 #include "proto/layout/dtype.h"
 
 namespace cgdebug::analysis::why {
 namespace {
 
-std::string CountText(const Seen& seen) {
+std::string NonfiniteText(const Seen& seen) {
   std::string text;
   for (const auto& [count, word] : {std::pair(seen.nan, "NaN"), std::pair(seen.pos_inf, "+Inf"),
                                     std::pair(seen.neg_inf, "-Inf")}) {
@@ -45,22 +46,15 @@ class Explainer {
     if (inputs_.empty()) return OfNothing();
     const bool has_zero = Any([](const Seen& seen) { return seen.zero > 0; });
     const bool has_negative = Any([](const Seen& seen) { return seen.min < 0; });
-    constexpr std::array kLogs = {std::string_view("log"), std::string_view("log2"),
-                                  std::string_view("log10")};
-    if (IsOneOf(stem_, kLogs) || stem_ == "log1p") {
+    if (HasTrait(OpTrait::kLogarithm, row_.op)) {
       if (out_.nan > 0) return {"domain", "the logarithm of a negative number"};
       if (out_.neg_inf > 0) return {"domain", "the logarithm of 0"};
     }
-    constexpr std::array kRoots = {std::string_view("sqrt"), std::string_view("rsqrt")};
-    if (IsOneOf(stem_, kRoots)) {
+    if (HasTrait(OpTrait::kRoot, row_.op)) {
       if (out_.nan > 0 && has_negative) return {"domain", "the root of a negative number"};
       if (has_zero) return {"domain", "1 divided by the root of 0"};
     }
-    constexpr std::array kQuotients = {
-        std::string_view("div"),          std::string_view("reciprocal"),
-        std::string_view("floor_divide"), std::string_view("addcdiv"),
-        std::string_view("fmod"),         std::string_view("remainder")};
-    if (IsOneOf(stem_, kQuotients) && inputs_.back()->zero > 0) {
+    if (HasTrait(OpTrait::kQuotient, row_.op) && inputs_.back()->zero > 0) {
       return {"domain", out_.nan > 0 ? "0 divided by 0" : "a division by 0"};
     }
     if (IsMean() && rows_.front()->count <= row_.count) return OfNothing();
@@ -82,11 +76,7 @@ class Explainer {
     return std::ranges::any_of(inputs_, [&](const Seen* seen) { return test(*seen); });
   }
 
-  bool IsMean() const {
-    constexpr std::array kMeans = {std::string_view("mean"), std::string_view("var"),
-                                   std::string_view("std"), std::string_view("var_mean")};
-    return IsOneOf(stem_, kMeans);
-  }
+  bool IsMean() const { return HasTrait(OpTrait::kMean, row_.op); }
   // An empty tensor has no row.
   Reason OfNothing() const {
     if (!IsMean()) return {};
@@ -105,36 +95,8 @@ class Explainer {
 
   // Requires: all that it read is finite.
   Reason OfOverflow() const {
-    constexpr std::array kGrow = {std::string_view("add"),
-                                  std::string_view("addmm"),
-                                  std::string_view("baddbmm"),
-                                  std::string_view("bmm"),
-                                  std::string_view("convolution"),
-                                  std::string_view("cumsum"),
-                                  std::string_view("exp"),
-                                  std::string_view("expm1"),
-                                  std::string_view("linalg_vector_norm"),
-                                  std::string_view("linear"),
-                                  std::string_view("mm"),
-                                  std::string_view("mul"),
-                                  std::string_view("pow"),
-                                  std::string_view("prod"),
-                                  std::string_view("rsub"),
-                                  std::string_view("square"),
-                                  std::string_view("sub"),
-                                  std::string_view("sum"),
-                                  std::string_view("_to_copy"),
-                                  std::string_view("copy"),
-                                  std::string_view("sinh"),
-                                  std::string_view("cosh"),
-                                  std::string_view("_foreach_mul"),
-                                  std::string_view("addcmul"),
-                                  std::string_view("dot"),
-                                  std::string_view("mv"),
-                                  std::string_view("_foreach_add"),
-                                  std::string_view("addmv")};
     const layout::DtypeInfo* dtype = layout::FindDtype(evidence_.DtypeOf(row_));
-    if (!IsOneOf(stem_, kGrow) || dtype == nullptr || !dtype->is_floating) return {};
+    if (!HasTrait(OpTrait::kGrowing, row_.op) || dtype == nullptr || !dtype->is_floating) return {};
     double largest = 0;
     for (const Seen* seen : inputs_) largest = std::max(largest, seen->abs_max);
     return {"overflow",
@@ -175,7 +137,7 @@ class NonfiniteFinder {
  public:
   explicit NonfiniteFinder(const Evidence& evidence) : evidence_(evidence) {}
 
-  Answer Find() {
+  Found Find() {
     // The runs of all logs of a process, in the order of time.
     using At = std::tuple<std::uint64_t, std::size_t, std::size_t>;  // serial, log, run
     std::map<std::pair<std::string, int>, std::vector<At>> processes;
@@ -235,14 +197,14 @@ class NonfiniteFinder {
     if (row.is_input()) {
       finding.sentence =
           fmt::format("{} holds {} in {}, when it is read first: nothing in the log wrote it", name,
-                      CountText(seen), where);
+                      NonfiniteText(seen), where);
     } else if (is_made) {
-      finding.sentence = fmt::format("{} made {} in {}", name, CountText(seen), where);
+      finding.sentence = fmt::format("{} made {} in {}", name, NonfiniteText(seen), where);
       finding.sentence += reason.text.empty() ? ", and all that it read is finite"
                                               : fmt::format(": {}", reason.text);
     } else {
       finding.sentence = fmt::format("{} holds {} in {}, and not all that it read is shown", name,
-                                     CountText(seen), where);
+                                     NonfiniteText(seen), where);
     }
     for (const std::size_t input : row.inputs) AddInput(log_place, input, run, &finding);
     if (const std::string growth = GrowthOf(row, run); !growth.empty()) {
@@ -266,7 +228,7 @@ class NonfiniteFinder {
     if (!seen.is_here) return;
     std::vector<std::string> parts;
     if (seen.nonfinite() > 0) {
-      parts.push_back(fmt::format("{} of {} elements", CountText(seen), row.count));
+      parts.push_back(fmt::format("{} of {} elements", NonfiniteText(seen), row.count));
     }
     if (seen.nonfinite() < row.count) {
       parts.push_back(fmt::format("{:.3g} to {:.3g}", seen.min, seen.max));
@@ -315,7 +277,7 @@ class NonfiniteFinder {
   }
 
   const Evidence& evidence_;
-  Answer answer_;
+  Found answer_;
   std::uint64_t snapshots_ = 0;
   bool has_found_ = false;  // in this process
   std::set<std::pair<std::size_t, std::size_t>> told_;
@@ -323,6 +285,6 @@ class NonfiniteFinder {
 
 }  // namespace
 
-Answer FindNonfinite(const Evidence& evidence) { return NonfiniteFinder(evidence).Find(); }
+Found FindNonfinite(const Evidence& evidence) { return NonfiniteFinder(evidence).Find(); }
 
 }  // namespace cgdebug::analysis::why

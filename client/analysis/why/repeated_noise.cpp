@@ -6,22 +6,13 @@
 #include <cmath>
 
 #include "client/analysis/op_log.h"
+#include "client/analysis/op_traits.h"
 #include "client/analysis/why/detectors.h"
 
 namespace cgdebug::analysis::why {
 namespace {
 
-constexpr std::array kDropout = {std::string_view("native_dropout"), std::string_view("bernoulli"),
-                                 std::string_view("_fused_dropout")};
-constexpr std::array kNoise = {
-    std::string_view("rand"),       std::string_view("rand_like"), std::string_view("randn"),
-    std::string_view("randn_like"), std::string_view("normal"),    std::string_view("uniform"),
-    std::string_view("randint"),    std::string_view("randperm"),  std::string_view("exponential"),
-    std::string_view("log_normal"), std::string_view("random"),    std::string_view("cauchy"),
-    std::string_view("geometric")};
-
-bool IsDropout(const Row& row) { return IsOneOf(StemOf(row.op), kDropout); }
-bool IsNoise(const Row& row) { return IsDropout(row) || IsOneOf(StemOf(row.op), kNoise); }
+bool IsDropout(const Row& row) { return HasTrait(OpTrait::kDropout, row.op); }
 
 // How unlikely it is that two rows of this kind are equal by chance, in bits.
 double BitsOf(const Evidence& evidence, const Row& row) {
@@ -38,9 +29,9 @@ double BitsOf(const Evidence& evidence, const Row& row) {
 
 }  // namespace
 
-Answer FindRepeatedNoise(const Evidence& evidence) {
+Found FindRepeatedNoise(const Evidence& evidence) {
   constexpr double kCertain = 64;  // bits
-  Answer answer;
+  Found found;
   std::size_t looked_at = 0;
   for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
     const Log& log = evidence.logs[log_place];
@@ -49,7 +40,7 @@ Answer FindRepeatedNoise(const Evidence& evidence) {
     bool is_dropout = false;
     for (std::size_t place = 0; place < log.rows.size(); ++place) {
       const Row& row = log.rows[place];
-      if (!IsNoise(row)) continue;
+      if (!HasTrait(OpTrait::kNoise, row.op)) continue;
       const Moves moves = MovesOf(row);
       if (moves.same + moves.changed >= kFewestComparisons) ++looked_at;
       const double bits = BitsOf(evidence, row) * static_cast<double>(moves.same);
@@ -77,13 +68,10 @@ Answer FindRepeatedNoise(const Evidence& evidence) {
     finding.refute = log.graph_id == 0
                          ? "a seed that the program sets before each call on purpose"
                          : "a seed on purpose; else the generator is not registered with the graph";
-    answer.findings.push_back(std::move(finding));
+    found.findings.push_back(std::move(finding));
   }
-  if (answer.findings.empty() && looked_at > 0) {
-    answer.clean =
-        fmt::format("{} random row{} not repeated", looked_at, looked_at == 1 ? " is" : "s are");
-  }
-  return answer;
+  SetClean(looked_at, "random row is not repeated", "random rows are not repeated", &found);
+  return found;
 }
 
 }  // namespace cgdebug::analysis::why

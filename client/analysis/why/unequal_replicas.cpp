@@ -5,8 +5,8 @@
 
 namespace cgdebug::analysis::why {
 
-Answer FindUnequalReplicas(const Evidence& evidence) {
-  Answer answer;
+Found FindUnequalReplicas(const Evidence& evidence) {
+  Found answer;
   for (const source::Finding& told : evidence.source->Findings()) {
     if (told.kind != source::Finding::Kind::kReplica) continue;
     const source::Slot& slot = evidence.source->slots()[told.slot];

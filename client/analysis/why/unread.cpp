@@ -5,19 +5,16 @@
 #include <array>
 
 #include "client/analysis/op_log.h"
+#include "client/analysis/op_traits.h"
 #include "client/analysis/why/detectors.h"
 
 namespace cgdebug::analysis::why {
 
-Answer FindUnread(const Evidence& evidence) {
-  constexpr std::array kProducers = {std::string_view("mm"),     std::string_view("addmm"),
-                                     std::string_view("bmm"),    std::string_view("baddbmm"),
-                                     std::string_view("linear"), std::string_view("convolution")};
+Found FindUnread(const Evidence& evidence) {
   const auto is_layer = [&](const Row& row) {
-    return std::ranges::find(kProducers, StemOf(row.op)) != kProducers.end() &&
-           evidence.NameOf(row).starts_with("fwd/");
+    return HasTrait(OpTrait::kProduct, row.op) && evidence.NameOf(row).starts_with("fwd/");
   };
-  Answer answer;
+  Found found;
   std::size_t looked_at = 0;
   for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
     const Log& log = evidence.logs[log_place];
@@ -44,12 +41,10 @@ Answer FindUnread(const Evidence& evidence) {
           {PlaceAt(evidence, log_place, unread[i], SIZE_MAX),
            fmt::format("{} ({}): no row reads it", names[i], log.rows[unread[i]].op)});
     }
-    answer.findings.push_back(std::move(finding));
+    found.findings.push_back(std::move(finding));
   }
-  if (answer.findings.empty() && looked_at > 0) {
-    answer.clean = fmt::format("{} layer{} read", looked_at, looked_at == 1 ? " is" : "s are");
-  }
-  return answer;
+  SetClean(looked_at, "layer is read", "layers are read", &found);
+  return found;
 }
 
 }  // namespace cgdebug::analysis::why

@@ -5,8 +5,8 @@
 
 namespace cgdebug::analysis::why {
 
-Answer FindUnreplayed(const Evidence& evidence) {
-  Answer answer;
+Found FindUnreplayed(const Evidence& evidence) {
+  Found answer;
   std::size_t replayed = 0;
   for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
     const Log& log = evidence.logs[log_place];

@@ -50,8 +50,8 @@ Finding Describe(const Evidence& evidence, std::size_t log_place,
 
 }  // namespace
 
-Answer FindUntrained(const Evidence& evidence) {
-  Answer answer;
+Found FindUntrained(const Evidence& evidence) {
+  Found answer;
   std::size_t stepped = 0;
   for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
     const Log& log = evidence.logs[log_place];

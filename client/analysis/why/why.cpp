@@ -91,7 +91,7 @@ Result<Causes> FindCauses(source::Source& source) {
   AddNotLooked(*evidence, *check, &causes);
   std::vector<Finding> findings;
   for (const Detector detect : Detectors()) {
-    Answer answer = detect(*evidence);
+    Found answer = detect(*evidence);
     std::ranges::move(answer.findings, std::back_inserter(findings));
     if (!answer.clean.empty()) causes.clean.push_back(std::move(answer.clean));
     if (!answer.not_looked.empty()) causes.not_looked.push_back(std::move(answer.not_looked));
