@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/analysis/align.h"
+#include "client/analysis/answer.h"
 #include "client/source/source.h"
 #include "daemon/core/numerics/stats.h"
 
@@ -123,6 +124,7 @@ struct Check {
   }
   // Whether "nothing found" may be said: something was looked at, and nothing was missing.
   bool complete() const { return missing_count == 0 && unseen_kernels == 0 && snapshots > 0; }
+  Outcome outcome() const { return OutcomeOf(found(), complete()); }
 };
 
 // Fails: a source that cannot be read.

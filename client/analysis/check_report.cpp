@@ -41,19 +41,18 @@ std::string FrameName(Source& source, const Frame& frame, const FirstBad& first)
   return name;
 }
 
-std::string FrameLine(const std::string& name, const Frame& frame, std::size_t width,
-                      bool is_last) {
+std::string FrameLine(const std::string& name, const Frame& frame, std::size_t width) {
   const Stats& stats = frame.stats;
   std::string line = fmt::format("  {:<{}}  {:>9.2g}  {:>9.2g}  {:>9.2g}", name, width, stats.min,
                                  stats.max, stats.abs_max);
   if (stats.nonfinite() > 0) {
     line += fmt::format("   {} of {} elements", NonfiniteText(stats), stats.count);
   }
-  return line + (is_last ? "   <-- here\n" : "\n");
+  return line;
 }
 
+// Requires: there are earlier ones.
 std::string EarlierLine(Source& source, const FirstBad& first) {
-  if (first.earlier.empty()) return "";
   std::string line = "  same probe before, abs max: ";
   for (const FirstBad::Earlier& earlier : first.earlier) {
     line += fmt::format("{}{}: {:.2g}", &earlier == first.earlier.data() ? " " : "  ",
@@ -66,19 +65,24 @@ std::string EarlierLine(Source& source, const FirstBad& first) {
   if (info != nullptr && info->is_floating) {
     line += fmt::format("; {} max is {:.3g}", info->short_name, info->max_finite);
   }
-  return line + "\n";
+  return line;
 }
 
-std::string FirstText(Source& source, const FirstBad& first) {
-  const Slot& slot = source.slots()[first.slot];
+std::string FirstLine(const FirstBad& first, const Slot& slot) {
   std::string text = "first non-finite: ";
   if (slot.rank >= 0) text += fmt::format("rank {}, ", slot.rank);
   text += fmt::format("{} {}", ReplayWord(slot), first.snapshot.key.replay);
   if (slot.in_body && (!slot.counts_calls() || first.snapshot.key.iteration > 0))
     text += fmt::format(", iteration {}", first.snapshot.key.iteration);
   if (first.snapshot.step >= 0) text += fmt::format(" (step {})", first.snapshot.step);
-  text += fmt::format(", {} (probe {} of {} in graph order)\n", SlotText(slot), first.place,
-                      first.place_count);
+  return text + fmt::format(", {} (probe {} of {} in graph order)", SlotText(slot), first.place,
+                            first.place_count);
+}
+
+void AddFirst(Source& source, const FirstBad& first, Answer* answer) {
+  const Slot& slot = source.slots()[first.slot];
+  answer->Add(Severity::kBad, FirstLine(first, slot));
+  answer->SetTitle(answer->statements().back().text);
   std::size_t width = 0;
   for (const Frame& frame : first.frames) {
     width = std::max(width, FrameName(source, frame, first).size());
@@ -86,24 +90,29 @@ std::string FirstText(Source& source, const FirstBad& first) {
   const std::string title =
       first.frames.size() == 1 ? "last probe" : fmt::format("last {} probes", first.frames.size());
   width = std::max(width, title.size());
-  text += fmt::format("  {:<{}}  {:>9}  {:>9}  {:>9}\n", title, width, "min", "max", "abs max");
+  answer->Add(Severity::kPlain,
+              fmt::format("  {:<{}}  {:>9}  {:>9}  {:>9}", title, width, "min", "max", "abs max"));
   for (const Frame& frame : first.frames) {
-    text +=
-        FrameLine(FrameName(source, frame, first), frame, width, &frame == &first.frames.back());
+    const bool is_last = &frame == &first.frames.back();
+    answer->Add(
+        is_last ? Severity::kBad : Severity::kPlain,
+        FrameLine(FrameName(source, frame, first), frame, width) + (is_last ? "   <-- here" : ""));
   }
-  text += EarlierLine(source, first);
+  if (!first.earlier.empty()) answer->Add(Severity::kPlain, EarlierLine(source, first));
   if (first.jump) {
     const Jump& jump = *first.jump;
-    text += fmt::format("  first jump before: {} {:.2g} -> {:.2g} @{}\n",
-                        SlotText(source.slots()[jump.slot]), jump.from, jump.to, jump.replay);
+    answer->Add(Severity::kPlain,
+                fmt::format("  first jump before: {} {:.2g} -> {:.2g} @{}",
+                            SlotText(source.slots()[jump.slot]), jump.from, jump.to, jump.replay));
   }
   if (first.stats.has_nonfinite) {
-    text += fmt::format("  first element: {} at {}{}{}\n",
-                        numerics::FormatRepr(first.stats.first_nonfinite_value),
-                        numerics::FormatIndex(first.stats.first_nonfinite, slot.shape),
-                        source::OfPart(slot), slot.site.empty() ? "" : "   probed at " + slot.site);
+    answer->Add(
+        Severity::kPlain,
+        fmt::format("  first element: {} at {}{}{}",
+                    numerics::FormatRepr(first.stats.first_nonfinite_value),
+                    numerics::FormatIndex(first.stats.first_nonfinite, slot.shape),
+                    source::OfPart(slot), slot.site.empty() ? "" : "   probed at " + slot.site));
   }
-  return text;
 }
 
 // "3 NaN", as the daemon counted them.
@@ -118,7 +127,7 @@ std::string FirstToldText(Source& source, const source::Finding& told) {
   if (slot.rank >= 0) text += fmt::format("rank {}, ", slot.rank);
   text += fmt::format("{} {}", ReplayWord(slot), told.replay);
   if (told.step >= 0) text += fmt::format(" (step {})", told.step);
-  return text + fmt::format(", {}: {}, seen by the daemon; the tensor itself is not in here\n",
+  return text + fmt::format(", {}: {}, seen by the daemon; the tensor itself is not in here",
                             SlotText(slot), ToldText(told));
 }
 
@@ -138,7 +147,7 @@ std::string Replays(const Slot& slot, const Finding& finding) {
                      finding.last_replay);
 }
 
-std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
+std::string HeadOf(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
 
@@ -153,7 +162,7 @@ std::string FindingText(Source& source, const Finding& finding) {
     case FindingKind::kMismatch:
       if (finding.told && finding.told->replay == finding.first_replay && finding.count <= 1) {
         return fmt::format("failed comparison: {}, first in {} {}: {}", name, ReplayWord(slot),
-                           finding.first_replay, FirstLine(finding.told->text));
+                           finding.first_replay, HeadOf(finding.told->text));
       }
       return fmt::format("failed comparison: {}, {}", name, Replays(slot, finding));
     case FindingKind::kNearOverflow:
@@ -210,8 +219,13 @@ std::vector<std::vector<const Finding*>> ByProbe(const Source& source, const Che
   return probes;
 }
 
-std::string FindingsText(Source& source, const Check& check, std::size_t max_rows) {
-  std::string text;
+// The first NaN or Inf is said in red, so those of other probes are plain.
+Severity SeverityOf(const Finding& finding) {
+  return finding.is_bad() && finding.kind != FindingKind::kNonfinite ? Severity::kWarning
+                                                                     : Severity::kPlain;
+}
+
+void AddFindings(Source& source, const Check& check, std::size_t max_rows, Answer* answer) {
   for (std::size_t i = 0; i < check.findings.size();) {
     std::size_t rows = 0, hidden = 0;
     for (const std::vector<const Finding*>& probe : ByProbe(source, check, &i)) {
@@ -219,21 +233,22 @@ std::string FindingsText(Source& source, const Check& check, std::size_t max_row
       const bool is_one_line = probe.size() > kMostSlotsInLines;
       for (const Finding* finding : probe) {
         if (is_one_line && finding != probe.front()) continue;
+        if (finding->is_bad()) answer->SetTitle(FindingText(source, *finding));
         if (rows++ >= max_rows) {
           ++hidden;
           continue;
         }
-        text += FindingText(source, *finding);
+        answer->Add(SeverityOf(*finding), FindingText(source, *finding));
         if (is_one_line) {
-          text += fmt::format("  and {} more of its graphs or shapes (--graph, --shape)",
-                              probe.size() - 1);
+          answer->Append(fmt::format("  and {} more of its graphs or shapes (--graph, --shape)",
+                                     probe.size() - 1));
         }
-        text += "\n";
       }
     }
-    if (hidden > 0) text += fmt::format("  and {} more like these\n", hidden);
+    if (hidden > 0) {
+      answer->Add(Severity::kPlain, fmt::format("  and {} more like these", hidden));
+    }
   }
-  return text;
 }
 
 // The replays that "nothing found" covers, if not all.
@@ -248,6 +263,7 @@ std::string Where(const Check& check) {
                      check.replays.back());
 }
 
+// Requires: nothing was found, in what was looked at.
 std::string NothingFound(const Check& check) {
   std::string snapshots =
       fmt::format("{} snapshot{}", check.snapshots, check.snapshots == 1 ? "" : "s");
@@ -259,56 +275,68 @@ std::string NothingFound(const Check& check) {
   const char* how = check.values_read ? "" : " (by their statistics; values not read)";
   if (check.missing_count == 0 && check.unseen_kernels > 0) {
     return fmt::format(
-        "inconclusive: nothing found in {}{}{}, but no row shows what {} kernel{} wrote\n",
-        snapshots, Where(check), how, check.unseen_kernels, check.unseen_kernels == 1 ? "" : "s");
+        "inconclusive: nothing found in {}{}{}, but no row shows what {} kernel{} wrote", snapshots,
+        Where(check), how, check.unseen_kernels, check.unseen_kernels == 1 ? "" : "s");
   }
   if (!check.complete()) {
-    return fmt::format("inconclusive: nothing found in {}, but some are missing{}{}\n", snapshots,
+    return fmt::format("inconclusive: nothing found in {}, but some are missing{}{}", snapshots,
                        Where(check), how);
   }
-  if (!check.goes_on) return fmt::format("nothing found in {}{}{}\n", snapshots, Where(check), how);
-  return fmt::format("nothing found up to {} {}, in {}{}{}\n", check.replay_word, check.last_replay,
+  if (!check.goes_on) return fmt::format("nothing found in {}{}{}", snapshots, Where(check), how);
+  return fmt::format("nothing found up to {} {}, in {}{}{}", check.replay_word, check.last_replay,
                      snapshots, Where(check), how);
 }
 
-std::string Completeness(const Check& check, std::size_t max_rows) {
-  std::string text;
-  if (check.snapshots == 0) {
-    text = check.missing.empty() ? "nothing to check: no snapshot is in it\n"
-                                 : "inconclusive: nothing was checked\n";
-  } else if (!check.found()) {
-    text = NothingFound(check);
-  }
+// What the whole amounts to, if nothing was found.
+void AddVerdict(const Check& check, Answer* answer) {
+  if (check.snapshots > 0 && check.found()) return;
+  const bool is_empty = check.snapshots == 0;
+  const Severity severity =
+      !check.complete() && !(is_empty && check.missing.empty()) ? Severity::kBad : Severity::kPlain;
+  answer->Add(severity, !is_empty               ? NothingFound(check)
+                        : check.missing.empty() ? "nothing to check: no snapshot is in it"
+                                                : "inconclusive: nothing was checked");
+  answer->SetTitle(answer->statements().back().text);
+}
+
+void AddCompleteness(const Check& check, std::size_t max_rows, Answer* answer) {
+  const std::size_t before = answer->statements().size();
+  AddVerdict(check, answer);
   // Nothing was expected if the probe is called eagerly with several shapes: no replay has all.
   if (check.expected > 0) {
-    const char* word = check.present < check.expected ? "incomplete: "
-                       : check.missing_count == 0     ? "complete: "
-                                                      : "";
-    text += fmt::format("{}{} of {} probes in {} {}\n", word, check.present, check.expected,
-                        check.replay_word, check.replay);
+    const bool lacks_some = check.present < check.expected;
+    const char* word = lacks_some ? "incomplete: " : check.missing_count == 0 ? "complete: " : "";
+    answer->Add(lacks_some ? Severity::kBad : Severity::kPlain,
+                fmt::format("{}{} of {} probes in {} {}", word, check.present, check.expected,
+                            check.replay_word, check.replay));
   } else if (check.complete() && !check.found()) {
-    text += "complete: none is missing\n";
+    answer->Add(Severity::kPlain, "complete: none is missing");
   }
   const std::size_t shown = std::min(check.missing.size(), max_rows);
-  for (std::size_t i = 0; i < shown; ++i) text += "missing: " + check.missing[i] + "\n";
+  for (std::size_t i = 0; i < shown; ++i) {
+    answer->Add(Severity::kWarning, "missing: " + check.missing[i]);
+  }
   if (shown < check.missing.size()) {
-    text += fmt::format("  and {} more like these\n", check.missing.size() - shown);
+    answer->Add(Severity::kPlain,
+                fmt::format("  and {} more like these", check.missing.size() - shown));
   }
   if (check.seen_finite > 0) {
-    text += fmt::format(
-        "the daemon read {} of the missing before it let them go, and saw no NaN or Inf in them\n",
-        check.seen_finite);
+    answer->Add(Severity::kPlain, fmt::format("the daemon read {} of the missing before it let "
+                                              "them go, and saw no NaN or Inf in them",
+                                              check.seen_finite));
   }
   if (check.unseen_kernels > 0) {
-    text +=
-        fmt::format("not looked at: {} kernel{} that no row shows, the first: {}\n",
-                    check.unseen_kernels, check.unseen_kernels == 1 ? "" : "s", check.first_unseen);
+    answer->Add(Severity::kPlain,
+                fmt::format("not looked at: {} kernel{} that no row shows, the first: {}",
+                            check.unseen_kernels, check.unseen_kernels == 1 ? "" : "s",
+                            check.first_unseen));
   }
   // Something was found, nothing is missing, and no replay has a set of probes to count.
-  if (text.empty()) text = fmt::format("complete: {} snapshots were looked at\n", check.snapshots);
-  if (check.goes_on) text += "more will come: the job goes on\n";
-  text.pop_back();
-  return text;
+  if (answer->statements().size() == before) {
+    answer->Add(Severity::kPlain,
+                fmt::format("complete: {} snapshots were looked at", check.snapshots));
+  }
+  if (check.goes_on) answer->Add(Severity::kPlain, "more will come: the job goes on");
 }
 
 Json FirstJson(Source& source, const Check& check) {
@@ -385,15 +413,23 @@ Json AccountJson(const recording::Account& account) {
           {"without_values", account.without_values}};
 }
 
-std::string CheckText(Source& source, const Check& check, std::size_t max_rows) {
-  std::string text = check.first_told ? FirstToldText(source, *check.first_told) : "";
-  if (check.first) {
-    if (check.first_told) text += "the first that is in here:\n";
-    text += FirstText(source, *check.first);
+Answer CheckAnswer(Source& source, const Check& check, std::size_t max_rows) {
+  Answer answer;
+  if (check.first_told) {
+    answer.Add(Severity::kBad, FirstToldText(source, *check.first_told));
+    answer.SetTitle(answer.title());
   }
-  text += FindingsText(source, check, max_rows);
-  if (check.found()) text += ByRankText(check.ranks, "found on", "no finding seen on");
-  return text + Completeness(check, max_rows);
+  if (check.first) {
+    if (check.first_told) answer.Add(Severity::kPlain, "the first that is in here:");
+    AddFirst(source, *check.first, &answer);
+  }
+  AddFindings(source, check, max_rows, &answer);
+  if (check.found()) {
+    const std::string ranks = ByRankText(check.ranks, "found on", "no finding seen on");
+    if (!ranks.empty()) answer.Add(Severity::kPlain, ranks.substr(0, ranks.size() - 1));
+  }
+  AddCompleteness(check, max_rows, &answer);
+  return answer;
 }
 
 Json CheckJson(Source& source, const Check& check) {
@@ -416,9 +452,7 @@ Json CheckJson(Source& source, const Check& check) {
                         {"share_of_max", JsonNumber(finding.worst)}});
   }
   return {{"source", source.Describe().path},
-          {"verdict", check.found()      ? "found"
-                      : check.complete() ? "nothing"
-                                         : "inconclusive"},
+          {"verdict", NameOf(check.outcome())},
           {"found", check.found()},
           {"complete", check.complete()},
           {"unseen_kernels", check.unseen_kernels},

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "client/analysis/answer.h"
 #include "client/analysis/check.h"
 #include "client/analysis/json_number.h"
 #include "client/source/source.h"
@@ -14,8 +15,8 @@ Json AccountJson(const recording::Account& account);
 // One line.
 std::string FindingText(source::Source& source, const Finding& finding);
 
-// Several lines, without the newline at the end. At most `max_rows` findings of a kind.
-std::string CheckText(source::Source& source, const Check& check, std::size_t max_rows = 10);
+// At most `max_rows` findings of a kind.
+Answer CheckAnswer(source::Source& source, const Check& check, std::size_t max_rows = 10);
 
 Json CheckJson(source::Source& source, const Check& check);
 

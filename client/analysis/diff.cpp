@@ -27,20 +27,20 @@ using source::Snapshot;
 using source::Source;
 using source::Values;
 
-enum class Outcome { kBitEqual, kClose, kHashEqual, kStatsEqual, kDifferent, kNotCompared };
+enum class PairOutcome { kBitEqual, kClose, kHashEqual, kStatsEqual, kDifferent, kNotCompared };
 
-std::uint64_t* CountOf(Outcome outcome, Equal* equal) {
+std::uint64_t* CountOf(PairOutcome outcome, Equal* equal) {
   switch (outcome) {
-    case Outcome::kBitEqual:
+    case PairOutcome::kBitEqual:
       return &equal->bits;
-    case Outcome::kClose:
+    case PairOutcome::kClose:
       return &equal->tolerance;
-    case Outcome::kHashEqual:
+    case PairOutcome::kHashEqual:
       return &equal->hashes;
-    case Outcome::kStatsEqual:
+    case PairOutcome::kStatsEqual:
       return &equal->statistics;
-    case Outcome::kDifferent:
-    case Outcome::kNotCompared:
+    case PairOutcome::kDifferent:
+    case PairOutcome::kNotCompared:
       break;
   }
   return nullptr;
@@ -191,9 +191,9 @@ class Comparer {
     }
     difference.a = *std::move(a);
     difference.b = *std::move(b);
-    const Result<Outcome> outcome = Judge(probe, &difference);
+    const Result<PairOutcome> outcome = Judge(probe, &difference);
     if (!outcome.ok()) return outcome.error();
-    if (*outcome == Outcome::kNotCompared) {
+    if (*outcome == PairOutcome::kNotCompared) {
       AddNotCompared(&probe, pair.a, difference.reason);
       Tell(pair, Judged::Kind::kNotCompared);
       return {};
@@ -201,7 +201,7 @@ class Comparer {
     ++probe.compared;
     ++result_.compared;
     if (!a_.slots()[probe.a].part.empty()) ++result_.in_part;
-    if (*outcome == Outcome::kDifferent) {
+    if (*outcome == PairOutcome::kDifferent) {
       Tell(pair, Judged::Kind::kDifferent, &difference);
       AddDifference(&probe, std::move(difference));
       return {};
@@ -209,7 +209,7 @@ class Comparer {
     ++*CountOf(*outcome, &probe.equal);
     ++*CountOf(*outcome, &result_.equal);
     ++equal_here_;
-    if (*outcome == Outcome::kBitEqual && !values_read_) by_hash_.push_back({pair});
+    if (*outcome == PairOutcome::kBitEqual && !values_read_) by_hash_.push_back({pair});
     Tell(pair, Judged::Kind::kEqual);
     return {};
   }
@@ -294,7 +294,7 @@ class Comparer {
     return !snapshot.stats || snapshot.stats->nan > 0;
   }
 
-  Result<Outcome> Judge(const ProbeDiff& probe, Difference* difference) {
+  Result<PairOutcome> Judge(const ProbeDiff& probe, Difference* difference) {
     const Slot& slot_a = a_.slots()[probe.a];
     const Slot& slot_b = b_.slots()[probe.b];
     const Snapshot& a = difference->a;
@@ -304,20 +304,21 @@ class Comparer {
         source::FullShapeText(slot_a) == source::FullShapeText(slot_b)) {
       difference->reason = fmt::format("A has {}, B has {}: record the same part of both",
                                        PartWords(slot_a), PartWords(slot_b));
-      return Outcome::kNotCompared;
+      return PairOutcome::kNotCompared;
     }
     if (slot_a.dtype_name != slot_b.dtype_name || slot_a.shape != slot_b.shape || !same_part) {
       difference->reason = fmt::format("{} against {}: the {} differs", source::TypeText(slot_a),
                                        source::TypeText(slot_b),
                                        slot_a.dtype_name == slot_b.dtype_name ? "shape" : "dtype");
-      return Outcome::kDifferent;
+      return PairOutcome::kDifferent;
     }
     difference->tolerance = Tolerance(slot_a.dtype);
     const bool have_hashes = a.hash && b.hash;
     const bool have_values = a.has_values && b.has_values;
     values_read_ = false;
     if (have_hashes && *a.hash == *b.hash && !NanCanDiffer(a, slot_a.dtype)) {
-      return have_values && !options_.trusts_hashes ? Outcome::kBitEqual : Outcome::kHashEqual;
+      return have_values && !options_.trusts_hashes ? PairOutcome::kBitEqual
+                                                    : PairOutcome::kHashEqual;
     }
     if (have_values) {
       values_read_ = true;
@@ -325,7 +326,7 @@ class Comparer {
     }
     if (have_hashes && *a.hash != *b.hash && options_.bitwise) {
       difference->reason = "the bits differ; the values were not recorded";
-      return Outcome::kDifferent;
+      return PairOutcome::kDifferent;
     }
     return JudgeByStatistics(slot_a, difference);
   }
@@ -336,11 +337,11 @@ class Comparer {
     return stats.ok() ? std::optional(*stats) : std::nullopt;
   }
 
-  Outcome JudgeByStatistics(const Slot& slot, Difference* difference) {
+  PairOutcome JudgeByStatistics(const Slot& slot, Difference* difference) {
     const std::optional<Stats> a = StatsOf(a_, difference->a), b = StatsOf(b_, difference->b);
     if (!a || !b) {
       difference->reason = (a ? b_ : a_).Describe().path + " has neither values nor statistics";
-      return Outcome::kNotCompared;
+      return PairOutcome::kNotCompared;
     }
     const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
     StatisticsVerdict verdict =
@@ -351,13 +352,13 @@ class Comparer {
     difference->statistics = std::move(verdict.differing);
     switch (verdict.kind) {
       case StatisticsVerdict::Kind::kSame:
-        return Outcome::kStatsEqual;
+        return PairOutcome::kStatsEqual;
       case StatisticsVerdict::Kind::kDifferent:
-        return Outcome::kDifferent;
+        return PairOutcome::kDifferent;
       case StatisticsVerdict::Kind::kUnknown:
         break;
     }
-    return Outcome::kNotCompared;
+    return PairOutcome::kNotCompared;
   }
 
   // NaN is greater than any number, and would hide them all.
@@ -374,21 +375,21 @@ class Comparer {
     }
   }
 
-  Result<Outcome> JudgeValues(const Slot& slot, Difference* difference) {
+  Result<PairOutcome> JudgeValues(const Slot& slot, Difference* difference) {
     const Result<Values> a = a_.Load(difference->a);
     const Result<Values> b = b_.Load(difference->b);
     if (!a.ok() || !b.ok()) {
       difference->reason = (a.ok() ? b : a).error().message;
-      return Outcome::kNotCompared;
+      return PairOutcome::kNotCompared;
     }
     const bool same_bytes =
         a->bytes.size() == b->bytes.size() &&
         (a->bytes.empty() || std::memcmp(a->bytes.data(), b->bytes.data(), a->bytes.size()) == 0);
-    if (same_bytes && !NanCanDiffer(difference->a, slot.dtype)) return Outcome::kBitEqual;
+    if (same_bytes && !NanCanDiffer(difference->a, slot.dtype)) return PairOutcome::kBitEqual;
     if (slot.dtype == layout::Dtype::kInvalid) {
-      if (same_bytes) return Outcome::kBitEqual;
+      if (same_bytes) return PairOutcome::kBitEqual;
       difference->reason = "the bits differ, and this version does not know the dtype";
-      return Outcome::kDifferent;
+      return PairOutcome::kDifferent;
     }
     const auto view_a = numerics::MakeTensorView(slot.dtype, slot.shape, a->bytes);
     const auto view_b = numerics::MakeTensorView(slot.dtype, slot.shape, b->bytes);
@@ -396,7 +397,7 @@ class Comparer {
     if (!view_b.ok()) return view_b.error();
     Result<CompareResult> result = numerics::Compare(*view_a, *view_b, difference->tolerance);
     if (!result.ok()) return result.error();
-    if (result->ok) return same_bytes ? Outcome::kBitEqual : Outcome::kClose;
+    if (result->ok) return same_bytes ? PairOutcome::kBitEqual : PairOutcome::kClose;
     if (!std::isfinite(result->max_abs.value) || !std::isfinite(result->max_rel.value)) {
       FindFinite(*view_a, *view_b, difference);
     }
@@ -406,7 +407,7 @@ class Comparer {
       difference->largest = largest.Elements(*view_a, *view_b);
     }
     difference->values = *std::move(result);
-    return Outcome::kDifferent;
+    return PairOutcome::kDifferent;
   }
 
   Source& a_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/analysis/align.h"
+#include "client/analysis/answer.h"
 #include "client/source/source.h"
 #include "daemon/core/numerics/compare.h"
 
@@ -113,6 +114,9 @@ struct Diff {
     if (different > 0) return Verdict::kDifferent;
     if (missing_count > 0 || compared == 0) return Verdict::kIncomplete;
     return in_part > 0 ? Verdict::kSameInPart : Verdict::kSame;
+  }
+  Outcome outcome() const {
+    return OutcomeOf(verdict() == Verdict::kDifferent, verdict() != Verdict::kIncomplete);
   }
 };
 

@@ -55,7 +55,8 @@ bool IsNanInBoth(const Slot& slot, const Difference& first) {
          result.nan_in_actual + result.nan_in_expected == 0;
 }
 
-std::string FirstText(Source& a, Source& b, const Diff& diff) {
+// What differs first, and where.
+std::string FirstHead(Source& a, const Diff& diff) {
   const Difference& first = *diff.first;
   const ProbeDiff& probe = diff.probes[first.pair];
   const Slot& slot = a.slots()[probe.a];
@@ -66,7 +67,13 @@ std::string FirstText(Source& a, Source& b, const Diff& diff) {
     text += fmt::format(", iteration {}", first.a.key.iteration);
   }
   if (slot.rank >= 0) text += fmt::format(", rank {}", slot.rank);
-  text += fmt::format(" (probe {} of {})", first.pair + 1, diff.probes.size());
+  return text + fmt::format(" (probe {} of {})", first.pair + 1, diff.probes.size());
+}
+
+std::string FirstText(Source& a, Source& b, const Diff& diff) {
+  const Difference& first = *diff.first;
+  const Slot& slot = a.slots()[diff.probes[first.pair].a];
+  std::string text = FirstHead(a, diff);
   if (first.values) text += "          " + ToleranceText(slot, first.tolerance);
   if (diff.by_step)
     text += fmt::format("  A replay {}, B replay {}", ReplayText(slot, first.a.key),
@@ -214,7 +221,7 @@ Json FirstJson(Source& a, const Diff& diff) {
 
 }  // namespace
 
-std::string DiffText(Source& a, Source& b, const Diff& diff) {
+Answer DiffAnswer(Source& a, Source& b, const Diff& diff) {
   std::string text = diff.first ? FirstText(a, b, diff) + "\n" : "";
   std::map<int, bool> ranks;
   for (const ProbeDiff& probe : diff.probes) {
@@ -222,7 +229,11 @@ std::string DiffText(Source& a, Source& b, const Diff& diff) {
     differs = differs || probe.different > 0;
   }
   if (diff.different > 0) text += ByRankText(ranks, "different on", "no difference seen on");
-  return text + Summary(diff) + MissingText(diff);
+  Answer answer;
+  answer.Add(diff.outcome() == Outcome::kNothing ? Severity::kGood : Severity::kBad,
+             text + Summary(diff) + MissingText(diff));
+  if (diff.first && diff.first->values) answer.SetTitle(FirstHead(a, diff));
+  return answer;
 }
 
 namespace {

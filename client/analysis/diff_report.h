@@ -3,15 +3,15 @@
 
 #include <string>
 
+#include "client/analysis/answer.h"
 #include "client/analysis/diff.h"
 #include "client/analysis/json_number.h"
 #include "client/source/source.h"
 
 namespace cgdebug::analysis {
 
-// Several lines, without the newline at the end: the first difference, what it looks like, and what
-// was not compared.
-std::string DiffText(source::Source& a, source::Source& b, const Diff& diff);
+// The first difference, what it looks like, and what was not compared.
+Answer DiffAnswer(source::Source& a, source::Source& b, const Diff& diff);
 
 // A line for each probe that differs, the worst in its own words; `all` for the others too.
 std::string DiffStatText(source::Source& a, const Diff& diff, bool all);

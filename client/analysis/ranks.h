@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "client/analysis/align.h"
+#include "client/analysis/answer.h"
 #include "client/source/source.h"
 #include "daemon/core/base/glob.h"
 #include "daemon/core/numerics/stats.h"
@@ -153,6 +154,7 @@ struct RanksReport {
   bool found() const { return first.has_value() || first_bad.has_value() || !told.empty(); }
   // Whether "nothing found" may be said: replicas were compared, and nothing was missing.
   bool complete() const { return missing_count == 0 && unknown == 0 && compared > 0; }
+  Outcome outcome() const { return OutcomeOf(found(), complete()); }
 };
 
 // Thread: one at a time.

@@ -177,38 +177,44 @@ std::string RanksOfRows(const RanksReport& report, const std::vector<std::size_t
   return RangesText({ranks.begin(), ranks.end()});
 }
 
-std::string RanksText(const RanksReport& report, const RanksOptions& options) {
-  std::vector<std::string> lines;
+Answer RanksAnswer(const RanksReport& report, const RanksOptions& options) {
+  Answer answer;
   if (report.first_bad) {
     const RankRow& row = report.rows[*report.first_bad];
-    lines.push_back(fmt::format(
-        "first bad: {}{}: {}",
-        row.process.rank >= 0 ? fmt::format("rank {}", row.process.rank) : row.process.session,
-        row.process.restart > 0 ? fmt::format(", restart {}", row.process.restart) : "",
-        SawText(row)));
+    answer.Add(
+        Severity::kBad,
+        fmt::format(
+            "first bad: {}{}: {}",
+            row.process.rank >= 0 ? fmt::format("rank {}", row.process.rank) : row.process.session,
+            row.process.restart > 0 ? fmt::format(", restart {}", row.process.restart) : "",
+            SawText(row)));
     if (const std::string ranks = RanksOfRows(report, report.bad_beside); !ranks.empty()) {
-      lines.back() += fmt::format(". Bad at the same place: rank{} {}",
-                                  report.bad_beside.size() == 1 ? "" : "s", ranks);
+      answer.Append(fmt::format(". Bad at the same place: rank{} {}",
+                                report.bad_beside.size() == 1 ? "" : "s", ranks));
     }
   }
-  if (report.first) lines.push_back(DifferenceText(report, *report.first));
+  if (report.first) answer.Add(Severity::kBad, DifferenceText(report, *report.first));
   for (const std::string& told : report.told) {
-    lines.push_back("replicas differ, as the daemon saw while it ran: " + told);
+    answer.Add(Severity::kBad, "replicas differ, as the daemon saw while it ran: " + told);
   }
-  if (report.first_unknown) lines.push_back(UnknownText(report));
-  if (report.first_close) lines.push_back(CloseText(report, options));
+  if (report.first_unknown) answer.Add(Severity::kBad, UnknownText(report));
+  if (report.first_close) answer.Add(Severity::kWarning, CloseText(report, options));
   if (report.missing_count > 0) {
-    lines.push_back(fmt::format("{}: {} missing", report.found() ? "incomplete" : "inconclusive",
-                                report.missing_count == 1
-                                    ? "1 snapshot or rank"
-                                    : fmt::format("{} snapshots or ranks", report.missing_count)));
-    for (const std::string& sentence : report.missing) lines.push_back("  " + sentence);
+    answer.Add(Severity::kBad,
+               fmt::format("{}: {} missing", report.found() ? "incomplete" : "inconclusive",
+                           report.missing_count == 1
+                               ? "1 snapshot or rank"
+                               : fmt::format("{} snapshots or ranks", report.missing_count)));
+    for (const std::string& sentence : report.missing) {
+      answer.Add(Severity::kPlain, "  " + sentence);
+    }
   }
   const std::string compared =
       fmt::format("{} on {}, {}", Plural(report.replicas, "replica"),
                   Plural(report.rows.size(), "rank"), Plural(report.compared, "comparison"));
   if (report.compared == 0) {
-    lines.push_back(
+    answer.Add(
+        Severity::kBad,
         report.rows.size() < 2
             ? "nothing was compared: there is one rank"
             : "nothing was compared: no tensor here says that it is the same on several ranks. "
@@ -216,17 +222,16 @@ std::string RanksText(const RanksReport& report, const RanksOptions& options) {
               "name "
               "others, for example: --replicated 'param/*'");
   } else if (!report.found() && !report.first_close && report.complete()) {
-    lines.push_back(fmt::format("same{}: {}: equal by hash and statistics",
-                                report.goes_on ? " so far" : "", compared));
+    answer.Add(Severity::kGood, fmt::format("same{}: {}: equal by hash and statistics",
+                                            report.goes_on ? " so far" : "", compared));
   } else {
-    lines.push_back(fmt::format("compared: {}, {} not equal", compared, report.unequal));
+    answer.Add(Severity::kPlain,
+               fmt::format("compared: {}, {} not equal", compared, report.unequal));
   }
   for (std::size_t i = 0; i < std::min(report.notes.size(), kMostNotes); ++i) {
-    lines.push_back("note: " + report.notes[i]);
+    answer.Add(Severity::kPlain, "note: " + report.notes[i]);
   }
-  std::string text;
-  for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
-  return text;
+  return answer;
 }
 
 Result<std::optional<RanksReport>> CompareRanks(source::Source& source, const Scope& scope) {

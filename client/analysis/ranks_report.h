@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "client/analysis/answer.h"
 #include "client/analysis/json_number.h"
 #include "client/analysis/ranks.h"
 
 namespace cgdebug::analysis {
 
-// Several lines, without the newline at the end: the first bad rank and what it saw first, what is
-// missing, what is odd.
-std::string RanksText(const RanksReport& report, const RanksOptions& options);
+// The first bad rank and what it saw first, what is missing, what is odd.
+Answer RanksAnswer(const RanksReport& report, const RanksOptions& options);
 
 Json RanksJson(const RanksReport& report, const RanksOptions& options);
 

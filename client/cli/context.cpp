@@ -133,17 +133,7 @@ void Context::NoteSkipped() {
 }
 
 int Context::Fail(const Error& error) {
-  std::string message = error.message;
-  const std::vector<std::string> close = live::CloseNames(client_);
-  // The daemon may have named them in its message already.
-  if (!close.empty() && message.find("lose: ") == std::string::npos) {
-    std::string names;
-    for (const std::string& name : close) {
-      names += fmt::format("{}'{}'", names.empty() ? "" : ", ", Printable(name));
-    }
-    const std::size_t type = message.find(". Type:");
-    message.insert(type == std::string::npos ? message.size() : type, ". Close: " + names);
-  }
+  const std::string& message = error.message;
   if (live::SaidNoSession(client_)) return FailNoJob(message);
   switch (client_.last_failure()) {
     case client::Failure::kNoDaemon:

@@ -1,6 +1,8 @@
 // exit_codes.h: what cgdebug-cli exits with; decided once, the same for every command.
 #pragma once
 
+#include "client/analysis/answer.h"
+
 namespace cgdebug::cli {
 
 enum ExitCode : int {
@@ -13,5 +15,18 @@ enum ExitCode : int {
   // 128 + the signal that ended it (interrupt.h): 130 for Ctrl-C, 143 for SIGTERM. A closed pipe
   // ends the process with SIGPIPE, a shell's 141.
 };
+
+// Of a command that looks for something.
+constexpr ExitCode ExitCodeOf(analysis::Outcome outcome) {
+  switch (outcome) {
+    case analysis::Outcome::kNothing:
+      return kExitOk;
+    case analysis::Outcome::kFound:
+      return kExitFound;
+    case analysis::Outcome::kInconclusive:
+      break;
+  }
+  return kExitInconclusive;
+}
 
 }  // namespace cgdebug::cli

@@ -69,9 +69,7 @@ Error Client::FailWith(const v1::Error& error) {
 // The rest of a broken request or answer would be taken for a part of the next one.
 Error Client::FailBroken(Failure failure, const Error& error) {
   channel_.reset();
-  const bool says_what_to_type = error.message.find("Type: ") != std::string::npos;
-  return Fail(failure,
-              error.message + (says_what_to_type ? "" : ". Type: cgdebug-cli daemon logs"));
+  return Fail(failure, error.message);
 }
 
 Client::Deadline Client::NextDeadline() const {
@@ -198,7 +196,7 @@ Result<wire::Frame> Client::Receive(std::uint64_t request_id, wire::Deadline dea
         channel_.reset();
         return Fail(Failure::kStopped, "stopped");
       case wire::ReadStatus::kError:
-        return FailBroken(Failure::kOther, Error{error});
+        return FailBroken(Failure::kOther, Error{error + ". Type: cgdebug-cli daemon logs"});
     }
   }
 }

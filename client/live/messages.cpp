@@ -345,11 +345,6 @@ Result<bool> Sync(client::Client& client) {
   return reply->complete();
 }
 
-std::vector<std::string> CloseNames(const client::Client& client) {
-  const auto& close = client.last_error().close();
-  return {close.begin(), close.end()};
-}
-
 bool SaidNoSession(const client::Client& client) {
   return client.last_error().code() == v1::Error::NO_SESSION;
 }

@@ -80,9 +80,7 @@ Result<std::string> Shutdown(client::Client& client, bool force);
 // too long.
 Result<bool> Sync(client::Client& client);
 
-// From the daemon's last error: names similar to the one that was asked for.
-std::vector<std::string> CloseNames(const client::Client& client);
-// Whether that error says that there is no such session.
+// Whether the daemon's last error says that there is no such session.
 bool SaidNoSession(const client::Client& client);
 
 }  // namespace cgdebug::live

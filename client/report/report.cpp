@@ -81,26 +81,9 @@ struct Verdict {
 
 // --- the verdict ---------------------------------------------------------------------------------
 
-// Makes a sentence of the first line of a text for the terminal.
-std::string Sentence(std::string_view text) {
-  std::string line(text.substr(0, text.find('\n')));
-  line.resize(std::min(line.find("          "), line.size()));
-  if (!line.empty()) line[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(line[0])));
-  return line;
-}
-
-// Notes come before what the whole amounts to.
-std::string TitleOf(Source& source, const analysis::Check& check, const std::string& text) {
-  if (check.first || check.first_told) return Sentence(text);
-  for (const analysis::Finding& finding : check.findings) {
-    if (finding.is_bad()) return Sentence(analysis::FindingText(source, finding));
-  }
-  for (std::string_view rest = text; !rest.empty();) {
-    if (rest.starts_with("nothing") || rest.starts_with("inconclusive")) return Sentence(rest);
-    const std::size_t end = rest.find('\n');
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-  }
-  return Sentence(text);
+std::string Sentence(std::string text) {
+  if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
 }
 
 Result<Verdict> CheckedVerdict(Side* side, const analysis::Scope& scope) {
@@ -109,16 +92,17 @@ Result<Verdict> CheckedVerdict(Side* side, const analysis::Scope& scope) {
   if (!check.ok()) return check.error();
   // Where something cannot be read, nobody knows whether it has probes.
   const bool is_empty = check->slots == 0 && check->missing_count == 0;
+  const analysis::Answer answer = analysis::CheckAnswer(source, *check);
   Verdict verdict{.kind = check->found()      ? "found"
                           : check->complete() ? "clear"
                           : is_empty          ? "empty"
                                               : "inconclusive",
                   .title = "",
-                  .text = analysis::CheckText(source, *check),
+                  .text = answer.Text(),
                   .missing = check->missing,
                   .missing_count = check->missing_count};
   const std::string path = source.Describe().path;
-  verdict.title = !is_empty                ? TitleOf(source, *check, verdict.text)
+  verdict.title = !is_empty                ? Sentence(answer.title())
                   : source.slots().empty() ? path + " has no probe."
                                            : path + " has no probe that was asked for.";
   for (const analysis::Finding& finding : check->findings) {
@@ -149,10 +133,10 @@ Result<Verdict> ComparedVerdict(Source& a, Source& b, const analysis::Scope& sco
   Result<analysis::Diff> compared = analysis::Compare(a, b, options);
   if (!compared.ok()) return compared.error();
   *diff = *std::move(compared);
-  const std::string text = analysis::DiffText(a, b, *diff);
+  const analysis::Answer answer = analysis::DiffAnswer(a, b, *diff);
   Verdict verdict{.kind = std::string(NameOf(diff->verdict())),
-                  .title = Sentence(text),
-                  .text = text,
+                  .title = Sentence(answer.title()),
+                  .text = answer.Text(),
                   .missing = diff->missing,
                   .missing_count = diff->missing_count};
   if (verdict.kind == "incomplete") verdict.kind = "inconclusive";
@@ -170,13 +154,13 @@ Result<void> AddRanks(const Side& side, const analysis::Scope& scope, Verdict* v
       analysis::CompareRanks(*side.source, scope);
   if (!report.ok()) return report.error();
   if (!*report) return {};
-  const std::string text = analysis::RanksText(**report, {.scope = scope});
-  verdict->text += "\n\nbetween the ranks of " + side.name + ":\n" + text;
+  const analysis::Answer answer = analysis::RanksAnswer(**report, {.scope = scope});
+  verdict->text += "\n\nbetween the ranks of " + side.name + ":\n" + answer.Text();
   const bool is_quiet = verdict->kind == "clear" || verdict->kind == "inconclusive";
   if (!is_quiet || verdict->slot) return {};
   if ((*report)->found()) {
     verdict->kind = "found";
-    verdict->title = Sentence(text);
+    verdict->title = Sentence(answer.title());
   } else if (!(*report)->complete() && verdict->kind == "clear") {
     verdict->kind = "inconclusive";
     verdict->title = "Nothing found, but the ranks could not all be compared.";

@@ -49,8 +49,8 @@ void SetNoSession(const std::string& selector, const std::vector<pipeline::Sessi
     names.push_back(record.session->key);
   }
   for (const std::string& name : CloseNames(selector, names)) error->add_close(name);
-  error->set_message(fmt::format("no session '{}' ({} known). Type: cgdebug-cli ps -a", selector,
-                                 sessions.size()));
+  error->set_message(fmt::format("no session '{}' ({} known).{} Type: cgdebug-cli ps -a", selector,
+                                 sessions.size(), DidYouMean(selector, names)));
 }
 
 std::string SameSession(const std::string& selector) {
@@ -76,8 +76,9 @@ void SetNoProbe(const std::string& probe, const std::string& selector,
   const std::string where = sessions.size() == 1 ? "session " + sessions.front().session->label
                                                  : fmt::format("{} sessions", sessions.size());
   error->set_message(
-      fmt::format("no probe matches '{}' in {} ({} probe{}). Type: cgdebug-cli probes{}", probe,
-                  where, unique.size(), unique.size() == 1 ? "" : "s", SameSession(selector)));
+      fmt::format("no probe matches '{}' in {} ({} probe{}).{} Type: cgdebug-cli probes{}", probe,
+                  where, unique.size(), unique.size() == 1 ? "" : "s", DidYouMean(probe, unique),
+                  SameSession(selector)));
   for (const std::string& name : CloseNames(probe, unique)) error->add_close(name);
 }
 

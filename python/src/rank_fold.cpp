@@ -52,7 +52,7 @@ class Fold {
     const WithoutGil release;
     const analysis::RanksReport report = fold_.Finish();
     return {Dump(analysis::RanksJson(report, options_), /*indented=*/false),
-            analysis::RanksText(report, options_)};
+            analysis::RanksAnswer(report, options_).Text()};
   }
 
  private:

@@ -311,7 +311,7 @@ py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
     const Result<analysis::Diff> diff = analysis::Compare(*a.source_, *b.source_, options);
     if (!diff.ok()) return diff.error();
     json = Dump(analysis::DiffJson(*a.source_, *b.source_, *diff), /*indented=*/false);
-    text = analysis::DiffText(*a.source_, *b.source_, *diff);
+    text = analysis::DiffAnswer(*a.source_, *b.source_, *diff).Text();
     return {};
   }();
   Checked(done);
@@ -396,7 +396,7 @@ py::tuple Reader::Check(Reader& reader, const std::vector<std::string>& probes, 
     const Result<analysis::Check> check = analysis::RunCheck(source, options);
     if (!check.ok()) return check.error();
     json = Dump(analysis::CheckJson(source, *check), /*indented=*/false);
-    text = analysis::CheckText(source, *check);
+    text = analysis::CheckAnswer(source, *check).Text();
     return {};
   }));
   return py::make_tuple(json, text);

@@ -23,7 +23,8 @@ struct World {
   FakeAnswer Answer(const v1::Request& request) const {
     if (request.has_probes() && request.probes().probes_size() > 0 &&
         request.probes().probes(0) == "x") {
-      FakeAnswer answer = ErrorAnswer(v1::Error::NO_PROBE, "no probe matches 'x' (2 probes)");
+      FakeAnswer answer =
+          ErrorAnswer(v1::Error::NO_PROBE, "no probe matches 'x' (2 probes). Close: 'blk3.x'.");
       answer.responses[0].mutable_error()->add_close("blk3.x");
       return answer;
     }

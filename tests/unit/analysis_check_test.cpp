@@ -8,6 +8,7 @@
 #include "client/analysis/check.h"
 #include "client/analysis/check_report.h"
 #include "client/analysis/verify.h"
+#include "tests/support/answer_text.h"
 #include "tests/support/check_fixture.h"
 
 namespace cgdebug::analysis {

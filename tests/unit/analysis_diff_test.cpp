@@ -8,6 +8,7 @@
 #include "client/analysis/diff.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/pattern.h"
+#include "tests/support/answer_text.h"
 #include "tests/support/diff_of.h"
 #include "tests/support/memory_source.h"
 

@@ -16,6 +16,7 @@
 #include "client/analysis/ranks_state.h"
 #include "daemon/core/replicas/shard_text.h"
 #include "daemon/core/replicas/spread.h"
+#include "tests/support/answer_text.h"
 #include "tests/support/memory_source.h"
 
 namespace cgdebug::analysis {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/analysis/answer.h"
 #include "client/analysis/check.h"
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"
@@ -61,6 +62,7 @@ struct Causes {
   bool found() const { return !findings.empty() && findings.front().level == Level::kShown; }
   // Whether "nothing found" may be said.
   bool complete() const { return not_looked.empty(); }
+  Outcome outcome() const { return OutcomeOf(found(), complete()); }
 };
 
 // Fails: a source that cannot be read.

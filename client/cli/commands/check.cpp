@@ -10,6 +10,7 @@
 #include "client/analysis/op_log.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
+#include "client/cli/views/answer_text.h"
 #include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/source_rows.h"
 #include "daemon/core/options/number.h"
@@ -24,29 +25,6 @@ struct CheckCommand {
   std::size_t max_rows = 10;
   bool trusts_hashes = false;
 };
-
-int ExitCodeOf(const analysis::Check& check) {
-  if (check.found()) return kExitFound;
-  return check.complete() ? kExitOk : kExitInconclusive;
-}
-
-// Colours the line with the verdict and the place red.
-std::string HighlightedCheck(const Style& style, const std::string& text) {
-  std::string out;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    const bool is_bad = line.starts_with("first non-finite") || line.ends_with("<-- here") ||
-                        line.starts_with("incomplete") || line.starts_with("inconclusive");
-    const bool is_warning = line.starts_with("near overflow") || line.starts_with("stale") ||
-                            line.starts_with("never written") || line.starts_with("missing") ||
-                            line.starts_with("failed comparison");
-    out += is_bad ? style.Red(line) : is_warning ? style.Yellow(line) : line;
-    out += '\n';
-    begin = end + 1;
-  }
-  return out;
-}
 
 int RunCheckCommand(Context& context, const CheckCommand& command) {
   analysis::CheckOptions options{
@@ -70,10 +48,11 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
     if (const std::string ranks = RanksHere(*source); !ranks.empty()) answer["ranks"] = ranks;
     Context::PrintJson(answer);
   } else {
-    std::string text = analysis::CheckText(*source, *check, command.max_rows);
-    if (const std::string head = source->Describe().head; !head.empty()) text = head + "\n" + text;
-    Context::Print(HighlightedCheck(context.out, PrintableLines(text)) +
-                   PrintableLines(RanksHere(*source)));
+    const std::string head = source->Describe().head;
+    Context::Print(
+        PrintableLines(head.empty() ? "" : head + "\n") +
+        AnswerText(context.out, analysis::CheckAnswer(*source, *check, command.max_rows)) +
+        PrintableLines(RanksHere(*source)));
   }
   if (check->first && command.source != "live") {
     const source::Slot& slot = source->slots()[check->first->slot];
@@ -93,7 +72,7 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
                    among + (snapshot.has_values ? " --where nonfinite" : ""));
     }
   }
-  return ExitCodeOf(*check);
+  return ExitCodeOf(check->outcome());
 }
 
 }  // namespace

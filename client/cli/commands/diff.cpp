@@ -14,6 +14,7 @@
 #include "client/analysis/diff_report.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
+#include "client/cli/views/answer_text.h"
 #include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
@@ -40,26 +41,6 @@ Result<void> ReadMap(const std::string& path, analysis::AlignOptions* align) {
   if (!names.ok()) return Error{path + ": " + names.error().message};
   align->names = *std::move(names);
   return {};
-}
-
-int ExitCodeOf(const analysis::Diff& diff) {
-  switch (diff.verdict()) {
-    case analysis::Diff::Verdict::kSame:
-    case analysis::Diff::Verdict::kSameInPart:
-      return kExitOk;
-    case analysis::Diff::Verdict::kDifferent:
-      return kExitFound;
-    case analysis::Diff::Verdict::kIncomplete:
-      break;
-  }
-  return kExitInconclusive;
-}
-
-std::string HighlightedDiff(const Style& style, const std::string& text) {
-  const std::size_t end = text.find('\n');
-  const std::string head = text.substr(0, end);
-  const std::string rest = end == std::string::npos ? "" : text.substr(end);
-  return (text.starts_with("same") ? style.Green(head) : style.Red(head)) + rest;
 }
 
 // "ranks 0..1".
@@ -146,8 +127,7 @@ int RunDiff(Context& context, DiffCommand& command) {
   } else if (command.stat) {
     Context::Print(PrintableLines(analysis::DiffStatText(*a, *diff, /*all=*/false)) + "\n");
   } else {
-    const std::string text = PrintableLines(analysis::DiffText(*a, *b, *diff));
-    Context::Print(HighlightedDiff(context.out, text) + "\n");
+    Context::Print(AnswerText(context.out, analysis::DiffAnswer(*a, *b, *diff)));
     for (source::Source* source : {a.get(), b.get()}) {
       const source::Description about = source->Describe();
       if (about.kind != "recordings" || !context.ranks.selects_all()) continue;
@@ -159,7 +139,7 @@ int RunDiff(Context& context, DiffCommand& command) {
   if (!context.options.json && diff->probes.empty()) {
     context.Say(NothingInCommon(*a, *b, command));
   }
-  const int code = ExitCodeOf(*diff);
+  const int code = ExitCodeOf(diff->outcome());
   return code == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : code;
 }
 

@@ -282,9 +282,9 @@ int RunCoverage(Context& context, const OpLog& log) {
   return kExitOk;
 }
 
-int ExitCodeOf(const OpLog& log) {
-  if (analysis::FirstNonfinite(log) != nullptr) return kExitFound;
-  return log.lost() > 0 || !log.gaps.empty() ? kExitInconclusive : kExitOk;
+analysis::Outcome OutcomeOf(const OpLog& log) {
+  return analysis::OutcomeOf(analysis::FirstNonfinite(log) != nullptr,
+                             log.lost() == 0 && log.gaps.empty());
 }
 
 int RunOps(Context& context, const OpsCommand& command) {
@@ -294,16 +294,15 @@ int RunOps(Context& context, const OpsCommand& command) {
   if (failed != kExitOk) return failed;
   if (command.is_coverage) return RunCoverage(context, log);
   const OpRow* first = analysis::FirstNonfinite(log);
-  const int found = ExitCodeOf(log);
+  const analysis::Outcome outcome = OutcomeOf(log);
+  const int found = ExitCodeOf(outcome);
   const int code = found == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : found;
   if (context.options.json) {
     Json rows = Json::array();
     for (const OpRow& row : log.rows) {
       if (IsShown(row, command.only)) rows.push_back(RowJson(row));
     }
-    Json json = {{"verdict", found == kExitFound          ? "found"
-                             : found == kExitInconclusive ? "inconclusive"
-                                                          : "nothing"},
+    Json json = {{"verdict", NameOf(outcome)},
                  {"graph", log.graph},
                  {"graph_id", log.graph_id},
                  {"session", log.session},

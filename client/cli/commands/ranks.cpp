@@ -16,6 +16,7 @@
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/sources.h"
+#include "client/cli/views/answer_text.h"
 #include "client/source/merged_source.h"
 #include "client/source/recording_source.h"
 #include "daemon/core/options/number.h"
@@ -40,11 +41,6 @@ struct RanksCommand {
   bool follow = false;
   double interval_s = 1;
 };
-
-int ExitCodeOf(const analysis::RanksReport& report) {
-  if (report.found()) return kExitFound;
-  return report.complete() ? kExitOk : kExitInconclusive;
-}
 
 bool IsBad(const analysis::RankRow& row) {
   using enum analysis::ReplicaVerdict;
@@ -137,24 +133,6 @@ TextTable RanksTable(const analysis::RanksReport& report, const Style& style, st
     table.Add(std::move(line.cells));
   }
   return table;
-}
-
-std::string Highlighted(const Style& style, const std::string& text) {
-  std::string out;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    const bool is_bad = line.starts_with("first bad") || line.starts_with("replicas differ") ||
-                        line.starts_with("inconclusive") || line.starts_with("incomplete") ||
-                        line.starts_with("nothing was compared");
-    out += is_bad                         ? style.Red(line)
-           : line.starts_with("replicas") ? style.Yellow(line)
-           : line.starts_with("same")     ? style.Green(line)
-                                          : line;
-    out += '\n';
-    begin = end + 1;
-  }
-  return out;
 }
 
 // What is read, one recording after the other.
@@ -300,8 +278,7 @@ void Show(Context& context, const RanksCommand& command, const analysis::RanksRe
   if (left_out > 0) {
     Context::Print(fmt::format("and {} more ranks: --max-rows\n", left_out));
   }
-  const std::string text = analysis::RanksText(report, command.options);
-  Context::Print(Highlighted(context.out, PrintableLines(text)));
+  Context::Print(AnswerText(context.out, analysis::RanksAnswer(report, command.options)));
   std::fflush(stdout);
 }
 
@@ -319,7 +296,7 @@ int Follow(Context& context, const RanksCommand& command) {
         context.Note(Printable(fmt::format("waiting for recordings in {}", command.source)));
       }
     } else {
-      code = ExitCodeOf(report);
+      code = ExitCodeOf(report.outcome());
       const std::string state = Dump(analysis::RanksJson(report, command.options), false);
       if (std::exchange(shown, state) != state) Show(context, command, report);
       if (!report.goes_on) return code;
@@ -350,7 +327,7 @@ int RunRanks(Context& context, RanksCommand& command) {
                     command.source, ShellWord(command.source), context.SameSession()));
   }
   Show(context, command, report);
-  return ExitCodeOf(report);
+  return ExitCodeOf(report.outcome());
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ Result<std::string> RanksText(source::Source& source, const analysis::Scope& sco
   }
   const Result<std::optional<analysis::RanksReport>> report = analysis::CompareRanks(source, scope);
   if (!report.ok()) return report.error();
-  if (*report) text += analysis::RanksText(**report, {.scope = scope}) + "\n";
+  if (*report) text += analysis::RanksAnswer(**report, {.scope = scope}).Text() + "\n";
   return text;
 }
 

@@ -22,11 +22,6 @@ struct WhyCommand {
   std::size_t max_rows = 10;
 };
 
-int ExitCodeOf(const analysis::why::Causes& causes) {
-  if (causes.found()) return kExitFound;
-  return causes.complete() ? kExitOk : kExitInconclusive;
-}
-
 int RunWhy(Context& context, const WhyCommand& command) {
   std::unique_ptr<source::Source> source;
   if (const int failed = OpenSource(context, command.source, &source); failed != kExitOk) {
@@ -52,7 +47,7 @@ int RunWhy(Context& context, const WhyCommand& command) {
         (head.empty() ? "" : head + "\n") +
         analysis::why::CausesText(*source, *causes, command_of, command.max_rows) + "\n"));
   }
-  return ExitCodeOf(*causes);
+  return ExitCodeOf(causes->outcome());
 }
 
 }  // namespace

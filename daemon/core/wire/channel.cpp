@@ -34,6 +34,10 @@ Ready Wait(int fd, short events, Deadline deadline, int stop_fd) {
   }
 }
 
+Error BrokenWrite() {
+  return Error{ErrnoError(kBroken).message + ". Type: cgdebug-cli daemon logs"};
+}
+
 }  // namespace
 
 Channel::Channel(UniqueFd socket) : socket_(std::move(socket)) {
@@ -48,9 +52,9 @@ Result<void> Channel::Write(std::string_view bytes, Deadline deadline) {
       continue;
     }
     if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) return ErrnoError(kBroken);
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return BrokenWrite();
     const Ready ready = Wait(socket_.get(), POLLOUT, deadline, -1);
-    if (ready == Ready::kError) return ErrnoError(kBroken);
+    if (ready == Ready::kError) return BrokenWrite();
     if (ready == Ready::kTimeout) {
       return Error{"the daemon does not take requests any more. Type: cgdebug-cli daemon stop"};
     }
