@@ -210,7 +210,7 @@ TEST(OpLog, ABadNameIsRefused) {
     return ErrorText(ErrorKind::kBadArgument, [&] { log.Add({name, "", ""}, Cpu({1}), nullptr); });
   };
   EXPECT_THAT(add("a@b"), HasSubstr("'a@b'"));
-  EXPECT_THAT(add(""), HasSubstr("not empty"));
+  EXPECT_THAT(add(""), HasSubstr("needs a name"));
 }
 
 // Every bit pattern of the small dtypes; of the others, random ones and special ones.

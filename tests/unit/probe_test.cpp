@@ -149,7 +149,8 @@ TEST(Probe, NamesThatSelectorsWouldMisreadAreRefused) {
 }
 
 TEST(Probe, BadArgumentsAreNamed) {
-  EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [] { Probe("", Always()); }), HasSubstr("empty"));
+  EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [] { Probe("", Always()); }),
+              HasSubstr("needs a name"));
   EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [] { Probe(std::string(256, 'n'), Always()); }),
               HasSubstr("255"));
   Probe longest(std::string(255, 'n'), Always());
