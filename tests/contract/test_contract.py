@@ -580,3 +580,38 @@ def test_a_program_that_is_watched_from_outside_is_compiled_and_exported_as_it_i
         (found[level],) = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
     assert found["*"] == found[""]
     assert found["op:*"] == found[""]
+
+
+AHEAD_OF_TIME = """
+import sys, torch
+if hasattr(torch._dynamo.config, "enable_aot_compile"):
+    torch._dynamo.config.enable_aot_compile = True
+x, path = torch.ones(2, 4), sys.argv[1]
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.inner(x).relu()
+
+model = Net()
+with torch.no_grad():
+    if sys.argv[2] == "save":
+        import cgdebug
+        watch = cgdebug.watch(model)
+        made = torch.compile(model.forward, fullgraph=True).aot_compile(((x,), {}))
+        made.save_compiled_function(path)
+        assert "ahead of time" in watch.explain().not_seen["fwd/inner"]
+        assert torch.equal(made(model, x), model(x))
+    loaded = torch.compiler.load_compiled_function(open(path, "rb"))
+    assert torch.equal(loaded(model, x), model(x))
+"""
+
+
+@pytest.mark.skipif(TORCH < (2, 11), reason="no load_compiled_function()")
+def test_code_compiled_ahead_of_time_under_a_watch_is_loaded_with_and_without_one(tmp_path):
+    for how in ("save", "load"):
+        command = [sys.executable, "-c", AHEAD_OF_TIME, str(tmp_path / "code"), how]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
@@ -9,6 +10,7 @@ import types
 import torch
 
 from .._after_import import call_after_import
+from . import module_hooks
 
 # Dynamo keeps code for a module whose hooks have changed since, and gives it to others of the
 # class: a watched layer would run what was compiled for one that is not. With this switch it looks.
@@ -90,6 +92,43 @@ def _set_ours_aside(trace) -> None:
     trace._export = export_without_hooks
 
 
+_AHEAD_OF_TIME = "code that is compiled ahead of time has no probes"
+
+
+def _leave_out_of_saved_code(dynamo_aot) -> None:
+    """Code that aot_compile() makes is saved and loaded where there is no watch. Its guards may
+    not ask for our hooks, so it is compiled without them. A program that filters its guards,
+    as vLLM does, has none that ask."""
+    compile_fullgraph = dynamo_aot.aot_compile_fullgraph
+
+    @functools.wraps(compile_fullgraph)
+    def compile_without_hooks(model, example_inputs, hooks, *args, **kwargs):
+        module = getattr(model, "__self__", model)
+        if hooks.guard_filter_fn or not isinstance(module, torch.nn.Module):
+            return compile_fullgraph(model, example_inputs, hooks, *args, **kwargs)
+        with module_hooks.aside(module, _AHEAD_OF_TIME), _hooks_are_ignored():
+            return compile_fullgraph(model, example_inputs, hooks, *args, **kwargs)
+
+    dynamo_aot.aot_compile_fullgraph = compile_without_hooks
+
+
+def _ignore_hooks_of_saved_code(package) -> None:
+    load = package.load_guard_manager
+
+    @functools.wraps(load)
+    def load_without_hooks(*args, **kwargs):
+        with _hooks_are_ignored():
+            return load(*args, **kwargs)
+
+    package.load_guard_manager = load_without_hooks
+
+
+def _hooks_are_ignored():
+    config = _dynamo_config()
+    known = hasattr(config, _IGNORES_HOOKS)
+    return config.patch({_IGNORES_HOOKS: True}) if known else contextlib.nullcontext()
+
+
 def why_no_gradient() -> str:
     """Why the code that Dynamo is tracing can have no hook on a gradient in it; empty if it can."""
     from torch._dynamo import compiled_autograd, external_utils
@@ -122,3 +161,7 @@ def was_compiled(*modules: torch.nn.Module | None) -> bool:
     constants = external_utils.wrap_inline.__code__.co_consts
     codes += [one for one in constants if isinstance(one, types.CodeType)]
     return any(_debug_get_cache_entry_list(code) for code in codes if code is not None)
+
+
+call_after_import("torch._dynamo.aot_compile", _leave_out_of_saved_code)
+call_after_import("torch._dynamo.package", _ignore_hooks_of_saved_code)

@@ -10,6 +10,7 @@ those who go through its items, as the call of a module and Dynamo do.
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import sys
 
@@ -70,6 +71,30 @@ def register(module: torch.nn.Module, hook, before: bool = False, with_kwargs: b
             hooks.ours.add(ours)
     handle.id = ours
     return handle
+
+
+@contextlib.contextmanager
+def aside(model: torch.nn.Module, why: str):
+    """Without our hooks on the modules of `model`. `why`: what their places note."""
+    before = []
+    for module in model.modules():
+        for name in ("_forward_pre_hooks", "_forward_hooks"):
+            hooks = getattr(module, name)
+            ours = [hook for hook in hooks.values() if hasattr(hook, "places")]
+            if isinstance(hooks, Hooks):
+                ours = [hooks[number] for number in hooks.ours if number in hooks]
+            if not ours and not isinstance(hooks, Hooks):
+                continue
+            before.append((module, name, hooks))
+            rest = [(number, hook) for number, hook in hooks.items() if hook not in ours]
+            setattr(module, name, collections.OrderedDict(rest))
+            for place in (place for hook in ours for place in hook.places):
+                place.note(why)
+    try:
+        yield
+    finally:
+        for module, name, hooks in before:
+            setattr(module, name, hooks)
 
 
 def runs_as_graph(module: torch.nn.Module) -> bool:
