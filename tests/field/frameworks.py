@@ -40,7 +40,7 @@ def trainer_compiled(run):
     return trained(run, torch_compile=True, torch_compile_backend=run.backend)
 
 
-@program("eager", "(aot_eager)", needs="transformers accelerate")
+@program("eager", "aot_eager", needs="transformers accelerate", quick=False)
 def compiled_regions(run):
     from accelerate.utils import compile_regions
 
@@ -48,7 +48,7 @@ def compiled_regions(run):
     return call(model)
 
 
-@program(needs="accelerate")
+@program(needs="accelerate", quick=False)
 def accelerated(run):
     from accelerate import Accelerator
 

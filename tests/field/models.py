@@ -155,8 +155,8 @@ def for_each(*models, **options):
     return add
 
 
-@for_each(gpt2, bert, t5, vit, quick=False)
-@for_each(llama, mixtral)
+@for_each(gpt2, bert, t5, vit, mixtral, quick=False)
+@for_each(llama)
 def eager(run, model):
     with torch.no_grad():
         before = call(model)
@@ -191,7 +191,7 @@ def call_of(model, compiled):
     return call(As())
 
 
-@for_each(llama, backends=("eager", "(aot_eager)"))
+@for_each(llama, backends=("eager", "aot_eager"), quick=False)
 def fullgraph(run, model):
     return results(model, call_of(model, run.compile(model, fullgraph=True)))
 
@@ -255,7 +255,7 @@ def checkpointing_compiled(run, model):
 
 
 @for_each(llama, t5, quick=False)
-@for_each(gpt2)
+@for_each(gpt2, quick=False)
 def generate(run, model):
     return [
         model.generate(ids(1, 4), max_new_tokens=6, do_sample=sample) for sample in (False, True)

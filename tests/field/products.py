@@ -103,7 +103,7 @@ def fx_and_make_fx(run):
     return [nodes(made), nodes(again), nodes(traced), made(X), again(X), traced(X)]
 
 
-@program()
+@program(quick=False)
 def transformed_functions(run):
     model = used(net())
     state = dict(model.named_parameters())
@@ -120,7 +120,7 @@ def transformed_functions(run):
     ]
 
 
-@program()
+@program(quick=False)
 def quantized(run):
     from torch.ao.quantization import (
         get_default_qconfig,
@@ -228,7 +228,7 @@ def data_parallel(run):
     return found
 
 
-@program("eager", "(aot_eager)")
+@program("eager", "aot_eager", quick=False)
 def fully_sharded(run):
     one_rank(run.folder)
     torch.manual_seed(0)
@@ -245,7 +245,7 @@ def fully_sharded(run):
     return found
 
 
-@program()
+@program(quick=False)
 def pipelined(run):
     from torch.distributed.pipelining import SplitPoint, pipeline
 
