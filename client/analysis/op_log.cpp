@@ -304,10 +304,10 @@ const Slot* EagerRowBefore(const Source& source, const Slot& gap) {
   return found;
 }
 
-// Whether the rows of a call may go on behind those that are here: its last page is full, and the
-// log has lost some of a call around it.
+// Whether the rows of a call may go on behind those that are here: the log has lost some of a call
+// around it. Rows leave the job a page at a time, so what is lost is the end of a call.
 bool MayBeCut(Source& source, const Entries& entries, const OpLog& log) {
-  if (!log.has_calls || log.rows.size() < layout::kMaxOpLogRows) return false;
+  if (!log.has_calls || log.rows.empty()) return false;
   std::set<std::size_t> behind;
   for (const Entry& entry : entries) {
     if (entry.text.number > log.rows.back().number) behind.insert(entry.slot);
