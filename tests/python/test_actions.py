@@ -149,5 +149,3 @@ def test_the_variable_arms_rings_in_device_memory_that_have_no_trigger(monkeypat
     assert trigger_of(TensorRecord(where="auto")) == (3, 7.0)
     assert trigger_of(TensorRecord(where="device", on="changed")) == (4, 0.0)
     assert trigger_of(TensorRecord()) == (0, 0.0)
-    monkeypatch.setenv("CGDEBUG_ON", "loss")
-    assert trigger_of(TensorRecord(where="device")) == (0, 0.0)  # said once: test_words

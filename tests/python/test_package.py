@@ -224,6 +224,4 @@ def test_environment_switches_probes_off(monkeypatch):
     for patterns, wanted in [("a[^0]", "a1"), ("a[!0]", "a1"), (r"a\*", "a*"), (r"re:^a\d$", "a0")]:
         monkeypatch.setenv("CGDEBUG_PROBES", patterns)
         assert [name for name in ("a0", "a1", "a*") if is_selected(name)][:1] == [wanted], patterns
-    monkeypatch.setenv("CGDEBUG_PROBES", "re:(")
-    assert is_selected("a")  # as without it, said once: test_words
     assert os.environ["CGDEBUG"] == "0"
