@@ -454,9 +454,8 @@ class Checker {
       const auto graph = last.find(GraphOf(slot));
       // Snapshots that were not wanted, or were lost, are not the probe's fault.
       if (!scanned.is_empty || graph == last.end() || GapsOf(scanned.slot) != nullptr) continue;
-      // A shape that did not come again writes nothing.
-      if (IsOfSeveralShapes(slot)) continue;
-      if (slot.in_body) continue;  // its body was not taken
+      if (slot.in_body) continue;        // its body was not taken
+      if (slot.graph_id == 0) continue;  // nobody called it: what runs eagerly is no graph
       result_.findings.push_back({.kind = FindingKind::kNeverWritten,
                                   .slot = scanned.slot,
                                   .first_replay = 1,

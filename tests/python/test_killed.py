@@ -54,7 +54,7 @@ def killed(daemon, cli, tmp_path):
         script, path = tmp_path / "job.py", tmp_path / "job.cgrec"
         script.write_text(textwrap.dedent(HEAD) + textwrap.dedent(job), encoding="utf-8")
         watch = ("--watch", "op:*", "--eager", "--fail-on", "nan", "-o", path)
-        done = cli("run", *watch, "--", sys.executable, script)
+        done = cli("run", *watch, "--", sys.executable, script, CGDEBUG_RUN_ID="killed")
         assert done.returncode == 137, done.stderr
         return path, done.stderr
 
