@@ -240,16 +240,17 @@ def test_a_recording_has_no_account_of_watches_that_were_gone_when_it_began(reco
     assert alive.returncode == 3 and "fwd/1" in alive.stdout, "the watch goes on wanting it"
     watch.close()
     after = recorded(lambda: None)
-    assert after.returncode == 0 and "nothing found" in after.stdout, after.stdout
+    # Other tests' captures may be in the account of this process; the place of this watch is not.
+    assert "nothing found" in after.stdout and "fwd/1" not in after.stdout, after.stdout
 
 
 def test_a_watch_that_ended_with_its_model_is_in_no_later_account(recorded):
     models = [torch.nn.Sequential(torch.nn.ReLU(), Complex())]
     cgdebug.watch(models[0])
-    assert recorded(lambda: models[0](torch.ones(2))).returncode == 3
+    assert "fwd/1" in recorded(lambda: models[0](torch.ones(2))).stdout
     models.clear()
     gc.collect()
-    assert recorded(lambda: None).returncode == 0
+    assert "fwd/1" not in recorded(lambda: None).stdout
 
 
 def test_a_watch_that_ends_during_a_recording_stays_in_its_account(recorded):
