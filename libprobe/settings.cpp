@@ -20,7 +20,8 @@ void TellMalformedSettings() noexcept try {
       if (!told.insert(setting.problem).second) continue;
     }
     std::fprintf(stderr, "cgdebug: %s. The job goes on as without it\n", setting.problem.c_str());
-    CountNotSeen(setting.name, setting.problem, /*is_new_place=*/true);
+    // Told as of a capture: no probe ends it, so it stays in the account.
+    CountNotSeen(setting.name, setting.problem, /*is_captured=*/true);
   }
 } catch (const std::exception&) {  // no memory is left
 }
