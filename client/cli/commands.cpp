@@ -12,6 +12,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli run --watch '*' -- python train.py\n"
      "  cgdebug-cli run --fail-on nan,compare -- torchrun --nproc-per-node 8 train.py\n"
      "  cgdebug-cli run -o runs/a.cgrec --record 'blk*' -- python train.py\n"
+     "  cgdebug-cli run --blocking -- python train.py    names the kernel of a graph that fails\n"
      "  cgdebug-cli run --no-live -- ./a.out\n",
      AddRun},
     {"why", kFirst, "What went wrong, with the rows that show it, and what was not looked at",

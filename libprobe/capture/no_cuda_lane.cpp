@@ -1,4 +1,5 @@
 // Built instead of cuda_lane.cpp if there is no CUDA: only CPU tensors can be probed.
+#include "libprobe/apart/apart_graph.h"
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/capture/device_ring.h"
 #include "libprobe/capture/direct_lane.h"
@@ -64,3 +65,18 @@ void SetStepInStreamOrder(std::int64_t, void*) noexcept {}
 std::int64_t StepOnGpu(std::int64_t otherwise) noexcept { return otherwise; }
 
 }  // namespace cgdebug::capture
+
+namespace cgdebug::apart {
+
+struct ApartGraph::State {};
+ApartGraph::ApartGraph(void*) { capture::Refuse(); }
+ApartGraph::~ApartGraph() = default;
+const std::vector<NodeInfo>& ApartGraph::nodes() const { capture::Refuse(); }
+const Dag& ApartGraph::dag() const { capture::Refuse(); }
+const std::vector<Dag::Nodes>& ApartGraph::pieces() const { capture::Refuse(); }
+void ApartGraph::Launch(std::size_t, void*) { capture::Refuse(); }
+void ApartGraph::PutInto(void*) const { capture::Refuse(); }
+void RemoveNodes(void*) { capture::Refuse(); }
+bool AwaitStream(void*, std::chrono::nanoseconds) { return true; }
+
+}  // namespace cgdebug::apart

@@ -144,6 +144,11 @@ if os.environ.get("CGDEBUG_WATCH"):
 
     _auto.start()
 
+if os.environ.get("CGDEBUG_LAUNCH_BLOCKING"):
+    from . import _apart
+
+    _apart.start()
+
 from . import _debug_server  # noqa: E402
 
 _debug_server.install()

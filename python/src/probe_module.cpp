@@ -13,6 +13,7 @@
 #include "libprobe/settings.h"
 #include "libprobe/tensor_part.h"
 #include "proto/layout/not_seen.h"
+#include "python/src/apart_module.h"
 #include "python/src/gil.h"
 #include "python/src/words_module.h"
 
@@ -502,6 +503,7 @@ PYBIND11_MODULE(_probe, module) {
       },
       py::arg("stream") = 0, py::arg("graph") = 0, py::call_guard<WithoutGil>());
   python::RegisterWords(module);
+  python::RegisterApart(module);
   module.def("tell_malformed_settings", &TellMalformedSettings);
   module.def("session", &SessionDict);
   module.def(

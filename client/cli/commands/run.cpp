@@ -52,6 +52,7 @@ struct RunOptions {
   bool lossy = false;
   std::vector<std::string> watch;
   bool eager = false;
+  bool blocking = false;
   std::vector<std::string> command;
 };
 
@@ -374,7 +375,7 @@ Result<void> CheckInherited(const Variables& overridden) {
 // What the options tell the job.
 // Fails: what the job would refuse.
 Result<Variables> VariablesOf(const RunOptions& options) {
-  Result<Variables> variables = WatchVariables(options.watch, options.eager);
+  Result<Variables> variables = WatchVariables(options.watch, options.eager, options.blocking);
   if (!variables.ok()) return variables;
   variables->emplace_back("CGDEBUG", "1");
   if (!options.on.empty()) {
@@ -496,6 +497,9 @@ RunFunction AddRun(CLI::App& app) {
       "--eager", options->eager,
       "with --watch: torch.compile compiles nothing, and 'op:', 'kernel:' and 'graph:' log "
       "what runs eagerly, each call of the model as a replay: the reference for ops diff");
+  app.add_flag("--blocking", options->blocking,
+               "launch captured graphs kernel by kernel, and wait behind each: one that fails or "
+               "hangs is named, with its op, module, line and tensors");
   app.add_option("--on", options->on,
                  "when this holds for a ring in device memory, record what all of the job's have: "
                  "nan (NaN or Inf), inf, absmax>X, changed, mismatch. With --watch, values are "

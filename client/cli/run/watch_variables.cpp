@@ -55,31 +55,38 @@ Result<void> CheckWatchHasGlobs(const std::vector<std::string>& globs,
   return {};
 }
 
-Result<Variables> WatchVariables(const std::vector<std::string>& globs, bool eager) {
+Result<Variables> WatchVariables(const std::vector<std::string>& globs, bool eager,
+                                 bool is_blocking) {
   if (globs.empty() && eager) {
     return Error{
         "--eager says how a job runs that --watch logs. Type for example: cgdebug-cli run --watch "
         "'op:*' --eager -- python train.py"};
   }
-  if (globs.empty()) return Variables{};
-  const std::string joined = fmt::format("{}", fmt::join(globs, ","));
-  const Result<words::Watched> watched = words::ParseWatched(joined, "--watch");
-  if (!watched.ok()) return watched.error();
-  if (eager && watched->level == "fx") {
-    return Error{
-        "--eager: level fx is about compiled code, and nothing is compiled then. Type: "
-        "--watch 'op:*' --eager"};
+  Variables variables;
+  if (is_blocking) variables.emplace_back("CGDEBUG_LAUNCH_BLOCKING", "1");
+  if (!globs.empty()) {
+    const std::string joined = fmt::format("{}", fmt::join(globs, ","));
+    const Result<words::Watched> watched = words::ParseWatched(joined, "--watch");
+    if (!watched.ok()) return watched.error();
+    if (eager && watched->level == "fx") {
+      return Error{
+          "--eager: level fx is about compiled code, and nothing is compiled then. Type: "
+          "--watch 'op:*' --eager"};
+    }
+    variables.emplace_back("CGDEBUG_WATCH", joined);
   }
+  if (variables.empty()) return variables;
   std::string path = FolderOfSitecustomize();
   if (path.empty()) {
-    return Error{
-        "--watch needs the Python package, which is not installed with this program. Type: python "
-        "-m "
-        "cgdebug run --watch ...   (in the environment that has the package)"};
+    const std::string option = globs.empty() ? "--blocking" : "--watch";
+    return Error{fmt::format(
+        "{0} needs the Python package, which is not installed with this program. Type: python -m "
+        "cgdebug run {0} ...   (in the environment that has the package)",
+        option)};
   }
   const char* before = std::getenv("PYTHONPATH");
   if (before != nullptr && *before != '\0') path += std::string(":") + before;
-  Variables variables = {{"CGDEBUG_WATCH", joined}, {"PYTHONPATH", path}};
+  variables.emplace_back("PYTHONPATH", path);
   if (eager) {
     variables.insert(variables.end(),
                      {{"CGDEBUG_WATCH_EAGER", "1"}, {"TORCH_COMPILE_DISABLE", "1"}});

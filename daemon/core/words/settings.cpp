@@ -111,6 +111,10 @@ constexpr Setting kSettings[] = {
      "how many milliseconds a ring that waits for room waits at most: 0 to 600000, by default "
      "2000",
      &IsNumber<0, 600'000>},
+    {"CGDEBUG_LAUNCH_BLOCKING", "job",
+     "`1`, as `run --blocking` sets it: captured graphs are launched kernel by kernel, each is "
+     "waited for, and one that fails or hangs is named with its op, module, line and tensors",
+     &IsFlag},
     {"CGDEBUG_LOSSLESS", "job",
      "`1`: every ring waits for room, as `run -o` sets it. `0`: no ring waits, even if a recording "
      "waits for the job",

@@ -1,5 +1,6 @@
-"""Python runs this when it starts in a job of `cgdebug-cli run --watch`, which puts this folder in
-front of PYTHONPATH. It starts the watch, and then the sitecustomize that Python would have run."""
+"""Python runs this when it starts in a job of `cgdebug-cli run --watch` or `--blocking`, which puts
+this folder in front of PYTHONPATH. It starts what was asked for, and then the sitecustomize that
+Python would have run."""
 
 import importlib
 import importlib.util
@@ -10,11 +11,16 @@ import typing
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-def _start_watch() -> None:
-    try:
-        _package()._auto.start()
-    except Exception as error:  # the job goes on
-        print(f"cgdebug: no model is watched: {error}", file=sys.stderr)
+def _start() -> None:
+    for module, without in (
+        ("_auto", "no model is watched"),
+        ("_apart", "no graph is launched kernel by kernel"),
+    ):
+        try:
+            _package()
+            importlib.import_module(f"cgdebug.{module}").start()
+        except Exception as error:  # the job goes on
+            print(f"cgdebug: {without}: {error}", file=sys.stderr)
 
 
 def _package():
@@ -44,5 +50,5 @@ def _run_next() -> None:
         sys.modules.setdefault("sitecustomize", own)
 
 
-_start_watch()
+_start()
 _run_next()

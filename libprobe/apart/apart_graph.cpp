@@ -1,0 +1,310 @@
+#include "libprobe/apart/apart_graph.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "libprobe/capture/capture_nodes.h"
+#include "libprobe/capture/cuda_check.h"
+#include "libprobe/capture/driver_function.h"
+#include "libprobe/capture/kernel_node.h"
+
+namespace cgdebug::apart {
+namespace {
+
+using capture::DriverFunction;
+using capture::RelaxedCapture;
+using Handles = std::vector<cudaGraphNode_t>;
+
+cudaGraph_t GraphOf(void* graph) { return static_cast<cudaGraph_t>(graph); }
+
+Handles HandlesOf(cudaGraph_t graph) {
+  std::size_t count = 0;
+  CGD_CUDA(cudaGraphGetNodes(graph, nullptr, &count));
+  Handles nodes(count);
+  if (count > 0) CGD_CUDA(cudaGraphGetNodes(graph, nodes.data(), &count));
+  nodes.resize(std::min(count, nodes.size()));
+  return nodes;
+}
+
+// The data of the edges is asked for as well: without it CUDA refuses to tell of programmatic ones.
+std::vector<Edge> EdgesOf(cudaGraph_t graph, const Handles& nodes) {
+  std::unordered_map<cudaGraphNode_t, std::uint32_t> places;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    places.emplace(nodes[i], static_cast<std::uint32_t>(i));
+  }
+  const auto list = [graph](cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData* data,
+                            std::size_t* count) {
+#if CUDART_VERSION >= 13000
+    return cudaGraphGetEdges(graph, from, to, data, count);
+#else
+    return cudaGraphGetEdges_v2(graph, from, to, data, count);
+#endif
+  };
+  std::size_t count = 0;
+  CGD_CUDA(list(nullptr, nullptr, nullptr, &count));
+  Handles from(count);
+  Handles to(count);
+  std::vector<cudaGraphEdgeData> data(count);
+  if (count > 0) CGD_CUDA(list(from.data(), to.data(), data.data(), &count));
+  std::vector<Edge> edges;
+  for (std::size_t i = 0; i < std::min(count, from.size()); ++i) {
+    edges.push_back({places.at(from[i]), places.at(to[i])});
+  }
+  return edges;
+}
+
+const char* KindOf(cudaGraphNodeType type) {
+  switch (type) {
+    case cudaGraphNodeTypeKernel:
+      return "kernel";
+    case cudaGraphNodeTypeMemcpy:
+      return "memcpy";
+    case cudaGraphNodeTypeMemset:
+      return "memset";
+    case cudaGraphNodeTypeHost:
+      return "host_function";
+    case cudaGraphNodeTypeEmpty:
+      return "empty";
+    case cudaGraphNodeTypeGraph:
+      return "child_graph";
+    case cudaGraphNodeTypeConditional:
+      return "conditional_node";
+    case cudaGraphNodeTypeMemAlloc:
+    case cudaGraphNodeTypeMemFree:
+      return "memory_node";
+    case cudaGraphNodeTypeEventRecord:
+    case cudaGraphNodeTypeWaitEvent:
+      return "event_node";
+    default:
+      return "node";
+  }
+}
+
+cudaGraphNodeType TypeOf(cudaGraphNode_t node) {
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  CGD_CUDA(cudaGraphNodeGetType(node, &type));
+  return type;
+}
+
+NodeInfo Describe(cudaGraphNode_t node) {
+  const cudaGraphNodeType type = TypeOf(node);
+  NodeInfo info;
+  info.handle = node;
+  info.kind = info.name = KindOf(type);
+  info.is_opaque = type == cudaGraphNodeTypeGraph || type == cudaGraphNodeTypeConditional ||
+                   type == cudaGraphNodeTypeMemAlloc || type == cudaGraphNodeTypeMemFree;
+  info.is_own = capture::NameOfNode(node).empty();
+  const std::optional<capture::KernelNode> kernel = capture::KernelOf(node);
+  if (!kernel) return info;
+  const CUDA_KERNEL_NODE_PARAMS& params = kernel->params;
+  info.symbol = kernel->symbol;
+  if (!info.symbol.empty()) info.name = capture::ShortKernelName(info.symbol);
+  info.grid = {params.gridDimX, params.gridDimY, params.gridDimZ};
+  info.block = {params.blockDimX, params.blockDimY, params.blockDimZ};
+  info.shared_bytes = params.sharedMemBytes;
+  return info;
+}
+
+// The runtime does not know kernels of modules that others loaded, so the driver is asked.
+void CheckDriver(CUresult status, const char* call) {
+  if (status == CUDA_SUCCESS) return;
+  throw ProbeError(ErrorKind::kSystem, std::string(call) + " failed: error " +
+                                           std::to_string(status) +
+                                           " of the CUDA driver. Type: cgdebug-cli doctor");
+}
+
+// Adds a copy of a node to `graph`; false for a kind of which nobody can make a copy.
+bool AddCopy(cudaGraph_t graph, cudaGraphNode_t node) {
+  using AddKernel = CUresult (*)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t,
+                                 const CUDA_KERNEL_NODE_PARAMS*);
+  using CopyAttributes = CUresult (*)(CUgraphNode, CUgraphNode);
+  using GetMemcpy = CUresult (*)(CUgraphNode, CUDA_MEMCPY3D*);
+  using AddMemcpy = CUresult (*)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t,
+                                 const CUDA_MEMCPY3D*, CUcontext);
+  using GetContext = CUresult (*)(CUcontext*);
+  static const auto add_kernel =
+      reinterpret_cast<AddKernel>(DriverFunction("cuGraphAddKernelNode", 12000));
+  static const auto copy_attributes =
+      reinterpret_cast<CopyAttributes>(DriverFunction("cuGraphKernelNodeCopyAttributes", 12000));
+  static const auto get_memcpy =
+      reinterpret_cast<GetMemcpy>(DriverFunction("cuGraphMemcpyNodeGetParams", 12000));
+  static const auto add_memcpy =
+      reinterpret_cast<AddMemcpy>(DriverFunction("cuGraphAddMemcpyNode", 12000));
+  static const auto get_context =
+      reinterpret_cast<GetContext>(DriverFunction("cuCtxGetCurrent", 12000));
+  cudaGraphNode_t made = nullptr;
+  switch (TypeOf(node)) {
+    case cudaGraphNodeTypeEmpty:
+      CGD_CUDA(cudaGraphAddEmptyNode(&made, graph, nullptr, 0));
+      return true;
+    case cudaGraphNodeTypeKernel: {
+      const std::optional<capture::KernelNode> kernel = capture::KernelOf(node);
+      if (!kernel || kernel->params.blockDimX == 0) return false;  // CUDA did not tell
+      CheckDriver(add_kernel(&made, graph, nullptr, 0, &kernel->params), "cuGraphAddKernelNode");
+      CheckDriver(copy_attributes(made, node), "cuGraphKernelNodeCopyAttributes");
+      return true;
+    }
+    case cudaGraphNodeTypeMemset: {
+      cudaMemsetParams params = {};
+      CGD_CUDA(cudaGraphMemsetNodeGetParams(node, &params));
+      CGD_CUDA(cudaGraphAddMemsetNode(&made, graph, nullptr, 0, &params));
+      return true;
+    }
+    case cudaGraphNodeTypeMemcpy: {
+      CUDA_MEMCPY3D params = {};
+      CUcontext context = nullptr;
+      CheckDriver(get_memcpy(node, &params), "cuGraphMemcpyNodeGetParams");
+      CheckDriver(get_context(&context), "cuCtxGetCurrent");
+      CheckDriver(add_memcpy(&made, graph, nullptr, 0, &params, context), "cuGraphAddMemcpyNode");
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+// A graph that is destroyed with it.
+class OwnGraph {
+ public:
+  OwnGraph() { CGD_CUDA(cudaGraphCreate(&graph_, 0)); }
+  explicit OwnGraph(cudaGraph_t original) { CGD_CUDA(cudaGraphClone(&graph_, original)); }
+  ~OwnGraph() { (void)cudaGraphDestroy(graph_); }
+  OwnGraph(const OwnGraph&) = delete;
+  OwnGraph& operator=(const OwnGraph&) = delete;
+  cudaGraph_t get() const { return graph_; }
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+};
+
+cudaGraphExec_t Instantiate(cudaGraph_t graph) {
+  cudaGraphExec_t exec = nullptr;
+  CGD_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  return exec;
+}
+
+}  // namespace
+
+struct ApartGraph::State {
+  explicit State(cudaGraph_t original) : graph(original) {
+    const Handles theirs = HandlesOf(original);
+    std::vector<bool> may_trail;
+    for (const cudaGraphNode_t node : theirs) {
+      cudaGraphNode_t copy = nullptr;
+      CGD_CUDA(cudaGraphNodeFindInClone(&copy, node, graph.get()));
+      handles.push_back(copy);
+      infos.push_back(Describe(node));
+      may_trail.push_back(infos.back().is_own);
+    }
+    dag.emplace(theirs.size(), EdgesOf(original, theirs));
+    pieces = dag->Cut(may_trail);
+    execs.resize(pieces.size(), nullptr);
+  }
+  ~State() {
+    for (cudaGraphExec_t exec : execs) {
+      if (exec != nullptr) (void)cudaGraphExecDestroy(exec);
+    }
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  cudaGraphExec_t Make(const Dag::Nodes& piece) const {
+    if (piece.size() == 1) {
+      const OwnGraph one;
+      if (AddCopy(one.get(), handles[piece[0]])) return Instantiate(one.get());
+    }
+    const OwnGraph part(graph.get());
+    std::unordered_set<cudaGraphNode_t> kept;
+    for (const std::uint32_t node : piece) {
+      cudaGraphNode_t copy = nullptr;
+      CGD_CUDA(cudaGraphNodeFindInClone(&copy, handles[node], part.get()));
+      kept.insert(copy);
+    }
+    for (const cudaGraphNode_t node : HandlesOf(part.get())) {
+      if (kept.find(node) == kept.end()) CGD_CUDA(cudaGraphDestroyNode(node));
+    }
+    return Instantiate(part.get());
+  }
+
+  const OwnGraph graph;
+  Handles handles;  // of `graph`
+  std::vector<NodeInfo> infos;
+  std::optional<Dag> dag;
+  std::vector<Dag::Nodes> pieces;
+  std::vector<cudaGraphExec_t> execs;  // by piece; null: not launched yet
+};
+
+ApartGraph::ApartGraph(void* graph) {
+  const RelaxedCapture relaxed;
+  try {
+    state_ = std::make_unique<State>(GraphOf(graph));
+  } catch (const std::logic_error& error) {  // what CUDA told contradicts itself
+    throw ProbeError(ErrorKind::kSystem, error.what());
+  }
+}
+
+ApartGraph::~ApartGraph() {
+  try {
+    const RelaxedCapture relaxed;
+    state_.reset();
+  } catch (const ProbeError&) {  // CUDA has ended
+  }
+}
+
+const std::vector<NodeInfo>& ApartGraph::nodes() const { return state_->infos; }
+const Dag& ApartGraph::dag() const { return *state_->dag; }
+const std::vector<Dag::Nodes>& ApartGraph::pieces() const { return state_->pieces; }
+
+void ApartGraph::Launch(std::size_t piece, void* stream) {
+  if (piece >= state_->pieces.size()) {
+    throw ProbeError(ErrorKind::kBadArgument, "the graph has no such piece");
+  }
+  cudaGraphExec_t& exec = state_->execs[piece];
+  if (exec == nullptr) {
+    const RelaxedCapture relaxed;
+    exec = state_->Make(state_->pieces[piece]);
+  }
+  CGD_CUDA(cudaGraphLaunch(exec, static_cast<cudaStream_t>(stream)));
+}
+
+void ApartGraph::PutInto(void* graph) const {
+  const RelaxedCapture relaxed;
+  cudaGraphNode_t node = nullptr;
+  CGD_CUDA(cudaGraphAddChildGraphNode(&node, GraphOf(graph), nullptr, 0, state_->graph.get()));
+}
+
+void RemoveNodes(void* graph) {
+  const RelaxedCapture relaxed;
+  for (const cudaGraphNode_t node : HandlesOf(GraphOf(graph))) {
+    CGD_CUDA(cudaGraphDestroyNode(node));
+  }
+}
+
+bool AwaitStream(void* stream, std::chrono::nanoseconds most) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kSpins{1};  // longer than nearly every kernel takes
+  constexpr std::chrono::microseconds kNap{50};
+  const RelaxedCapture relaxed;
+  const Clock::time_point begun = Clock::now();
+  for (;;) {
+    const cudaError_t status = cudaStreamQuery(static_cast<cudaStream_t>(stream));
+    if (status != cudaErrorNotReady) {
+      CGD_CUDA(status);
+      return true;
+    }
+    const auto waited = Clock::now() - begun;
+    if (waited >= most) return false;
+    if (waited >= kSpins) std::this_thread::sleep_for(kNap);
+  }
+}
+
+}  // namespace cgdebug::apart

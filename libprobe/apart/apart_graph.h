@@ -1,0 +1,69 @@
+// apart_graph.h: a captured graph taken apart: launched piece by piece, on the same addresses.
+//
+// Each node of a graph has its kernel, arguments and launch attributes, so it can be launched
+// alone. A piece is a node that every path passes, or all that lies between two such nodes (dag.h):
+// a kernel that waits for its parallel neighbour is launched together with it.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libprobe/apart/dag.h"
+
+namespace cgdebug::apart {
+
+struct NodeInfo {
+  const void* handle = nullptr;  // cudaGraphNode_t of the graph that was copied
+  std::string kind;              // "kernel", "memcpy", "memset", "conditional_node", ...
+  std::string symbol;            // of a kernel; empty: unknown
+  std::string name;              // "flash_fwd_kernel"; the kind if it is no kernel
+  std::array<std::uint32_t, 3> grid = {};
+  std::array<std::uint32_t, 3> block = {};
+  std::uint32_t shared_bytes = 0;  // dynamic
+  bool is_own = false;             // of cgdebug
+  // What is inside of it cannot be looked at: a conditional node, a child graph, and the like.
+  bool is_opaque = false;
+};
+
+// Thread: one at a time. Fails: all of it throws ProbeError.
+class ApartGraph {
+ public:
+  // Copies the nodes of `graph` (cudaGraph_t), which may then be destroyed. Takes time in
+  // proportion to their number. Fails: CUDA cannot copy it, as if kernels may update its nodes, or
+  // if it allocates memory.
+  explicit ApartGraph(void* graph);
+  ~ApartGraph();
+  ApartGraph(const ApartGraph&) = delete;
+  ApartGraph& operator=(const ApartGraph&) = delete;
+
+  const std::vector<NodeInfo>& nodes() const;
+  const Dag& dag() const;
+  // The nodes by their places in nodes().
+  const std::vector<Dag::Nodes>& pieces() const;
+
+  // Launches one piece on `stream`. What it launches is made at the first launch, and kept.
+  void Launch(std::size_t piece, void* stream);
+
+  // Makes `graph` what was copied: one node that has all of it.
+  // Requires: `graph` has no nodes.
+  void PutInto(void* graph) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Destroys the nodes of `graph`, so that what is instantiated of it does nothing. Fails:
+// ProbeError.
+void RemoveNodes(void* graph);
+
+// Waits until `stream` has nothing to do, at most `most`; false if it still has.
+// Fails: throws ProbeError with CUDA's error if a kernel failed.
+bool AwaitStream(void* stream, std::chrono::nanoseconds most);
+
+}  // namespace cgdebug::apart

@@ -1,0 +1,323 @@
+"""CGDEBUG_LAUNCH_BLOCKING: launches captured graphs piece by piece, and waits behind each.
+
+What CUDA_LAUNCH_BLOCKING is for eager code: a kernel that fails or hangs inside of a graph is
+named, with the op that launched it, its module, its line and its tensors.
+
+torch keeps the cudaGraph_t of each graph. At its first replay the graph is copied into pieces
+(libprobe/apart) and its own nodes are removed. So torch's replay still does what it does beside the
+launch, such as moving the state of random numbers on, and launches nothing; the pieces follow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+import typing
+
+from . import _graphs, _native, _words
+from ._after_import import call_after_import
+from ._fail_soft import guard, tell
+
+if typing.TYPE_CHECKING:
+    from ._op_log.node_map import NodeMap, Op
+
+VARIABLE = "CGDEBUG_LAUNCH_BLOCKING"
+HANGS_AFTER_S = 10.0
+_LOOKS_EACH_S = 0.1  # so that Ctrl-C is seen
+_MOST_OPS = 8  # of a piece that are shown
+
+_started = False
+
+
+def start() -> None:
+    """Installs it as soon as torch is imported, once per process. Does nothing without the
+    variable."""
+    global _started
+    if _started or not os.environ.get(VARIABLE):
+        return
+    _started = True
+    call_after_import("torch", _install)
+
+
+def _install(torch) -> None:
+    if _words.setting(VARIABLE) != "1":
+        return
+    graph_class: typing.Any = getattr(torch.cuda, "CUDAGraph", None)
+    if not hasattr(graph_class, "raw_cuda_graph"):
+        tell(VARIABLE, f"torch {torch.__version__} keeps no captured graph; it takes 2.10 or later")
+        return
+    end_name = _graphs.end_of_captures(graph_class)
+    make, begin = graph_class.__init__, graph_class.capture_begin
+    end, replay, reset = getattr(graph_class, end_name), graph_class.replay, graph_class.reset
+    exec_of = graph_class.raw_cuda_graph_exec
+
+    @functools.wraps(make)
+    def __init__(self, *args, **kwargs):
+        keeps = bool(args[0]) if args else bool(kwargs.get("keep_graph", False))
+        if not keeps:
+            args, kwargs = (True, *args[1:]), {**kwargs}
+            kwargs.pop("keep_graph", None)
+        make(self, *args, **kwargs)
+        # Who keeps the graph may change it, and launch it in another way.
+        self._cgdebug_apart = None if keeps else _Graph(raw=_plain(graph_class.raw_cuda_graph))
+
+    @functools.wraps(begin)
+    def capture_begin(self, *args, **kwargs):
+        begin(self, *args, **kwargs)
+        own = getattr(self, "_cgdebug_apart", None)
+        if own is not None:
+            own.begin()
+
+    @functools.wraps(end)
+    def end_of_capture(self):
+        own = getattr(self, "_cgdebug_apart", None)
+        if own is not None:
+            own.end()
+        end(self)
+
+    @functools.wraps(replay)
+    def replay_in_pieces(self):
+        own = getattr(self, "_cgdebug_apart", None)
+        if own is None:
+            return replay(self)
+        return own.replay(self, replay)
+
+    @functools.wraps(reset)
+    def forgetting_reset(self):
+        reset(self)
+        own = getattr(self, "_cgdebug_apart", None)
+        if own is not None:
+            own.forget()
+
+    @functools.wraps(exec_of)
+    def raw_cuda_graph_exec(self):
+        own = getattr(self, "_cgdebug_apart", None)
+        if own is not None:
+            own.leave_whole(self, "its cudaGraphExec_t was asked for")
+        return exec_of(self)
+
+    graph_class.__init__ = __init__
+    graph_class.capture_begin = capture_begin
+    setattr(graph_class, end_name, end_of_capture)
+    graph_class.replay = replay_in_pieces
+    graph_class.reset = forgetting_reset
+    graph_class.raw_cuda_graph_exec = raw_cuda_graph_exec
+
+
+def _plain(method):
+    """Not what tells us that somebody may launch the graph past replay()."""
+    while hasattr(method, "__wrapped__"):
+        method = method.__wrapped__
+    return method
+
+
+class _Graph:
+    """One torch.cuda.CUDAGraph. Thread: one at a time, as torch's own."""
+
+    def __init__(self, raw: typing.Callable):
+        self._raw = raw
+        self._mapping: typing.Any = None
+        self.forget()
+
+    def forget(self) -> None:
+        self._end_mapping()
+        self._map: NodeMap | None = None
+        self._capture = 0
+        self._device = 0
+        self._pieces: Pieces | None = None
+        self._is_whole = False  # torch launches all of it
+        self._replays = 0
+
+    def __del__(self):
+        self._end_mapping()  # of a capture that nobody has ended
+
+    def begin(self) -> None:
+        import torch
+
+        self.forget()
+        with guard("the ops of a graph"):
+            stream = torch.cuda.current_stream()
+            self._device = stream.device_index
+            self._capture = _native.load().capture_of(stream.cuda_stream)
+            if self._capture:
+                from ._op_log.node_map import Mapping
+
+                self._mapping = Mapping(self._capture)
+
+    def end(self) -> None:
+        self._end_mapping()
+
+    def _end_mapping(self) -> None:
+        mapping, self._mapping = getattr(self, "_mapping", None), None
+        if mapping is not None:
+            with guard("the ops of a graph"):
+                self._map = mapping.end()
+
+    def replay(self, graph, torch_replay) -> None:
+        import torch
+
+        if not self._is_whole and torch.cuda.is_current_stream_capturing():
+            self.leave_whole(graph, "it became part of another capture")
+        if not self._is_whole and self._pieces is None:
+            self._take_apart(graph)
+        self._replays += 1
+        torch_replay(graph)
+        if self._pieces is not None and not self._is_whole:
+            with torch.cuda.device(self._device):
+                self._pieces.run(torch.cuda.current_stream().cuda_stream, self._replays)
+
+    def _take_apart(self, graph) -> None:
+        """From here on torch launches nothing."""
+        try:
+            native = _native.load()
+            raw = self._raw(graph)
+            pieces = Pieces(native.ApartGraph(raw), self._map, self._capture)
+            native.remove_nodes(raw)
+            graph.instantiate()
+        except Exception as error:
+            self._is_whole = True
+            self._say_whole(str(error).partition("\n")[0])
+            return
+        self._pieces = pieces
+
+    def leave_whole(self, graph, why: str) -> None:
+        """Somebody else launches what torch has, so torch has all of it from here on."""
+        if self._is_whole or not self._capture:
+            return
+        self._is_whole = True
+        with guard("a graph that was taken apart"):
+            if self._pieces is not None:
+                self._pieces.native.put_into(self._raw(graph))
+            graph.instantiate()
+        self._say_whole(why)
+
+    def _say_whole(self, why: str) -> None:
+        _say(
+            f"cgdebug: graph {self._capture} is launched as a whole, so {VARIABLE} cannot name a "
+            f"kernel of it that fails: {why}"
+        )
+
+
+class Pieces:
+    """A graph in pieces, and what they run."""
+
+    def __init__(self, native, node_map: NodeMap | None, capture: int):
+        self.native = native
+        self.capture = capture
+        self.nodes = native.nodes
+        self.pieces: list[list[int]] = native.pieces
+        self._map = node_map
+
+    def run(self, stream: int, replay: int) -> None:
+        """Launches one piece after another on `stream`, and waits behind each.
+
+        Fails: the error of torch, when a kernel has failed. It is then said which one."""
+        await_stream = _native.probe_module().await_stream
+        self._wait(await_stream, stream, None, replay)
+        for number in range(len(self.pieces)):
+            try:
+                self.native.launch(number, stream)
+            except Exception as error:
+                self._fail(number, replay, error)
+            self._wait(await_stream, stream, number, replay)
+
+    def _wait(self, await_stream, stream: int, piece: int | None, replay: int) -> None:
+        begun = time.monotonic()
+        has_told = False
+        while True:
+            try:
+                if await_stream(stream, _LOOKS_EACH_S):
+                    return
+            except Exception as error:
+                self._fail(piece, replay, error)
+            if not has_told and piece is not None and time.monotonic() - begun >= HANGS_AFTER_S:
+                has_told = True
+                _say(self.report(piece, replay, f"still runs after {HANGS_AFTER_S:.0f} s"))
+
+    def _fail(self, piece: int | None, replay: int, error: Exception) -> typing.NoReturn:
+        import torch
+
+        what = _cuda_error(error)
+        if piece is None:
+            _say(
+                f"cgdebug: {what} came before replay {replay} of graph {self.capture}: what was "
+                "launched outside of graphs failed. Type: CUDA_LAUNCH_BLOCKING=1, in front of the "
+                "same command"
+            )
+        else:
+            _say(self.report(piece, replay, f"failed: {what}"))
+        torch.cuda.synchronize()  # raises what torch raises for it
+        raise error
+
+    def report(self, piece: int, replay: int, what: str) -> str:
+        """What a piece is, in lines."""
+        nodes = self.pieces[piece]
+        kernels = [number for number in nodes if not self.nodes[number]["is_own"]]
+        shown = kernels or nodes
+        head = (
+            f"cgdebug: node {shown[0]}"
+            if len(shown) == 1
+            else f"cgdebug: one of {len(shown)} parallel nodes"
+        )
+        lines = [f"{head} of graph {self.capture} {what}, in replay {replay}"]
+        for number in shown[:_MOST_OPS]:
+            lines += self._lines_of(number)
+        if len(shown) > _MOST_OPS:
+            lines.append(f"  and {len(shown) - _MOST_OPS} more nodes")
+        lines.append(
+            "  Type: cgdebug-cli run --watch 'op:*' -- COMMAND, to see what was in these tensors; "
+            "then cgdebug-cli ops"
+        )
+        return "\n".join(lines)
+
+    def _lines_of(self, number: int) -> list[str]:
+        node = self.nodes[number]
+        kernel = f"  kernel  {node['name']}"
+        if node["kind"] == "kernel":
+            kernel += f", grid {_times(node['grid'])}, block {_times(node['block'])}"
+        op, is_own = self.op_of(number)
+        if op is None:
+            return [kernel, "  op      not known"]
+        if not is_own:
+            return [kernel, f"  op      none; launched behind {op.op} {op.name}", *_place_of(op)]
+        lines = [kernel, f"  op      {op.op}" + f", row {op.name}" * bool(op.name), *_place_of(op)]
+        for one in op.given:
+            verb = "reads" if not one.writes else "changes" if one.reads else "writes"
+            name = " ".join(filter(None, (one.argument, one.row))) or "(no name)"
+            lines.append(f"  {verb:<7} {name} {one.dtype}{list(one.shape)}")
+        return lines
+
+    def op_of(self, number: int) -> tuple[Op | None, bool]:
+        """The op that a node belongs to; or the one behind which it was launched, and False."""
+        if self._map is None:
+            return None, False
+        handle = self.nodes[number]["handle"]
+        own = self._map.op_of.get(handle)
+        return (own, True) if own is not None else (self._map.behind.get(handle), False)
+
+
+def _place_of(op: Op) -> list[str]:
+    lines = []
+    if op.module:
+        lines.append(f"  module  {op.module}")
+    if op.site:
+        lines.append(f"  line    {op.site}")
+    return lines
+
+
+def _times(sizes) -> str:
+    return "x".join(map(str, sizes))
+
+
+def _cuda_error(error: Exception) -> str:
+    """ "cudaErrorIllegalAddress (an illegal memory access was encountered)" """
+    return str(error).partition(" failed: ")[2].partition(". Type:")[0] or str(error)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(Exception):
+        if sys.stderr is not None:
+            print(text, file=sys.stderr, flush=True)

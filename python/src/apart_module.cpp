@@ -1,0 +1,92 @@
+#include "python/src/apart_module.h"
+
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cgdebug/probe.h"
+#include "libprobe/apart/apart_graph.h"
+#include "libprobe/capture/capture_nodes.h"
+#include "python/src/gil.h"
+
+namespace cgdebug::python {
+namespace {
+
+namespace py = pybind11;
+using namespace py::literals;
+using apart::ApartGraph;
+
+void* Pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+std::vector<std::uintptr_t> Addresses(const std::vector<void*>& nodes) {
+  std::vector<std::uintptr_t> addresses;
+  for (void* node : nodes) addresses.push_back(reinterpret_cast<std::uintptr_t>(node));
+  return addresses;
+}
+
+py::list NodesOf(const ApartGraph& graph) {
+  py::list nodes;
+  for (const apart::NodeInfo& one : graph.nodes()) {
+    nodes.append(py::dict("handle"_a = reinterpret_cast<std::uintptr_t>(one.handle),
+                          "kind"_a = one.kind, "name"_a = one.name, "symbol"_a = one.symbol,
+                          "grid"_a = py::make_tuple(one.grid[0], one.grid[1], one.grid[2]),
+                          "block"_a = py::make_tuple(one.block[0], one.block[1], one.block[2]),
+                          "shared_bytes"_a = one.shared_bytes, "is_own"_a = one.is_own,
+                          "is_opaque"_a = one.is_opaque));
+  }
+  return nodes;
+}
+
+}  // namespace
+
+void RegisterApart(py::module_& module) {
+  // Of one capture: which nodes came since the last call.
+  py::class_<capture::CaptureNodes>(module, "CaptureNodes")
+      .def(py::init<std::uint64_t>(), py::arg("capture"))
+      .def(
+          "take",
+          [](capture::CaptureNodes& nodes, std::uintptr_t stream) {
+            return Addresses(nodes.Take(Pointer(stream)));
+          },
+          py::arg("stream"), py::call_guard<WithoutGil>())
+      .def(
+          "take_rest",
+          [](capture::CaptureNodes& nodes, std::uintptr_t stream) {
+            return Addresses(nodes.TakeRest(Pointer(stream)));
+          },
+          py::arg("stream"), py::call_guard<WithoutGil>());
+  py::class_<ApartGraph>(module, "ApartGraph")
+      .def(py::init([](std::uintptr_t graph) {
+             const WithoutGil unlocked;
+             return std::make_unique<ApartGraph>(Pointer(graph));
+           }),
+           py::arg("graph"))
+      .def_property_readonly("nodes", &NodesOf)
+      .def_property_readonly("pieces", [](const ApartGraph& graph) { return graph.pieces(); })
+      .def(
+          "launch",
+          [](ApartGraph& graph, std::size_t piece, std::uintptr_t stream) {
+            graph.Launch(piece, Pointer(stream));
+          },
+          py::arg("piece"), py::arg("stream"), py::call_guard<WithoutGil>())
+      .def(
+          "put_into",
+          [](const ApartGraph& graph, std::uintptr_t other) { graph.PutInto(Pointer(other)); },
+          py::arg("graph"), py::call_guard<WithoutGil>());
+  module.def(
+      "remove_nodes", [](std::uintptr_t graph) { apart::RemoveNodes(Pointer(graph)); },
+      py::arg("graph"), py::call_guard<WithoutGil>());
+  module.def(
+      "await_stream",
+      [](std::uintptr_t stream, double most_s) {
+        return apart::AwaitStream(
+            Pointer(stream), std::chrono::nanoseconds(static_cast<std::int64_t>(most_s * 1e9)));
+      },
+      py::arg("stream"), py::arg("most_s"), py::call_guard<WithoutGil>());
+}
+
+}  // namespace cgdebug::python

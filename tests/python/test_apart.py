@@ -1,0 +1,94 @@
+"""run --blocking, and what it says of a piece, where there is no GPU."""
+
+import sys
+import types
+
+import pytest
+
+from cgdebug import _apart
+from cgdebug._op_log.node_map import Given, Op
+
+OP = Op(
+    "fwd/layers.3/mm_0",
+    "aten.mm.default",
+    "layers.3",
+    "model.py:7 in forward",
+    (
+        Given("self", "fwd/layers.2/add_1", "float32", (4, 8), (0, 128), True, False),
+        Given("mat2", "in/layers.3.weight", "float32", (8, 8), (128, 384), True, False),
+        Given("", "fwd/layers.3/mm_0", "float32", (4, 8), (512, 640), False, True),
+    ),
+)
+
+
+def node(handle, name="gemm", is_own=False):
+    return {
+        "handle": handle,
+        "kind": "kernel",
+        "name": name,
+        "grid": (2, 1, 1),
+        "block": (128, 1, 1),
+        "is_own": is_own,
+    }
+
+
+@pytest.fixture
+def pieces():
+    native = types.SimpleNamespace(
+        nodes=[node(10), node(11, "stray"), node(12, "Leaf", is_own=True), node(13, "other")],
+        pieces=[[0], [1], [2], [3, 0]],
+    )
+    node_map = types.SimpleNamespace(op_of={10: OP}, behind={11: OP})
+    return _apart.Pieces(native, node_map, capture=5)
+
+
+def test_a_piece_is_named_with_its_op_and_its_tensors(pieces):
+    assert pieces.report(0, 7, "failed: cudaErrorAssert").splitlines()[:-1] == [
+        "cgdebug: node 0 of graph 5 failed: cudaErrorAssert, in replay 7",
+        "  kernel  gemm, grid 2x1x1, block 128x1x1",
+        "  op      aten.mm.default, row fwd/layers.3/mm_0",
+        "  module  layers.3",
+        "  line    model.py:7 in forward",
+        "  reads   self fwd/layers.2/add_1 float32[4, 8]",
+        "  reads   mat2 in/layers.3.weight float32[8, 8]",
+        "  writes  fwd/layers.3/mm_0 float32[4, 8]",
+    ]
+
+
+def test_a_node_that_no_op_made_says_behind_which_it_was_launched(pieces):
+    text = pieces.report(1, 1, "failed: cudaErrorAssert")
+    assert "op      none; launched behind aten.mm.default fwd/layers.3/mm_0" in text
+    assert "reads" not in text
+
+
+def test_of_a_parallel_region_each_node_is_named(pieces):
+    text = pieces.report(3, 1, "still runs after 10 s")
+    assert text.startswith("cgdebug: one of 2 parallel nodes of graph 5 still runs after 10 s")
+    assert "kernel  other" in text and "kernel  gemm" in text
+    assert "op      not known" in text
+
+
+def test_an_error_of_cuda_is_given_by_its_name():
+    error = RuntimeError(
+        "cudaStreamQuery(stream) failed: cudaErrorAssert (device-side assert triggered). "
+        "Type: cgdebug-cli doctor"
+    )
+    assert _apart._cuda_error(error) == "cudaErrorAssert (device-side assert triggered)"
+
+
+JOB = "import torch; print(torch.cuda.CUDAGraph.replay.__name__, hasattr({0}, '__wrapped__'))"
+
+
+def test_run_blocking_reaches_a_job_that_does_not_import_cgdebug(cli):
+    job = JOB.format("torch.cuda.CUDAGraph.__init__")
+    told = cli("run", "--blocking", "--no-live", "--", sys.executable, "-c", job)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout == "replay True\n"
+    told = cli("run", "--no-live", "--", sys.executable, "-c", job)
+    assert told.stdout == "replay False\n"
+
+
+def test_a_value_that_it_cannot_have_is_refused(cli):
+    told = cli("run", "--", sys.executable, "-c", "", CGDEBUG_LAUNCH_BLOCKING="yes")
+    assert told.returncode == 2
+    assert "CGDEBUG_LAUNCH_BLOCKING is 0 or 1, not 'yes'" in told.stderr
