@@ -109,7 +109,8 @@ VIEWS = "client/cli/views"
 PYTHON = "python/cgdebug"
 PYTHON_ROOMS = {
     "shared": (
-        "_answers _dtypes _output_files _reader _remote _replays _site _torch_logs _version _words "
+        "_answers _dtypes _old_name _output_files _reader _remote _replays _site "
+        "_torch_logs _version _words "
         "errors sharding snapshot status"
     ),
     "reader": (
@@ -120,7 +121,7 @@ PYTHON_ROOMS = {
     "job": (
         "_accepted _after_import _apart _at_start _auto _compile_cache _debug_report _debug_server _doctor "
         "_fail_on _fail_soft _graph_dumps _graphs _magic _native _op_log _probe _tags _verdict "
-        "_watching actions integrations op_log probe pytest_plugin scalars watching"
+        "_tensor_probe _watching actions integrations op_log probe pytest_plugin scalars watching"
     ),
     "door": "__init__ __main__",  # what starts the others
 }

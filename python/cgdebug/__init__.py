@@ -129,6 +129,8 @@ def __getattr__(name: str):
         value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
     elif name in _MODULES:
         value = importlib.import_module(f"{__name__}.{name}")
+    elif name == "CudaGraphDebugError":  # as torch-cudagraph-debug 0.2 calls it
+        value = importlib.import_module(f"{__name__}.errors").TensorDebugError
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
@@ -149,6 +151,7 @@ if os.environ.get("CGDEBUG_LAUNCH_BLOCKING"):
 
     _apart.start()
 
-from . import _debug_server  # noqa: E402
+from . import _debug_server, _old_name  # noqa: E402
 
 _debug_server.install()
+_old_name.answer()
