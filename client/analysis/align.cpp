@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <tuple>
@@ -78,13 +79,20 @@ std::string RankText(const Slot& slot) {
   return slot.rank < 0 ? "" : fmt::format(" of rank {}", slot.rank);
 }
 
+// Slots of A and B that are compared: one of each, or, of a place that is called eagerly, all of
+// them, one for each shape.
+struct Place {
+  std::vector<std::size_t> a;
+  std::vector<std::size_t> b;
+};
+
 class Aligner {
  public:
   Aligner(Source& a, Source& b, const AlignOptions& options) : a_(a), b_(b), options_(options) {}
 
   Result<Alignment> Run() {
     Result<void> done = PairSlots();
-    for (std::size_t i = 0; done.ok() && i < result_.slots.size(); ++i) done = PairSnapshots(i);
+    for (std::size_t i = 0; done.ok() && i < places_.size(); ++i) done = PairSnapshots(places_[i]);
     if (!done.ok()) return done.error();
     if (options_.by_step && result_.snapshots.empty() && !result_.slots.empty()) {
       return Error{
@@ -124,11 +132,12 @@ class Aligner {
       PairByOrder(names, &a, &b);
     } else {
       PairGraphs(&a, &b);
+      PairNumberedCalls(&a, &b);
       PairCalls(&a, &b);
     }
-    std::map<std::size_t, std::size_t> place;
-    for (std::size_t i = 0; i < a.slots.size(); ++i) place[a.slots[i]] = i;
-    std::ranges::sort(result_.slots, {}, [&](const SlotPair& pair) { return place[pair.a]; });
+    std::map<std::size_t, std::size_t> order;
+    for (std::size_t i = 0; i < a.slots.size(); ++i) order[a.slots[i]] = i;
+    std::ranges::sort(places_, {}, [&](const Place& place) { return order[place.a.front()]; });
     for (const auto& [source, side] : {std::pair(&a_, &a), std::pair(&b_, &b)}) {
       for (const std::size_t slot : side->slots) {
         if (side->paired.contains(slot)) continue;
@@ -156,7 +165,7 @@ class Aligner {
   }
 
   void Pair(std::size_t slot_a, std::size_t slot_b, Side* a, Side* b) {
-    result_.slots.push_back({slot_a, slot_b});
+    places_.push_back({{slot_a}, {slot_b}});
     a->paired.insert(slot_a);
     b->paired.insert(slot_b);
   }
@@ -210,6 +219,33 @@ class Aligner {
     }
   }
 
+  // Call n is compared with call n, whatever shape the place has in it. Each process counts its
+  // own.
+  void PairNumberedCalls(Side* a, Side* b) {
+    const auto by_session = [](const Source& source, const Side& side, const Call& call) {
+      std::vector<std::vector<std::size_t>> sessions;
+      std::map<std::string, std::size_t> places;
+      const auto found = side.of_call.find(call);
+      if (found == side.of_call.end()) return sessions;
+      for (const std::size_t slot : found->second) {
+        const Slot& info = source.slots()[slot];
+        if (!info.counts_calls() || side.paired.contains(slot)) continue;
+        const auto [place, is_new] = places.try_emplace(info.session, sessions.size());
+        if (is_new) sessions.emplace_back();
+        sessions[place->second].push_back(slot);
+      }
+      return sessions;
+    };
+    for (const auto& [call, unused] : a->of_call) {
+      const auto of_a = by_session(a_, *a, call), of_b = by_session(b_, *b, call);
+      for (std::size_t i = 0; i < std::min(of_a.size(), of_b.size()); ++i) {
+        places_.push_back({of_a[i], of_b[i]});
+        a->paired.insert(of_a[i].begin(), of_a[i].end());
+        b->paired.insert(of_b[i].begin(), of_b[i].end());
+      }
+    }
+  }
+
   // Pairs what lies outside the paired graphs: eager calls by name and shape, and then a call that
   // each side has exactly once, whatever its shape and graph.
   void PairCalls(Side* a, Side* b) {
@@ -258,6 +294,7 @@ class Aligner {
     std::uint64_t number = 0;  // replay, or step
     std::uint64_t nth = 0;
     Key key;
+    std::size_t slot = 0;
     auto place() const { return std::tie(number, nth); }
   };
 
@@ -269,7 +306,7 @@ class Aligner {
     std::vector<std::uint64_t> without_step;
     for (const Key& key : *keys) {
       if (!options_.by_step) {
-        positions.push_back({key.replay, key.iteration, key});
+        positions.push_back({key.replay, key.iteration, key, slot});
         continue;
       }
       const Result<source::Snapshot> snapshot = source.Get(slot, key);
@@ -278,46 +315,92 @@ class Aligner {
         continue;
       }
       const auto step = static_cast<std::uint64_t>(snapshot->step);
-      positions.push_back({step, counts[step]++, key});
+      positions.push_back({step, counts[step]++, key, slot});
     }
-    std::ranges::sort(positions, {}, &Position::place);
     TellWithoutStep(source, slot, without_step);
     return positions;
   }
 
-  Result<void> PairSnapshots(std::size_t pair) {
-    const auto [slot_a, slot_b] = result_.slots[pair];
-    const auto in_a = Positions(a_, slot_a);
+  // Of all these slots, in order.
+  Result<std::vector<Position>> Positions(Source& source, const std::vector<std::size_t>& slots) {
+    std::vector<Position> all;
+    for (const std::size_t slot : slots) {
+      const Result<std::vector<Position>> positions = Positions(source, slot);
+      if (!positions.ok()) return positions.error();
+      all.insert(all.end(), positions->begin(), positions->end());
+    }
+    std::ranges::stable_sort(all, {}, &Position::place);
+    if (slots.size() > 1) CountAcrossSlots(source, &all);
+    return all;
+  }
+
+  // Each slot has counted what it has at a position: now they count together, in order of time.
+  static void CountAcrossSlots(Source& source, std::vector<Position>* all) {
+    for (auto begin = all->begin(); begin != all->end();) {
+      const auto end = std::find_if(begin, all->end(), [&](const Position& position) {
+        return position.number != begin->number;
+      });
+      if (std::any_of(begin, end, [&](const auto& one) { return one.slot != begin->slot; })) {
+        std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> serials;
+        for (auto one = begin; one != end; ++one) {
+          const Result<source::Snapshot> snapshot = source.Get(one->slot, one->key);
+          if (snapshot.ok()) serials[{one->slot, one->key.id}] = snapshot->serial;
+        }
+        std::stable_sort(begin, end, [&](const Position& x, const Position& y) {
+          return serials[{x.slot, x.key.id}] < serials[{y.slot, y.key.id}];
+        });
+        for (auto one = begin; one != end; ++one) one->nth = std::distance(begin, one);
+      }
+      begin = end;
+    }
+  }
+
+  // Its place in result_.slots.
+  std::size_t PairOf(std::size_t slot_a, std::size_t slot_b) {
+    const auto [known, is_new] =
+        pairs_.try_emplace(std::pair(slot_a, slot_b), result_.slots.size());
+    if (is_new) result_.slots.push_back({slot_a, slot_b});
+    return known->second;
+  }
+
+  Result<void> PairSnapshots(const Place& place) {
+    const auto in_a = Positions(a_, place.a);
     if (!in_a.ok()) return in_a.error();
-    const auto in_b = Positions(b_, slot_b);
+    const auto in_b = Positions(b_, place.b);
     if (!in_b.ok()) return in_b.error();
-    std::vector<std::uint64_t> only_a, only_b;
+    // What was compared is listed also without snapshots.
+    if (place.a.size() == 1 && place.b.size() == 1) (void)PairOf(place.a[0], place.b[0]);
+    std::map<std::size_t, std::vector<std::uint64_t>> only_a, only_b;  // by slot
     auto x = in_a->begin();
     auto y = in_b->begin();
     while (x != in_a->end() || y != in_b->end()) {
       if (y == in_b->end() || (x != in_a->end() && x->place() < y->place())) {
-        only_a.push_back((x++)->number);
+        only_a[x->slot].push_back(x->number);
+        ++x;
       } else if (x == in_a->end() || y->place() < x->place()) {
-        only_b.push_back((y++)->number);
+        only_b[y->slot].push_back(y->number);
+        ++y;
       } else {
-        result_.snapshots.push_back(
-            {.position = x->number, .nth = x->nth, .pair = pair, .a = x->key, .b = y->key});
+        result_.snapshots.push_back({.position = x->number,
+                                     .nth = x->nth,
+                                     .pair = PairOf(x->slot, y->slot),
+                                     .a = x->key,
+                                     .b = y->key});
         ++x, ++y;
       }
     }
-    TellOnly(a_, slot_a, only_a);
-    TellOnly(b_, slot_b, only_b);
+    for (auto& [slot, numbers] : only_a) TellOnly(a_, slot, std::move(numbers));
+    for (auto& [slot, numbers] : only_b) TellOnly(b_, slot, std::move(numbers));
     return {};
   }
 
   void TellOnly(const Source& source, std::size_t slot, std::vector<std::uint64_t> only) {
-    if (only.empty()) return;
     result_.unmatched_count += only.size();
     only.erase(std::unique(only.begin(), only.end()), only.end());
     const Slot& info = source.slots()[slot];
-    result_.unmatched.push_back(fmt::format("{}{}: {} {} only in {}", source::SlotText(info),
-                                            RankText(info), options_.by_step ? "step" : "replay",
-                                            RangesText(only), source.Describe().path));
+    result_.unmatched.push_back(fmt::format(
+        "{}{}: {} {} only in {}", source::SlotText(info), RankText(info),
+        options_.by_step ? "step" : ReplayWord(info), RangesText(only), source.Describe().path));
   }
 
   void TellWithoutStep(const Source& source, std::size_t slot,
@@ -333,6 +416,8 @@ class Aligner {
   Source& a_;
   Source& b_;
   const AlignOptions& options_;
+  std::vector<Place> places_;
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> pairs_;  // in result_.slots
   Alignment result_;
 };
 

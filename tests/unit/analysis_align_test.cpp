@@ -64,6 +64,71 @@ TEST(Align, ACallIsComparedWithTheSameCall) {
   EXPECT_EQ(diff.verdict(), Verdict::kIncomplete);
 }
 
+// A place that is called eagerly with these lengths, call after call; each value is the call.
+MemorySource Calls(const std::vector<std::uint64_t>& lengths) {
+  MemorySource source;
+  std::map<std::uint64_t, std::size_t> slots;
+  for (std::size_t call = 1; call <= lengths.size(); ++call) {
+    const std::uint64_t length = lengths[call - 1];
+    if (!slots.contains(length)) {
+      slots[length] = source.AddSlot("x", {length});
+      source.Slots().back().in_body = true;
+      source.Slots().back().graph_id = 0;
+    }
+    source.Add(slots[length], call, std::vector<float>(length, static_cast<float>(call)));
+  }
+  return source;
+}
+
+TEST(Align, EagerCallNIsComparedWithCallNWhateverItsShape) {
+  MemorySource a = Calls({1, 2, 1, 3}), b = Calls({1, 2, 1, 3});
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kSame);
+  EXPECT_EQ(DiffOf(a, b).compared, 4u);
+  MemorySource other = Calls({1, 3, 1, 2});  // the same shapes in other calls
+  const Diff diff = DiffOf(a, other);
+  EXPECT_EQ(diff.verdict(), Verdict::kDifferent);
+  EXPECT_EQ(diff.compared, 4u);
+  EXPECT_EQ(diff.different, 2u);
+  ASSERT_TRUE(diff.first.has_value());
+  EXPECT_EQ(diff.first->position, 2u);
+  EXPECT_THAT(diff.missing, ::testing::IsEmpty());
+  MemorySource shorter = Calls({1, 2, 1});
+  const Diff missing = DiffOf(a, shorter);
+  EXPECT_EQ(missing.verdict(), Verdict::kIncomplete);
+  EXPECT_THAT(missing.missing, ElementsAre(HasSubstr(": call 4 only in memory")));
+}
+
+TEST(Align, TwoShapesInOneCallAreComparedInTheOrderInWhichTheyRan) {
+  MemorySource a, b;
+  for (MemorySource* source : {&a, &b}) {
+    for (const std::uint64_t length : {1, 2}) {
+      const std::size_t slot = source->AddSlot("x", {length});
+      source->Slots()[slot].in_body = true;
+      source->Slots()[slot].graph_id = 0;
+      source->Add(slot, 1, std::vector<float>(length, 0.5F));
+      source->serials[{slot, 1}] = length;
+    }
+  }
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kSame);
+  b.serials[{0, 1}] = 3;  // B runs the shape of two elements first
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
+  EXPECT_EQ(DiffOf(a, b).different, 2u);
+}
+
+TEST(Align, CallsOfTwoProcessesAreNotMixed) {
+  MemorySource a = Calls({1, 1}), b = Calls({1, 1});
+  for (MemorySource* source : {&a, &b}) {
+    const std::size_t slot = source->AddSlot("x", {2});
+    source->Slots()[slot].in_body = true;
+    source->Slots()[slot].graph_id = 0;
+    source->Slots()[slot].session = "other";
+    source->Add(slot, 1, {7, 7});
+  }
+  const Diff diff = DiffOf(a, b);
+  EXPECT_EQ(diff.verdict(), Verdict::kSame);
+  EXPECT_EQ(diff.compared, 3u);
+}
+
 TEST(Align, AProbeThatTheMapUsesIsNotAlsoComparedByItsOwnName) {
   MemorySource a = Probes({"y", "x"}), b = Probes({"y"});
   b.Change(0, 1, {1});  // as x of the other
