@@ -195,14 +195,17 @@ std::pair<std::uint64_t, std::uint64_t> ReplaysOf(const source::Gap& gap, const 
   return {first, std::max(first, last)};
 }
 
-// From the first replay that any source has, or misses, to the last one.
-Axis AxisOf(std::span<Side> sides, const analysis::Scope& scope) {
+// From the first replay that any source has, or misses, to the last one. With so many columns that
+// their states alone would fill the page, some would be merged anyway.
+Axis AxisOf(std::span<Side> sides, const analysis::Scope& scope, std::size_t most_bytes) {
   std::uint64_t first = UINT64_MAX, last = 0;
+  std::size_t strips = 1;
   const auto take = [&](std::uint64_t from, std::uint64_t to) {
     first = std::min(first, from);
     last = std::max(last, to);
   };
   for (const Side& side : sides) {
+    strips += side.probes.size();
     for (const Probe& probe : side.probes) {
       const std::vector<Key>& keys = probe.row.keys;
       if (!keys.empty()) take(keys.front().replay, keys.back().replay);
@@ -214,7 +217,8 @@ Axis AxisOf(std::span<Side> sides, const analysis::Scope& scope) {
       take(std::max(from, scope.first_replay), std::min(to, scope.last_replay));
     }
   }
-  return {first, last, kMostColumnsOfAStrip};
+  const std::uint64_t fitting = std::max(most_bytes, kLeastStripBytes) / strips * 3 / 4;
+  return {first, last, std::clamp<std::uint64_t>(fitting, 1, kMostColumnsOfAStrip)};
 }
 
 Json HistogramJson(const Slot& slot, const Key& key, const Stats& stats) {
@@ -431,11 +435,19 @@ void AddStrips(const std::vector<Line>& lines, const Axis& axis, std::size_t mos
                Json* data) {
   Json strips = StripsJson(lines, 1);
   std::size_t factor = 1;
-  const std::size_t whole = Dump(strips, false).size();
-  for (std::size_t size = whole; size > most_bytes && factor < axis.columns();) {
-    factor = std::max(factor + 1, whole / most_bytes);
+  const auto merge = [&](std::size_t columns_as_one) {
+    factor = std::min(columns_as_one, axis.columns());
     strips = StripsJson(lines, factor);
-    size = Dump(strips, false).size();
+    return Dump(strips, false).size();
+  };
+  const std::size_t whole = Dump(strips, false).size();
+  if (whole > most_bytes && axis.columns() > 1) {
+    // A strip takes room for its columns, and some that does not shrink with them.
+    const std::size_t least = merge(axis.columns());
+    if (least < most_bytes) {
+      std::size_t wanted = (whole - least) / (most_bytes - least) + 1;
+      while (merge(wanted) > most_bytes && factor < axis.columns()) wanted += wanted / 8 + 1;
+    }
   }
   const Axis merged = axis.Merged(factor);
   (*data)["axis"] = {{"first", axis.first()},
@@ -533,7 +545,7 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
     if (Result<void> added = AddRanks(side, scope, &*verdict); !added.ok()) return added.error();
   }
 
-  const Axis axis = AxisOf(sides, scope);
+  const Axis axis = AxisOf(sides, scope, options.most_bytes);
   std::size_t probe_count = 1;
   for (const Side& side : sides) probe_count += side.probes.size();
   const std::size_t histograms =

@@ -19,6 +19,7 @@ namespace cgdebug::report {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing_support::MemorySource;
 
 Json PictureOf(const std::vector<std::uint64_t>& shape, const std::vector<float>& values,
@@ -128,6 +129,21 @@ TEST(Report, GapsAndSnapshotsThatCannotBeReadAreInIt) {
   EXPECT_THAT(report->verdict, HasSubstr("Inconclusive"));
   EXPECT_THAT(report->html, HasSubstr(R"("unread":1)"));
   EXPECT_THAT(report->html, HasSubstr(R"("gap_count":2)"));
+}
+
+// One column more in each attempt took minutes.
+TEST(Report, TheReplaysOfThousandsOfProbesShareAsManyColumnsAsFit) {
+  MemorySource source;
+  for (int i = 0; i < 4000; ++i) {
+    const std::size_t slot = source.AddSlot("p" + std::to_string(i), {1});
+    source.Add(slot, 1, {1});
+    source.Add(slot, 100'000, {2});
+  }
+  const Result<Report> report = MakeReport(source, nullptr, {});
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_THAT(report->html, HasSubstr(R"("axis":{"first":1,"last":100000,"columns":)"));
+  EXPECT_THAT(report->html, Not(HasSubstr(R"("columns":1000,)")));
+  EXPECT_THAT(report->html, HasSubstr("p3999"));
 }
 
 TEST(Report, APairWhoseEqualValuesAreDamagedIsNotShownAsEqual) {
