@@ -207,7 +207,7 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
   const layout::DeviceStats stats = ComputeHostStats(tensor.data, row.dtype, ElementCount(row));
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire(*state_);
-  if (call_.number == 0 && !layout::IsOpGap(row.op)) {
+  if (call_.number == 0 && !layout::IsNoRow(row.op)) {
     call_ = table.calls.BeginRun(table.step.get());
     serial_ = ring::NextSerial();
   }

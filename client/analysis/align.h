@@ -25,7 +25,7 @@ struct Scope {
   std::function<bool(int rank)> wants_rank;  // empty: all
 
   bool Wants(const source::Slot& slot) const {
-    return !layout::IsOpGap(slot.op) && probes.Matches(slot.probe) && Matches(which, slot) &&
+    return !layout::IsNoRow(slot.op) && probes.Matches(slot.probe) && Matches(which, slot) &&
            WantsRank(slot);
   }
   bool WantsRank(const source::Slot& slot) const { return !wants_rank || wants_rank(slot.rank); }

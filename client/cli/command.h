@@ -51,6 +51,7 @@ RunFunction AddStats(CLI::App& app);
 RunFunction AddCheck(CLI::App& app);
 RunFunction AddDiff(CLI::App& app);
 RunFunction AddRanks(CLI::App& app);
+RunFunction AddRaces(CLI::App& app);
 RunFunction AddRecord(CLI::App& app);
 RunFunction AddFreeze(CLI::App& app);
 RunFunction AddQuery(CLI::App& app);

@@ -13,6 +13,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli run --fail-on nan,compare -- torchrun --nproc-per-node 8 train.py\n"
      "  cgdebug-cli run -o runs/a.cgrec --record 'blk*' -- python train.py\n"
      "  cgdebug-cli run --blocking -- python train.py    names the kernel of a graph that fails\n"
+     "  cgdebug-cli run --races -- python train.py       for cgdebug-cli races\n"
      "  cgdebug-cli run --no-live -- ./a.out\n",
      AddRun},
     {"why", kFirst, "What went wrong, with the rows that show it, and what was not looked at",
@@ -25,6 +26,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli check                           the newest live job\n"
      "  cgdebug-cli check runs/a.cgrec 'blk3.*' --replays 1200..1210\n",
      AddCheck, Output::kText},
+    {"races", kFirst, "Ops of captured graphs that touch the same bytes with no path between them",
+     "  cgdebug-cli races                           the newest live job, started with run --races\n"
+     "  cgdebug-cli races runs/a.cgrec\n"
+     "  cgdebug-cli races train-4711 --json\n",
+     AddRaces, Output::kText},
     {"diff", kFirst, "What differs between two sources, and where it begins",
      "  cgdebug-cli diff --first eager.cgrec graph.cgrec\n"
      "  cgdebug-cli diff a.cgrec b.cgrec 'blk3.*' --replays 100..200\n"

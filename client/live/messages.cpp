@@ -213,7 +213,7 @@ Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string&
   request.mutable_probes()->Assign(globs.begin(), globs.end());
   Result<std::vector<Probe>> probes = ListAll(client, std::move(request));
   if (!probes.ok()) return probes;
-  std::erase_if(*probes, [](const Probe& probe) { return layout::IsOpGap(probe.slot.op); });
+  std::erase_if(*probes, [](const Probe& probe) { return layout::IsNoRow(probe.slot.op); });
   return probes;
 }
 

@@ -166,7 +166,7 @@ Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string&
                                       const std::vector<std::string>& globs = {},
                                       LastStats stats = LastStats::kWanted);
 // All of them, without `last_stats`, and the rows that say what op logs do not show
-// (layout::IsOpGap), which are no probes.
+// (layout::IsNoRow), which are no probes.
 Result<std::vector<Probe>> ListProbesAndGaps(client::Client& client, const std::string& session);
 
 // What probes are to do while they replay.

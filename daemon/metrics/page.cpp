@@ -249,7 +249,7 @@ void AddProbes(const pipeline::Registry& registry, const SessionRecord& record,
     slots = registry.Slots(record.session, range, kSlotsAtATime);
     for (const SlotRecord& slot : slots) {
       range.first = slot.slot->registration.order + 1;
-      if (layout::IsOpGap(slot.slot->op)) continue;
+      if (layout::IsNoRow(slot.slot->op)) continue;
       auto place = places.find(slot.slot->probe);
       if (place == places.end()) {
         if (pipeline::IsOfOpLog(*slot.slot) || probes.size() >= limit) {

@@ -208,7 +208,7 @@ void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& first
 void Registry::AddToIndexes(Session* session, const SlotPtr& slot) {
   session->names.Add(slot);
   session->by_order.insert({slot->registration.order, {slot->index, slot->generation}});
-  if (layout::IsOpGap(slot->op)) return;
+  if (layout::IsNoRow(slot->op)) return;
   SessionRecord& sums = session->record;
   ++sums.slot_count;
   ++sums.lanes[LaneOf(*slot)];
@@ -219,7 +219,7 @@ void Registry::AddToIndexes(Session* session, const SlotPtr& slot) {
 void Registry::RemoveFromIndexes(Session* session, const SlotPtr& slot) {
   session->names.Remove(slot);
   session->by_order.erase({slot->registration.order, {slot->index, slot->generation}});
-  if (layout::IsOpGap(slot->op)) return;
+  if (layout::IsNoRow(slot->op)) return;
   SessionRecord& sums = session->record;
   --sums.slot_count;
   const auto lane = sums.lanes.find(LaneOf(*slot));

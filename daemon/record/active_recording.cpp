@@ -96,7 +96,7 @@ bool ActiveRecording::Wants(const SlotIdentity& slot) const {
   if (request_.to_disk_only && !slot.Has(layout::kActionRecordToDisk)) return false;
   if (!Wants(*slot.session)) return false;
   // A recording of some rows must not hide what the log does not show.
-  if (layout::IsOpGap(slot.op)) return true;
+  if (layout::IsNoRow(slot.op)) return true;
   if (!selector_.Matches(slot.probe)) return false;
   const std::uint64_t graph_id = slot.registration.graph_id;
   const bool is_named = request_.graphs.contains({slot.session->uuid, graph_id});

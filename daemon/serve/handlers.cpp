@@ -512,7 +512,7 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
       if (!selector->Matches(slot.slot->probe)) continue;
       if (!MatchesWhich(*model_.registry, *slot.slot, request.which())) continue;
       if (pipeline::IsOpLogRow(*slot.slot)) {
-        if (row == nullptr && !layout::IsOpGap(slot.slot->op)) row = slot.slot;
+        if (row == nullptr && !layout::IsNoRow(slot.slot->op)) row = slot.slot;
         continue;
       }
       // What it needs to send its values is decided when the op runs.

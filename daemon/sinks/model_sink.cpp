@@ -18,7 +18,7 @@ void ModelSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& 
 
 void ModelSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) {
   const pipeline::SnapshotPtr& snapshot = delivery.snapshot;
-  if (!delivery.seen_before && !layout::IsOpGap(snapshot->slot->op)) {
+  if (!delivery.seen_before && !layout::IsNoRow(snapshot->slot->op)) {
     if (pipeline::IsOpLogRow(*snapshot->slot)) {
       AddRow(snapshot);
     } else {
@@ -62,7 +62,7 @@ void ModelSink::Add(const pipeline::SessionPtr& session, decltype(pipeline::Even
 void ModelSink::Lose(const pipeline::Gap& gap) {
   next_->Lose(gap);
   if (gap.cause == layout::LossCause::kOnDevice) return;  // as the probe asked for
-  if (layout::IsOpGap(gap.slot->op)) return;              // no tensor
+  if (layout::IsNoRow(gap.slot->op)) return;              // no tensor
   pipeline::Loss loss{gap.slot, gap.count, gap.before_replay, ToText(gap.cause)};
   if (!pipeline::IsOpLogRow(*gap.slot)) return Add(gap.slot->session, std::move(loss));
   const pipeline::Loss& before = loss_;

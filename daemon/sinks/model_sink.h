@@ -20,7 +20,7 @@ namespace cgdebug::sinks {
 //   session as ended before the event wakes a client.
 //
 // The rows of one page of an op log at one replay are one event; so are their losses. Rows that say
-// what a log does not show (layout::IsOpGap) hold no tensor and cause no event.
+// what a log does not show (layout::IsNoRow) hold no tensor and cause no event.
 class ModelSink final : public pipeline::Sink {
  public:
   // All three outlive the sink.

@@ -15,6 +15,7 @@
 #include "libprobe/capture/capture_nodes.h"
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/driver_function.h"
+#include "libprobe/capture/graph_capture.h"
 #include "libprobe/capture/kernel_node.h"
 
 namespace cgdebug::apart {
@@ -280,6 +281,45 @@ void ApartGraph::PutInto(void* graph) const {
   const RelaxedCapture relaxed;
   cudaGraphNode_t node = nullptr;
   CGD_CUDA(cudaGraphAddChildGraphNode(&node, GraphOf(graph), nullptr, 0, state_->graph.get()));
+}
+
+CaptureOrder OrderOf(void* stream, const std::vector<NodeAccess>& accesses) {
+  const RelaxedCapture relaxed;
+  const capture::CaptureInfo info = capture::GetCaptureInfo(static_cast<cudaStream_t>(stream));
+  if (info.graph == nullptr) {
+    throw ProbeError(ErrorKind::kBadArgument, "the stream captures no graph");
+  }
+  const Handles handles = HandlesOf(info.graph);
+  std::vector<bool> is_own;
+  std::unordered_map<const void*, std::uint32_t> places;
+  CaptureOrder order;
+  for (const cudaGraphNode_t node : handles) {
+    places.emplace(node, static_cast<std::uint32_t>(is_own.size()));
+    is_own.push_back(capture::NameOfNode(node).empty());
+    if (!is_own.back()) ++order.nodes;
+  }
+  try {
+    const Dag dag(handles.size(), EdgesOf(info.graph, handles));
+    const std::vector<Dag::Nodes> pieces = dag.Cut(is_own);
+    for (const Dag::Nodes& piece : pieces) {
+      if (piece.size() < 2) continue;
+      for (const std::uint32_t node : piece) {
+        if (!is_own[node]) order.unordered.push_back(handles[node]);
+      }
+    }
+    std::vector<Access> of_nodes;
+    for (const NodeAccess& one : accesses) {
+      const auto place = places.find(one.node);
+      const bool is_here = place != places.end() && !is_own[place->second];
+      // One that is left out touches nothing: the places of the others stay.
+      of_nodes.push_back(is_here ? Access{place->second, one.begin, one.end, one.writes}
+                                 : Access{});
+    }
+    if (!handles.empty()) order.conflicts = FindConflicts(dag, pieces, of_nodes);
+  } catch (const std::logic_error& error) {  // what CUDA told contradicts itself
+    throw ProbeError(ErrorKind::kSystem, error.what());
+  }
+  return order;
 }
 
 void RemoveNodes(void* graph) {

@@ -58,6 +58,24 @@ class ApartGraph {
   std::unique_ptr<State> state_;
 };
 
+// What a node of a graph under capture does to bytes.
+struct NodeAccess {
+  const void* node = nullptr;  // cudaGraphNode_t
+  std::uint64_t begin = 0;     // address
+  std::uint64_t end = 0;       // behind the last byte
+  bool writes = false;
+};
+
+// The order of what `stream` has captured so far, without our own nodes.
+struct CaptureOrder {
+  std::size_t nodes = 0;
+  std::vector<const void*> unordered;  // cudaGraphNode_t: those that some path leaves out
+  std::vector<Conflict> conflicts;     // by places among the accesses
+};
+// Accesses of other nodes than those of the graph are left out.
+// Requires: `stream` is capturing. Fails: throws ProbeError.
+CaptureOrder OrderOf(void* stream, const std::vector<NodeAccess>& accesses);
+
 // Destroys the nodes of `graph`, so that what is instantiated of it does nothing. Fails:
 // ProbeError.
 void RemoveNodes(void* graph);

@@ -159,7 +159,7 @@ std::vector<Conflict> FindConflicts(const Dag& dag, const std::vector<Dag::Nodes
       return std::tie(accesses[a].begin, a) < std::tie(accesses[b].begin, b);
     });
     const Reach reach(dag, piece);
-    std::map<std::pair<std::uint32_t, std::uint32_t>, Conflict> by_nodes;
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<Conflict>> by_nodes;
     std::vector<std::size_t> open;  // those that may reach the bytes of the next one
     for (const std::size_t i : here) {
       const Access& next = accesses[i];
@@ -168,13 +168,16 @@ std::vector<Conflict> FindConflicts(const Dag& dag, const std::vector<Dag::Nodes
         const Access& other = accesses[j];
         if ((!next.writes && !other.writes) || reach.AreOrdered(next.node, other.node)) continue;
         const bool is_first = next.node < other.node;
-        by_nodes.try_emplace(std::minmax(next.node, other.node),
-                             Conflict{is_first ? i : j, is_first ? j : i, next.begin,
-                                      std::min(next.end, other.end)});
+        std::vector<Conflict>& of_pair = by_nodes[std::minmax(next.node, other.node)];
+        if (of_pair.size() >= kMostConflictsOfAPair) continue;
+        of_pair.push_back(
+            {is_first ? i : j, is_first ? j : i, next.begin, std::min(next.end, other.end)});
       }
       open.push_back(i);
     }
-    for (const auto& [nodes, conflict] : by_nodes) found.push_back(conflict);
+    for (const auto& [nodes, of_pair] : by_nodes) {
+      found.insert(found.end(), of_pair.begin(), of_pair.end());
+    }
   }
   return found;
 }

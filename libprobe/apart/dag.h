@@ -58,8 +58,9 @@ struct Conflict {
   std::uint64_t end = 0;
 };
 
-// The conflicts between `accesses`, for each pair of nodes the first one, in the order of the
-// nodes. `pieces`: as Dag::Cut() returns them; nodes of different pieces are in order.
+inline constexpr std::size_t kMostConflictsOfAPair = 16;
+// The conflicts between `accesses`, in the order of their nodes; of a pair of nodes those with the
+// lowest addresses. `pieces`: as Dag::Cut() returns them; nodes of different pieces are in order.
 // Takes memory in proportion to the square of the largest piece, a bit for each pair.
 std::vector<Conflict> FindConflicts(const Dag& dag, const std::vector<Dag::Nodes>& pieces,
                                     const std::vector<Access>& accesses);

@@ -76,6 +76,7 @@ const Dag& ApartGraph::dag() const { capture::Refuse(); }
 const std::vector<Dag::Nodes>& ApartGraph::pieces() const { capture::Refuse(); }
 void ApartGraph::Launch(std::size_t, void*) { capture::Refuse(); }
 void ApartGraph::PutInto(void*) const { capture::Refuse(); }
+CaptureOrder OrderOf(void*, const std::vector<NodeAccess>&) { capture::Refuse(); }
 void RemoveNodes(void*) { capture::Refuse(); }
 bool AwaitStream(void*, std::chrono::nanoseconds) { return true; }
 

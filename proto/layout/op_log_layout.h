@@ -50,6 +50,18 @@ static_assert(std::is_trivially_copyable_v<OpLogRow>);
 //   "gap eager TEXT"  of one of the eager runs that began before it
 //   "gap job TEXT"    of the job: what ought to have a log and has none
 constexpr bool IsOpGap(std::string_view op) { return op.substr(0, 4) == "gap "; }
+// Another one: what is known of the order of the nodes of a captured graph.
+//   "order 12 looked NODES UNORDERED UNKNOWN"
+//       of capture 12: how many nodes it has, how many of them are not in order with all others,
+//       and of how many of these nobody knows which bytes they touch
+//   "order 12 race TEXT"
+//       two ops that no path orders, one of which writes bytes that the other touches
+//   "order 12 possible TEXT"
+//       the same, where nobody knows which bytes of a tensor they touch
+//   "order 12 missing TEXT"
+//       why the order of capture 12 is not known
+constexpr bool IsOpOrder(std::string_view op) { return op.substr(0, 6) == "order "; }
+constexpr bool IsNoRow(std::string_view op) { return IsOpGap(op) || IsOpOrder(op); }
 
 // SlotHead::reached: a launch stores it when it begins, that is, when the ops of its rows are done.
 // So the page shows how far a replay came that never finishes.

@@ -146,7 +146,7 @@ if os.environ.get("CGDEBUG_WATCH"):
 
     _auto.start()
 
-if os.environ.get("CGDEBUG_LAUNCH_BLOCKING"):
+if os.environ.get("CGDEBUG_LAUNCH_BLOCKING") or os.environ.get("CGDEBUG_RACES"):
     from . import _apart
 
     _apart.start()

@@ -11,9 +11,10 @@ from .sharding import TensorShard
 from .snapshot import Stats, TensorSnapshot, part_of
 
 
-def is_op_gap(op: str) -> bool:
-    """As layout::IsOpGap: whether what looks like a probe says what an op log does not show."""
-    return op.startswith("gap ")
+def is_no_row(op: str) -> bool:
+    """As layout::IsNoRow: whether what looks like a probe says what an op log does not show, or
+    what is known of the order of a graph's nodes."""
+    return op.startswith(("gap ", "order "))
 
 
 class Answer(types.SimpleNamespace):

@@ -1,4 +1,5 @@
 """CGDEBUG_LAUNCH_BLOCKING: launches captured graphs piece by piece, and waits behind each.
+CGDEBUG_RACES: looks at the order of their nodes, see _op_log/node_order.py.
 
 What CUDA_LAUNCH_BLOCKING is for eager code: a kernel that fails or hangs inside of a graph is
 named, with the op that launched it, its module, its line and its tensors.
@@ -25,6 +26,7 @@ if typing.TYPE_CHECKING:
     from ._op_log.node_map import NodeMap, Op
 
 VARIABLE = "CGDEBUG_LAUNCH_BLOCKING"
+RACES = "CGDEBUG_RACES"
 HANGS_AFTER_S = 10.0
 _LOOKS_EACH_S = 0.1  # so that Ctrl-C is seen
 _MOST_OPS = 8  # of a piece that are shown
@@ -33,25 +35,56 @@ _started = False
 
 
 def start() -> None:
-    """Installs it as soon as torch is imported, once per process. Does nothing without the
-    variable."""
+    """Installs it as soon as torch is imported, once per process. Does nothing without one of the
+    variables."""
     global _started
-    if _started or not os.environ.get(VARIABLE):
+    if _started or not (os.environ.get(VARIABLE) or os.environ.get(RACES)):
         return
     _started = True
     call_after_import("torch", _install)
 
 
 def _install(torch) -> None:
-    if _words.setting(VARIABLE) != "1":
-        return
+    is_blocking, finds_races = (_words.setting(name) == "1" for name in (VARIABLE, RACES))
     graph_class: typing.Any = getattr(torch.cuda, "CUDAGraph", None)
-    if not hasattr(graph_class, "raw_cuda_graph"):
-        tell(VARIABLE, f"torch {torch.__version__} keeps no captured graph; it takes 2.10 or later")
+    if not (is_blocking or finds_races) or not hasattr(graph_class, "capture_begin"):
         return
+    if is_blocking:
+        if hasattr(graph_class, "raw_cuda_graph_exec"):
+            _launch_in_pieces(graph_class)
+        else:
+            tell(VARIABLE, f"torch {torch.__version__} keeps no captured graph")
+    _map_captures(graph_class, finds_races)
+
+
+def _map_captures(graph_class, finds_races: bool) -> None:
     end_name = _graphs.end_of_captures(graph_class)
-    make, begin = graph_class.__init__, graph_class.capture_begin
-    end, replay, reset = getattr(graph_class, end_name), graph_class.replay, graph_class.reset
+    begin, end = graph_class.capture_begin, getattr(graph_class, end_name)
+
+    @functools.wraps(begin)
+    def capture_begin(self, *args, **kwargs):
+        self.__dict__.pop("_cgdebug_map", None)  # of a capture that nobody has ended
+        begin(self, *args, **kwargs)
+        self._cgdebug_map = _Capture(finds_races)
+
+    @functools.wraps(end)
+    def end_of_capture(self):
+        capture = self.__dict__.pop("_cgdebug_map", None)
+        if capture is not None:
+            capture.end()
+        end(self)
+        if capture is not None:
+            capture.has_ended()
+            own = getattr(self, "_cgdebug_apart", None)
+            if own is not None:
+                own.captured(capture)
+
+    graph_class.capture_begin = capture_begin
+    setattr(graph_class, end_name, end_of_capture)
+
+
+def _launch_in_pieces(graph_class) -> None:
+    make, replay, reset = graph_class.__init__, graph_class.replay, graph_class.reset
     exec_of = graph_class.raw_cuda_graph_exec
 
     @functools.wraps(make)
@@ -63,20 +96,6 @@ def _install(torch) -> None:
         make(self, *args, **kwargs)
         # Who keeps the graph may change it, and launch it in another way.
         self._cgdebug_apart = None if keeps else _Graph(raw=_plain(graph_class.raw_cuda_graph))
-
-    @functools.wraps(begin)
-    def capture_begin(self, *args, **kwargs):
-        begin(self, *args, **kwargs)
-        own = getattr(self, "_cgdebug_apart", None)
-        if own is not None:
-            own.begin()
-
-    @functools.wraps(end)
-    def end_of_capture(self):
-        own = getattr(self, "_cgdebug_apart", None)
-        if own is not None:
-            own.end()
-        end(self)
 
     @functools.wraps(replay)
     def replay_in_pieces(self):
@@ -100,11 +119,75 @@ def _install(torch) -> None:
         return exec_of(self)
 
     graph_class.__init__ = __init__
-    graph_class.capture_begin = capture_begin
-    setattr(graph_class, end_name, end_of_capture)
     graph_class.replay = replay_in_pieces
     graph_class.reset = forgetting_reset
     graph_class.raw_cuda_graph_exec = raw_cuda_graph_exec
+
+
+class _Capture:
+    """A capture that is under way on this thread. number: 0 if it cannot be followed."""
+
+    def __init__(self, finds_races: bool):
+        import torch
+
+        self.number, self.device = 0, 0
+        self.map: NodeMap | None = None
+        self._mapping: typing.Any = None
+        self._order: typing.Any = None
+        self._missing = ""
+        self._finds_races = finds_races
+        with guard("the ops of a graph"):
+            stream = torch.cuda.current_stream()
+            self.device = stream.device_index
+            self.number = _native.load().capture_of(stream.cuda_stream)
+            if self.number:
+                from ._op_log.node_map import Mapping
+
+                self._mapping = Mapping(self.number)
+
+    def __del__(self):
+        self._end_mapping()
+
+    def _end_mapping(self) -> None:
+        mapping, self._mapping = self._mapping, None
+        if mapping is not None:
+            with guard("the ops of a graph"):
+                self.map = mapping.end()
+
+    def end(self) -> None:
+        """The capture is about to end."""
+        import torch
+
+        self._end_mapping()
+        if not self._finds_races:
+            return
+        try:
+            from ._op_log import node_order, scopes
+
+            if self.map is None:
+                self._missing = "its ops could not be followed"
+            elif scopes._scopes:
+                self._missing = (
+                    "an op log adds kernels that put nodes of other streams in order. Run it "
+                    "without --watch 'op:...'"
+                )
+            else:
+                stream = torch.cuda.current_stream().cuda_stream
+                self._order = node_order.order_of(self.map, stream)
+        except Exception as error:  # the capture goes on
+            self._missing = str(error).partition("\n")[0] or type(error).__name__
+
+    def has_ended(self) -> None:
+        """And there is a graph."""
+        if not self._finds_races:
+            return
+        with guard("the order of a graph"):
+            from ._op_log import node_order
+
+            if self._order is not None:
+                node_order.notes.tell(self.number, self._order)
+            else:
+                node_order.notes.tell_missing(self.number, self._missing)
 
 
 def _plain(method):
@@ -119,11 +202,9 @@ class _Graph:
 
     def __init__(self, raw: typing.Callable):
         self._raw = raw
-        self._mapping: typing.Any = None
         self.forget()
 
     def forget(self) -> None:
-        self._end_mapping()
         self._map: NodeMap | None = None
         self._capture = 0
         self._device = 0
@@ -131,30 +212,9 @@ class _Graph:
         self._is_whole = False  # torch launches all of it
         self._replays = 0
 
-    def __del__(self):
-        self._end_mapping()  # of a capture that nobody has ended
-
-    def begin(self) -> None:
-        import torch
-
+    def captured(self, capture: _Capture) -> None:
         self.forget()
-        with guard("the ops of a graph"):
-            stream = torch.cuda.current_stream()
-            self._device = stream.device_index
-            self._capture = _native.load().capture_of(stream.cuda_stream)
-            if self._capture:
-                from ._op_log.node_map import Mapping
-
-                self._mapping = Mapping(self._capture)
-
-    def end(self) -> None:
-        self._end_mapping()
-
-    def _end_mapping(self) -> None:
-        mapping, self._mapping = getattr(self, "_mapping", None), None
-        if mapping is not None:
-            with guard("the ops of a graph"):
-                self._map = mapping.end()
+        self._map, self._capture, self._device = capture.map, capture.number, capture.device
 
     def replay(self, graph, torch_replay) -> None:
         import torch

@@ -11,7 +11,7 @@ import time
 import typing
 
 from . import _answers, _wire, _words
-from ._answers import Answer, Event, Probe, Session, is_op_gap
+from ._answers import Answer, Event, Probe, Session, is_no_row
 from .snapshot import TensorSnapshot
 
 # What callers write, and its names in proto/control.proto.
@@ -87,7 +87,7 @@ class Client:
         found = []
         while True:
             answer = self._ask("probes", **fields)
-            found += [probe for probe in answer.probes if not is_op_gap(probe.op)]
+            found += [probe for probe in answer.probes if not is_no_row(probe.op)]
             if not answer.more or not answer.probes:
                 return found
             last = answer.probes[-1]

@@ -11,6 +11,7 @@ import weakref
 import torch
 
 from . import _native
+from ._answers import is_no_row
 from ._op_log import torch_debug_mode
 from ._op_log.rows import UNKNOWN, Coverage, OpLog
 from ._op_log.scopes import Scope
@@ -420,7 +421,7 @@ def _rows_of_call(
         slots = {
             slot.slot: slot
             for slot in connection._probes(session=session, rows_of={"graph_id": 0})
-            if slot.op and slot.in_body and not slot.op.startswith("gap ")
+            if slot.op and slot.in_body and not is_no_row(slot.op)
         }
         found = {}
         if slots:

@@ -18,7 +18,7 @@ import pathlib
 import typing
 
 from . import _remote
-from ._answers import is_op_gap
+from ._answers import is_no_row
 from ._call_series import CallSeries
 from ._columns import Columns, frame_of
 from ._remote import Fetched
@@ -87,7 +87,7 @@ class Recording:
             for index, slot in enumerate(self._reader.slots())
         ]
         self._slots = sorted(
-            (series for series in self._all if not is_op_gap(series.op)),
+            (series for series in self._all if not is_no_row(series.op)),
             key=lambda series: (series.graph_order, series.rank),
         )
         if self._rank is not None and not self._slots:

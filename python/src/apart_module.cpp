@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cgdebug/probe.h"
@@ -77,6 +79,31 @@ void RegisterApart(py::module_& module) {
           "put_into",
           [](const ApartGraph& graph, std::uintptr_t other) { graph.PutInto(Pointer(other)); },
           py::arg("graph"), py::call_guard<WithoutGil>());
+  // What `stream` has captured: how many nodes, which of them are not in order with all others, and
+  // the pairs of `accesses` (node, first byte, behind the last, whether it writes) in conflict.
+  module.def(
+      "order_of_capture",
+      [](std::uintptr_t stream,
+         const std::vector<std::tuple<std::uintptr_t, std::uint64_t, std::uint64_t, bool>>& given) {
+        apart::CaptureOrder order;
+        {
+          const WithoutGil unlocked;
+          std::vector<apart::NodeAccess> accesses;
+          for (const auto& [node, begin, end, writes] : given) {
+            accesses.push_back({Pointer(node), begin, end, writes});
+          }
+          order = apart::OrderOf(Pointer(stream), accesses);
+        }
+        std::vector<std::uintptr_t> unordered;
+        for (const void* node : order.unordered) {
+          unordered.push_back(reinterpret_cast<std::uintptr_t>(node));
+        }
+        std::vector<std::pair<std::size_t, std::size_t>> pairs;
+        for (const apart::Conflict& one : order.conflicts)
+          pairs.emplace_back(one.first, one.second);
+        return std::tuple(order.nodes, unordered, pairs);
+      },
+      py::arg("stream"), py::arg("accesses"));
   module.def(
       "remove_nodes", [](std::uintptr_t graph) { apart::RemoveNodes(Pointer(graph)); },
       py::arg("graph"), py::call_guard<WithoutGil>());

@@ -29,6 +29,7 @@ std::span<const Detector> Detectors();
 Found FindNonfinite(const Evidence& evidence);
 Found FindFailedChecks(const Evidence& evidence);
 Found FindUnequalReplicas(const Evidence& evidence);
+Found FindUnorderedOps(const Evidence& evidence);
 Found FindIdleOptimizer(const Evidence& evidence);
 Found FindRepeatedNoise(const Evidence& evidence);
 Found FindFrozenInputs(const Evidence& evidence);

@@ -72,7 +72,7 @@ int Copy(Context& context, const CopyCommand& options,
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
   const std::string& selector = context.options.session;
   copy.wants = [&](const recording::Slot& slot, const recording::Session& session) {
-    return (layout::IsOpGap(slot.op) || scope->probes.Matches(slot.probe)) &&
+    return (layout::IsNoRow(slot.op) || scope->probes.Matches(slot.probe)) &&
            (!scope->wants_rank || scope->wants_rank(session.rank)) &&
            (selector.empty() || MatchesSession(session, selector));
   };

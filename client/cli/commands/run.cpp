@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -53,6 +54,7 @@ struct RunOptions {
   std::vector<std::string> watch;
   bool eager = false;
   bool blocking = false;
+  bool races = false;
   std::vector<std::string> command;
 };
 
@@ -260,6 +262,11 @@ void Report(const Context& context, const RunSummary& summary, const RunOptions&
     return;
   }
   if (context.options.quiet) return;
+  if (options.races) context.Hint("cgdebug-cli races");
+  const bool has_probes = std::ranges::any_of(
+      summary.sessions, [](const live::Session& session) { return session.probes > 0; });
+  const bool is_of_graphs = options.blocking || options.races;
+  if (is_of_graphs && options.watch.empty() && !has_probes && summary.NotSeen().empty()) return;
   context.Say(SummaryText(summary, fail_on, context.err));
   const std::string no_graph = NoGraphText(options);
   if (summary.complete && summary.Snapshots() == 0 && !no_graph.empty()) {
@@ -375,7 +382,10 @@ Result<void> CheckInherited(const Variables& overridden) {
 // What the options tell the job.
 // Fails: what the job would refuse.
 Result<Variables> VariablesOf(const RunOptions& options) {
-  Result<Variables> variables = WatchVariables(options.watch, options.eager, options.blocking);
+  Variables of_graphs;
+  if (options.blocking) of_graphs.emplace_back("CGDEBUG_LAUNCH_BLOCKING", "1");
+  if (options.races) of_graphs.emplace_back("CGDEBUG_RACES", "1");
+  Result<Variables> variables = WatchVariables(options.watch, options.eager, of_graphs);
   if (!variables.ok()) return variables;
   variables->emplace_back("CGDEBUG", "1");
   if (!options.on.empty()) {
@@ -500,6 +510,9 @@ RunFunction AddRun(CLI::App& app) {
   app.add_flag("--blocking", options->blocking,
                "launch captured graphs kernel by kernel, and wait behind each: one that fails or "
                "hangs is named, with its op, module, line and tensors");
+  app.add_flag("--races", options->races,
+               "look at each captured graph for ops that touch the same bytes with no path between "
+               "them; 'cgdebug-cli races' names them");
   app.add_option("--on", options->on,
                  "when this holds for a ring in device memory, record what all of the job's have: "
                  "nan (NaN or Inf), inf, absmax>X, changed, mismatch. With --watch, values are "

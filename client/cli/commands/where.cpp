@@ -364,7 +364,7 @@ int RunFile(Context& context, const std::string& path) {
   for (std::size_t i = 0; i < source->slots().size(); ++i) {
     const source::Slot& slot = source->slots()[i];
     const bool is_in_body = slot.in_body && !slot.counts_calls();
-    if (is_in_body || layout::IsOpGap(slot.op) || !context.ranks.Contains(slot.rank)) continue;
+    if (is_in_body || layout::IsNoRow(slot.op) || !context.ranks.Contains(slot.rank)) continue;
     Passed passed = PassedAt(slot);
     passed.every = slot.every;
     if (const Result<void> read = ReadSlot(*source, i, &passed); !read.ok()) {

@@ -13,6 +13,7 @@
 #include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/source_rows.h"
 #include "daemon/core/options/number.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -32,6 +33,7 @@ int RunWhy(Context& context, const WhyCommand& command) {
   const auto command_of = [&](const source::Slot& slot, const analysis::why::Place& place) {
     const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
                               (slot.session.empty() ? "" : " -s " + KeyOfJob(*source, slot));
+    if (layout::IsOpOrder(slot.op)) return "cgdebug-cli races " + ShellWord(command.source) + among;
     if (analysis::ParseOpText(slot.op)) {
       return OpsCommandOf(command.source, slot, place.replay) + among;
     }

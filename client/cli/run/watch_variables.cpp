@@ -56,14 +56,13 @@ Result<void> CheckWatchHasGlobs(const std::vector<std::string>& globs,
 }
 
 Result<Variables> WatchVariables(const std::vector<std::string>& globs, bool eager,
-                                 bool is_blocking) {
+                                 const Variables& more) {
   if (globs.empty() && eager) {
     return Error{
         "--eager says how a job runs that --watch logs. Type for example: cgdebug-cli run --watch "
         "'op:*' --eager -- python train.py"};
   }
-  Variables variables;
-  if (is_blocking) variables.emplace_back("CGDEBUG_LAUNCH_BLOCKING", "1");
+  Variables variables = more;
   if (!globs.empty()) {
     const std::string joined = fmt::format("{}", fmt::join(globs, ","));
     const Result<words::Watched> watched = words::ParseWatched(joined, "--watch");
@@ -78,11 +77,9 @@ Result<Variables> WatchVariables(const std::vector<std::string>& globs, bool eag
   if (variables.empty()) return variables;
   std::string path = FolderOfSitecustomize();
   if (path.empty()) {
-    const std::string option = globs.empty() ? "--blocking" : "--watch";
-    return Error{fmt::format(
-        "{0} needs the Python package, which is not installed with this program. Type: python -m "
-        "cgdebug run {0} ...   (in the environment that has the package)",
-        option)};
+    return Error{
+        "--watch, --blocking and --races need the Python package, which is not installed with this "
+        "program. Type: python -m cgdebug run ...   (in the environment that has the package)"};
   }
   const char* before = std::getenv("PYTHONPATH");
   if (before != nullptr && *before != '\0') path += std::string(":") + before;

@@ -119,6 +119,10 @@ constexpr Setting kSettings[] = {
      "`1`: every ring waits for room, as `run -o` sets it. `0`: no ring waits, even if a recording "
      "waits for the job",
      &IsFlag},
+    {"CGDEBUG_RACES", "job",
+     "`1`, as `run --races` sets it: `races` and `why` name ops of a captured graph that touch the "
+     "same bytes with no path between them",
+     &IsFlag},
     {"CGDEBUG_RUN_ID", "job, `run`",
      "the name of the run that the job's ranks belong to. It comes before `TORCHELASTIC_RUN_ID` "
      "and `SLURM_JOB_ID.SLURM_STEP_ID`"},

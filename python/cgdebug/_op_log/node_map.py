@@ -6,16 +6,21 @@ It names ops as an op log does, and adds nothing to the graph.
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import typing
 
 import torch
 
 from .. import _native
+from .._fail_soft import guard
 from . import compiled_code, names, triton_kernels
 from .recorder import OpMode, Recorder, leave
 from .rows import UNKNOWN, Nodes
-from .written import Tensors, handles_ops, storage_of
+from .written import Kind, storage_of
+
+_SENT = (Kind.C10D, Kind.FUNCTIONAL)  # they run on a stream of their own
+_INDEX = (torch.int64, torch.int32)
 
 
 class Given(typing.NamedTuple):
@@ -23,7 +28,9 @@ class Given(typing.NamedTuple):
 
     argument: its name in the op's schema; "" for a result
     row:      what an op log calls what is in it; "" if that is not known
-    extent:   address of its first byte, and behind its last one
+    extent:   address of its first byte, and behind its last one; (0, 0): not known, or empty
+    strides:  in elements
+    is_whole: whether the op is known to touch all of its elements
     """
 
     argument: str
@@ -33,16 +40,29 @@ class Given(typing.NamedTuple):
     extent: tuple[int, int]
     reads: bool
     writes: bool
+    strides: tuple[int, ...] = ()
+    item_bytes: int = 1
+    is_whole: bool = True
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether each byte of its extent is one of its elements."""
+        return self.extent[1] - self.extent[0] == math.prod(self.shape) * self.item_bytes
 
 
 class Op(typing.NamedTuple):
-    """An op that has added nodes to a graph. name: of its first row."""
+    """An op that has added nodes to a graph.
+
+    name:     of its first row
+    is_exact: whether what it touches is in `given`
+    """
 
     name: str
     op: str
     module: str
     site: str
     given: tuple[Given, ...]
+    is_exact: bool = True
 
 
 class NodeMap:
@@ -61,10 +81,11 @@ class NodeMap:
         self.op_of: dict[int, Op] = {}
         self.behind: dict[int, Op] = {}
         self._nodes = _native.load().CaptureNodes(graph)
-        self._new: list[int] = []  # of the op that is running
+        self._new: list[int] = []  # of the op or the kernel that is running
+        self._outer: list[int] = []  # of the op, before a kernel in it
         self._ran: Op | None = None
         self._last: Op | None = None
-        self._made: tuple[int, str, str] | None = None  # its first row: number, op, site
+        self._made: int | None = None  # its first row
 
     # --- what a Recorder asks of its log. Nothing is ever pending.
 
@@ -94,7 +115,7 @@ class NodeMap:
     def add_row(self, name: str, op: str, tensor, inputs, site: str) -> int:
         self.rows.append(name)
         if op != "input" and self._made is None:
-            self._made = (len(self.rows), op, site)
+            self._made = len(self.rows)
         return len(self.rows)
 
     def take_unseen(self) -> list[str]:
@@ -111,14 +132,13 @@ class NodeMap:
 
     def finish_op(self, is_explained: bool = False) -> None:
         """The op has run: the nodes that were taken are its own."""
-        ran = self._ran
-        if ran is None and self._made is not None:  # a kernel that is no op
-            number, op, site = self._made
-            ran = Op(self.rows[number - 1], op, "", site, ())
+        ran, nodes = self._ran, self._outer + self._new
         if ran is not None:
             self._last = ran
-            self.op_of.update(dict.fromkeys(self._new, ran))
-        self._new, self._ran, self._made = [], None, None
+            self.op_of.update(dict.fromkeys(nodes, ran))
+        elif self._last is not None:
+            self.behind.update(dict.fromkeys(nodes, self._last))
+        self._outer, self._new, self._ran, self._made = [], [], None, None
 
     def end(self) -> None:
         for node in self._nodes.take_rest(_current_stream()):
@@ -127,9 +147,26 @@ class NodeMap:
 
     # --- what a MapRecorder tells
 
-    def ran(self, plan, place: names.Place, given: tuple[Given, ...]) -> None:
-        name = self.rows[self._made[0] - 1] if self._made else ""
-        self._ran = Op(name, plan.name, place.module, place.site, given)
+    def ran(self, op: str, place: names.Place, given: tuple[Given, ...], is_exact: bool) -> None:
+        name = self.row_name(self._made)
+        self._ran = Op(name, op, place.module, place.site, given, is_exact)
+
+    def begin_kernel(self) -> None:
+        """A kernel that is no op is about to run. What was taken is the op's around it."""
+        self._outer, self._new = self._outer + self._new, []
+
+    def kernel_ran(self, kernel: Op) -> None:
+        self.take_nodes()
+        self.op_of.update(dict.fromkeys(self._new, kernel))
+        self._new, self._last = [], kernel
+
+    def take_elsewhere(self, is_of_op: bool) -> None:
+        """Of the whole graph: the nodes of other streams. is_of_op: the op that runs made them."""
+        nodes = self._nodes.take_rest(_current_stream())
+        if is_of_op:
+            self._new += nodes
+        elif self._last is not None:
+            self.behind.update(dict.fromkeys(nodes, self._last))
 
     def row_name(self, number: int | None) -> str:
         return self.rows[number - 1] if number and number > UNKNOWN else ""
@@ -145,6 +182,8 @@ class MapRecorder(Recorder):
         self._written_rows: dict[int, list[str]] = {}  # by id of the call: of what it will write
 
     def _before(self, plan, args, kwargs):
+        if plan.kind in _SENT:
+            self.log.take_elsewhere(is_of_op=False)
         call = super()._before(plan, args, kwargs)
         self._written_rows[id(call)] = [
             self._row_of(tensor) if one.mutated else ""
@@ -154,19 +193,59 @@ class MapRecorder(Recorder):
         return call
 
     def _after(self, call, result) -> None:
+        plan = call.plan
         before = self._written_rows.pop(id(call), [])
         super()._after(call, result)
+        if plan.kind in _SENT:  # to a stream that nobody has waited for yet
+            self.log.take_elsewhere(is_of_op=True)
         tensors = [(one, tensor) for one in call.arguments for tensor in one.tensors]
+        has_index = any(
+            not one.mutated and tensor.dim() and tensor.dtype in _INDEX for one, tensor in tensors
+        )
+        is_whole = plan.is_exact or plan.kind in _SENT
         given = [
-            _given(one, tensor, row if one.mutated else self._row_of(tensor))
+            _given(
+                one.name,
+                tensor,
+                row if one.mutated else self._row_of(tensor),
+                one.read,
+                one.mutated,
+                is_whole=is_whole and (not has_index or tensor.dtype in _INDEX),
+            )
             for (one, tensor), row in zip(tensors, before)
         ]
         known = {one.extent for one in given}
         for tensor in _results(result):
-            made = _given(None, tensor, self._row_of(tensor))
+            made = _given("", tensor, self._row_of(tensor), False, True)
             if made.extent not in known and storage_of(tensor) not in call.storages:
                 given.append(made)
-        self.log.ran(call.plan, call.place, tuple(given))
+        is_exact = bool(plan.arguments) and not any(
+            tensor.is_cuda and tensor.numel() and not storage_of(tensor)
+            for tensor in (*(tensor for _, tensor in tensors), *_results(result))
+        )
+        self.log.ran(plan.name, call.place, tuple(given), is_exact)
+
+    def begin_kernel(self) -> None:
+        super().begin_kernel()
+        self.log.begin_kernel()
+
+    def wrote(self, place, op, base, reads, writes) -> None:
+        with guard("the ops of a graph"):
+            given = [
+                *(_given(name, one, self._row_of(one), True, False, False) for name, one in reads),
+                *(_given(name, one, self._row_of(one), False, True, False) for name, one in writes),
+            ]
+            name = self._counter.peek(place, base)
+            self.log.kernel_ran(Op(name, op, place.module, place.site, tuple(given)))
+        super().wrote(place, op, base, reads, writes)
+
+    def wrote_unseen(self, tensors) -> None:
+        with guard("the ops of a graph"):
+            place = names.current_place(self.names)
+            self.log.kernel_ran(
+                Op("", "a Triton kernel", place.module, place.site, (), is_exact=False)
+            )
+        super().wrote_unseen(tensors)
 
     def _row_of(self, tensor) -> str:
         return self.log.row_name(self._rows.get(tensor)) if storage_of(tensor) else ""
@@ -227,20 +306,30 @@ def _results(result) -> list[torch.Tensor]:
     return []
 
 
-def _given(argument: Tensors | None, tensor: torch.Tensor, row: str) -> Given:
+def _given(
+    argument: str,
+    tensor: torch.Tensor,
+    row: str,
+    reads: bool,
+    writes: bool,
+    is_whole: bool = True,
+) -> Given:
     begin = end = 0
-    if not handles_ops(type(tensor)) and tensor.layout == torch.strided and tensor.numel():
+    if storage_of(tensor):
         begin = tensor.data_ptr()
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
         end = begin + (last + 1) * tensor.element_size()
     return Given(
-        argument.name if argument else "",
+        argument,
         row,
         str(tensor.dtype).removeprefix("torch."),
         tuple(tensor.shape),
         (begin, end),
-        argument is not None and argument.read,
-        argument is None or argument.mutated,
+        reads,
+        writes,
+        tuple(tensor.stride()) if begin else (),
+        tensor.element_size(),
+        is_whole,
     )
 
 

@@ -1,0 +1,48 @@
+// races.h: ops of captured graphs that touch the same bytes with no path between them, as jobs of
+// `run --races` found them while they captured.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/analysis/answer.h"
+#include "client/analysis/json_number.h"
+#include "client/source/source.h"
+
+namespace cgdebug::analysis {
+
+// What is known of the order of the nodes of one graph.
+struct GraphOrder {
+  std::string session;
+  int rank = -1;
+  std::uint64_t graph_id = 0;
+  std::string graph;     // what it is called
+  std::size_t slot = 0;  // one that tells it
+  bool is_known = false;
+  std::uint64_t nodes = 0;
+  std::uint64_t unordered = 0;        // that are not in order with all others
+  std::uint64_t unknown = 0;          // of these, those that touch bytes that nobody tells
+  std::vector<std::string> races;     // sentences
+  std::vector<std::string> possible;  // likewise, where it is not known which bytes they touch
+  std::vector<std::string> missing;   // why not all is known
+};
+
+struct Races {
+  std::vector<GraphOrder> graphs;
+  std::vector<std::string> not_looked;  // what was not looked at, and why: sentences
+  bool goes_on = false;                 // of a live job: more graphs may be captured
+
+  bool found() const;
+  bool complete() const { return not_looked.empty(); }
+  Outcome outcome() const { return OutcomeOf(found(), complete()); }
+};
+
+Races FindRaces(const source::Source& source);
+
+// At most `max_rows` races of a graph.
+Answer RacesAnswer(const Races& races, std::size_t max_rows = 10);
+Json RacesJson(const source::Source& source, const Races& races);
+
+}  // namespace cgdebug::analysis
