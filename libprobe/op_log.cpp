@@ -338,6 +338,7 @@ OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const Te
   page.slot = std::make_unique<ProbeSlot>();
   page.slot->probe_id = state_->id;
   page.slot->registration.graph_id = graph_id;
+  page.slot->counted = table.graphs.FindCounted(graph_id);
   page.slot->buffers = capture::AllocateBuffers(capture::OpLogStagingBytes(), page.device,
                                                 capture::Buffers::Kind::kDirect);
   pages_.push_back(std::move(page));
@@ -437,14 +438,13 @@ void OpLog::FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& u
 
 void* OpLog::PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes) {
   if (bytes < capture::kLargeOpLogBatch) return nullptr;
-  if (page.parts != nullptr) return page.parts;
-  // A slot that nobody wants holds the memory until the graph is gone.
+  if (page.parts != nullptr) return page.parts->buffers.staging;
   auto slot = std::make_unique<ProbeSlot>();
   slot->probe_id = state_->id;
   slot->registration.graph_id = page.graph_id;
+  slot->counted = page.slot->counted;
   slot->buffers = capture::AllocateBuffers(capture::OpLogPartsBytes(), page.device,
                                            capture::Buffers::Kind::kDirect);
-  void* const parts = slot->buffers.staging;
   try {
     capture::BeginDirect(slot.get(), page.device, page.stream);
   } catch (...) {
@@ -452,8 +452,8 @@ void* OpLog::PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes) {
     throw;
   }
   counters_.device_bytes += DeviceBytesOf(slot->buffers);
-  table.slots.Discard(std::move(slot));
-  return page.parts = parts;
+  page.parts = std::move(slot);
+  return page.parts->buffers.staging;
 }
 
 void OpLog::FinishPage(ProbeTable& table, Page& page) {
@@ -465,6 +465,7 @@ void OpLog::FinishPage(ProbeTable& table, Page& page) {
     DropPage(table, page);
     throw;
   }
+  if (page.parts != nullptr) table.slots.Discard(std::move(page.parts));
 }
 
 void OpLog::EndPages(ProbeTable& table) {
@@ -484,7 +485,11 @@ void OpLog::EndPages(ProbeTable& table) {
 }
 
 void OpLog::DropPage(ProbeTable& table, Page& page) {
-  if (page.slot != nullptr) table.slots.Discard(std::move(page.slot));
+  for (std::unique_ptr<ProbeSlot>* const slot : {&page.slot, &page.parts}) {
+    if (*slot == nullptr) continue;
+    if (page.launches != 0) capture::HoldWithoutLeaf(slot->get(), page.device, page.stream);
+    table.slots.Discard(std::move(*slot));
+  }
   page.pending.clear();
 }
 

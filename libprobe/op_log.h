@@ -103,7 +103,7 @@ class OpLog {
     void* stream = nullptr;
     int device = 0;
     std::unique_ptr<capture::ProbeSlot> slot;
-    void* parts = nullptr;  // device memory for those of large batches; the graph keeps it
+    std::unique_ptr<capture::ProbeSlot> parts;  // nobody reads it: device memory for large batches
     std::vector<ring::OpLogRow> rows;
     std::vector<capture::OpLogTensor> pending;
     std::uint64_t pending_bytes = 0;

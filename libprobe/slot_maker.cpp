@@ -197,7 +197,8 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   if (r.graph_id != 0) {
     const CapturedGraphs::Graph& graph = graphs_->Find(r.graph_id);
     slot.graph_serial = graph.serial;
-    if (slot.buffers.kind == capture::Buffers::Kind::kDirect) {
+    // BeginDirect() has decided already for a page of an op log.
+    if (slot.buffers.kind == capture::Buffers::Kind::kDirect && !slot.life.held_by_graph()) {
       slot.counted = graphs_->FindCounted(r.graph_id);
     }
     std::memcpy(r.graph_label, graph.label.data(), graph.label.size());

@@ -7,8 +7,10 @@
 #include <bit>
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <limits>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -795,6 +797,22 @@ void BeginDirect(ProbeSlot* slot, int device_index, void* stream) {
   slot->life.HoldByGraph();
 }
 
+void HoldWithoutLeaf(ProbeSlot* slot, int device_index, void* stream_handle) noexcept {
+  const std::shared_ptr<CountedGraph> counted = std::exchange(slot->counted, nullptr);
+  if (counted == nullptr) return;
+  try {
+    const DeviceGuard guard(device_index);
+    const RelaxedCapture relaxed;
+    const CaptureInfo info = GetCaptureInfo(static_cast<cudaStream_t>(stream_handle));
+    if (info.status == cudaStreamCaptureStatusActive && info.id == counted->id()) {
+      return RetainByGraph(info.graph, slot);
+    }
+  } catch (const std::exception&) {
+    (void)cudaGetLastError();
+  }
+  counted->Escape();
+}
+
 void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
                    void* stream_handle) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
@@ -810,11 +828,7 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
         "was imported before the capture began. In C++ keep a cgdebug::ScopedRootGraph while the "
         "body is captured");
   }
-  if (slot->life.held_by_graph()) {
-    slot->counted.reset();  // BeginDirect() has tied it to a user object
-  } else {
-    BeginDirect(slot, tensor.device_index, stream);
-  }
+  if (!slot->life.held_by_graph()) BeginDirect(slot, tensor.device_index, stream);
   const Device& device = GetDevice(tensor.device_index);
   DirectSlot direct = Describe(*slot, segment, device);
   if (in_body) FollowRoot(root, device, &direct);

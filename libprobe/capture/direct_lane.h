@@ -47,10 +47,15 @@ bool MappingRefused();
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device);
 
 // What CaptureDirect() does first: clears the slot's state, and ties the slot to the lifetime of
-// the graph that `stream` is capturing. Call it first if the graph already uses the slot's memory:
-// a user object then keeps the slot alive. Requires: buffers of kind kDirect. Fails: throws
-// ProbeError.
+// the graph that `stream` is capturing: to `slot->counted`, if it counts that graph, or else to a
+// user object. Call it first if the graph uses the slot's memory before its leaf.
+// Requires: buffers of kind kDirect. Fails: throws ProbeError.
 void BeginDirect(ProbeSlot* slot, int device, void* stream);
+
+// The graph uses the slot's memory, but there will be no leaf that counts its runs: from here on a
+// user object keeps the slot alive. If the capture is over, the memory of all slots of the graph is
+// never freed.
+void HoldWithoutLeaf(ProbeSlot* slot, int device, void* stream) noexcept;
 
 // Adds the lane to the graph that `stream` is capturing, and ties the slot to the graph's lifetime:
 // by its leaf in `slot->counted`, or else by a user object. Resets `counted` if its count would not

@@ -34,6 +34,7 @@ bool MappingRefused() { return false; }
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration&, int) { Refuse(); }
 void CaptureDirect(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, void*) { Refuse(); }
 void BeginDirect(ProbeSlot*, int, void*) { Refuse(); }
+void HoldWithoutLeaf(ProbeSlot*, int, void*) noexcept {}
 std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot&,
                                                    const std::vector<std::uint64_t>&) {
   Refuse();

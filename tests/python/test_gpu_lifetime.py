@@ -418,6 +418,66 @@ def test_a_capture_that_fails_leaves_nothing(before):
     await_slots(before, "the slot is freed")
 
 
+@pytest.mark.parametrize(
+    "mebibytes", [1, 64]
+)  # large batches have a slot of their own beside the page
+def test_an_op_log_is_freed_when_the_last_replay_is_over(before, mebibytes):
+    x = torch.zeros(mebibytes << 18, device="cuda")
+    log = _native.load().NativeOpLog()
+
+    def rows():
+        add_row(log, x.add_(1))
+        log.flush()
+        log.end()
+
+    graph = capture(rows)
+    taken = before + (2 if mebibytes > 32 else 1)
+    with held_stream():
+        for _ in range(3):
+            graph.replay()
+        graph = None
+        log.close()
+        assert slots_stay(taken)
+    await_slots(before, "the pages are freed")
+
+
+@pytest.mark.parametrize("end", ["closed in the capture", "no end of the log"])
+def test_an_op_log_that_is_given_up_keeps_its_memory_while_the_graph_may_replay(before, end):
+    x = torch.zeros(1000, device="cuda")
+    log = _native.load().NativeOpLog()
+
+    def rows():
+        add_row(log, x.add_(1))
+        log.flush()
+        if end == "closed in the capture":
+            log.close()  # while the capture goes on
+
+    graph = capture(rows)
+    log.close()
+    with held_stream():
+        for _ in range(3):
+            graph.replay()
+        graph = None
+        assert slots_stay(before + 1)
+    assert x[0].item() == 3
+    if end == "closed in the capture":
+        await_slots(before, "the page is freed")
+
+
+def add_row(log, tensor):
+    log.add(
+        "row",
+        op="",
+        site="",
+        data=tensor.data_ptr(),
+        dtype="float32",
+        shape=list(tensor.shape),
+        cuda=tensor.device.index,
+        stream=torch.cuda.current_stream().cuda_stream,
+        order=[],
+    )
+
+
 def test_a_graph_that_nobody_announced_is_freed_as_well(before):
     p, x = new_probe(), torch.zeros(1000, device="cuda")
     graph = capture(lambda: p(x.add_(1)), torch._C._CUDAGraph())  # as C++ would make one
