@@ -7,27 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "daemon/ingest/destination.h"
 #include "daemon/ingest/device_requests.h"
 #include "daemon/ingest/gpu_clock.h"
-#include "daemon/model/control_queue.h"
-#include "daemon/model/registry.h"
-#include "daemon/pipeline/payload_pool.h"
-#include "daemon/pipeline/sink.h"
+#include "daemon/ingest/shown_counters.h"
+#include "daemon/ingest/slot_comparison.h"
+#include "daemon/ingest/slot_controls.h"
+#include "daemon/ingest/slot_findings.h"
 #include "daemon/pipeline/snapshot_maker.h"
-#include "daemon/record/ring_reads.h"
 #include "libprobe/ring/segment_view.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
 namespace cgdebug::ingest {
-
-// What ingest works with.
-struct Destination {
-  pipeline::Registry* registry;      // the counters and states that it reads out of shared memory
-  pipeline::ControlQueue* controls;  // what clients want of slots
-  pipeline::RingReads* reads;        // what they want of rings
-  pipeline::PayloadPool* payloads;
-  pipeline::Sink* sink;  // gets everything else
-};
 
 // produced = consumed + lost + unread, over all daemons that ever read the slot: both counts
 // continue from the slot's credit.
@@ -76,7 +67,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // How far the producer has written. consumed() is the point up to which everything is consumed or
   // lost.
   pipeline::RingHead head() const;
-  std::uint64_t consumed() const { return consumed_; }
+  std::uint64_t consumed() const { return progress_.consumed; }
   // Whether an earlier daemon consumed the next one.
   bool IsReadingAgain() const { return again_ != 0; }
   std::uint64_t payload_bytes() const { return slot_->registration.payload_bytes; }
@@ -88,15 +79,14 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   Step Commit();
   void Settle() { PublishCredit(1); }
   // Whether Prepare() met truncated memory.
-  bool cut_off() const { return cut_off_; }
+  bool cut_off() const { return prepared_.cut_off; }
   // Shows the producer's counters and its own to the registry; ends a control that is over.
   void Refresh();
   // What is in the ring, consumed or not. Asks for values that are on the device, unless the
   // producer is gone. Requires: Shows(request.slot).
   pipeline::RingContent Read(const pipeline::RingRequest& request, bool producer_alive);
-  // Sets what the producer does from its next replay on. The rows of an op log are one slot to the
-  // producer: it loses nothing while a recording needs every snapshot of one of them, and whatever
-  // else is set holds for all.
+  // Sets what the producer does from its next replay on (SlotControls). Requires:
+  // Shows(change.slot).
   void SetControl(const pipeline::ControlChange& change);
   // Requires: the producer is dead and everything committed is consumed.
   void Finish();
@@ -106,7 +96,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // SlotFeedback.
   layout::Verdict verdict() override { return ring_.verdict(); }
   void SetVerdict(const layout::Verdict& verdict) override;
-  Result<void> CanCompare() override;
+  Result<void> CanCompare() override { return comparison_.CanCompare(); }
   std::uint64_t consumed_before() const override { return consumed_before_; }
   std::uint64_t suppressed() const override { return ring_.head().suppressed; }
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
@@ -117,10 +107,30 @@ class SlotConsumer final : public pipeline::SlotFeedback {
     pipeline::SlotPtr slot;
     pipeline::SnapshotMaker maker;
     pipeline::StoredSnapshot made = {};  // what Prepare() left for Commit()
-    ring::FirstNonfinites firsts = {};   // as in shared memory
-    layout::Lossless lossless = layout::Lossless::kAsRegistered;
+  };
+  // What Prepare() left for Commit(), beside the snapshots.
+  struct Prepared {
+    ring::ReadStatus status = ring::ReadStatus::kNone;
+    bool seen_before = false;  // an earlier daemon consumed it
+    bool no_memory = false;    // with kDamaged: only the place of the entry is known
+    bool cut_off = false;
+    ring::Entry entry;
+    pipeline::ComparisonPtr comparison;
+  };
+  // How far the slot is read. All but `consumed` are counts of entries up to there.
+  struct Progress {
+    std::uint64_t consumed = 0;  // ordinal up to which everything is consumed or lost
+    std::uint64_t lost = 0;
+    std::uint64_t unreported = 0;      // of those lost
+    std::uint64_t damaged = 0;         // likewise
+    std::uint64_t without_memory = 0;  // likewise
+    std::uint64_t at_death = 0;        // begun by a producer that died: not in `lost`
+    std::uint64_t bytes = 0;           // of those consumed
+    // Counts everything before `first_readable` as overwritten.
+    void Lose(std::uint64_t first_readable);
   };
 
+  std::vector<ShownSlot> ShownOf(const std::vector<ring::OpLogRow>& rows) const;
   // Converts the writer's timestamp to the host's time; the result is never later than now.
   std::int64_t HostTime(std::int64_t timestamp_ns, std::int64_t not_before_ns = 0) const;
   bool HoldsOpLog() const { return (slot_->registration.flags & layout::kSlotHoldsOpLog) != 0; }
@@ -131,82 +141,35 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool NeedsAllAgain() const;
   void PrepareAgain();
   void MakeSnapshot();
-  Result<std::vector<std::byte>> ReadExpected();
-  bool ComparesFirst() const { return (slot_->registration.flags & layout::kCompareFirst) != 0; }
-  // With ComparesFirst(): what is expected of the entry that was read, and of those after it.
-  void TakeReference();
-  void FindReference();
-  // With ComparesProbe(): what the other slot has of the entry's replay.
-  bool ComparesProbe() const { return (slot_->registration.flags & layout::kCompareProbe) != 0; }
-  void OpenOther();
-  pipeline::ComparisonPtr CompareWithOther(std::span<const std::byte> values) const;
-  Result<numerics::CompareResult> ByDevice() const;
-  // Null if no comparison is wanted or possible.
-  pipeline::ComparisonPtr Compare();
   void Deliver(bool seen_before);
-  void DeliverOne(ShownSlot* shown, bool seen_before);
-  void NoteFirsts(ShownSlot* shown, const pipeline::Snapshot& snapshot);
-  void AddFinding(const pipeline::SlotPtr& slot, pipeline::Finding::Kind kind,
-                  const ring::FirstNonfinite& first);
   void DropMade();
-  void TellLoss(pipeline::Gap gap);
-  void TellClosed(std::uint64_t last_replay);
-  void ShowCounters(pipeline::Counters counters, bool retired);
-  pipeline::Reached ReachedBy(const pipeline::SlotIdentity& row) const;
-  layout::Lossless LosslessWanted() const;
-  void TellFindings();
-  // Writes what was found first in the job into its segment, for cgdebug.check() and step().
-  void TellJob(const pipeline::Finding& finding);
-  void ApplyControl(const layout::SlotControl& control);
-  bool ControlIsOver(const layout::SlotHead& head) const;
+  void LoseInSinks(pipeline::Gap gap);
+  void CloseInSinks(std::uint64_t last_replay);
   std::uint64_t LastBefore(std::uint64_t replay) const;
-  void Lose(std::uint64_t first_readable);
   void ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay, layout::LossCause cause,
                   bool before_forced = false);
   void PublishCredit(std::uint64_t entries);
 
   pipeline::SlotPtr slot_;
   ring::SlotRingReader ring_;
-  DeviceRequests device_;
   ring::SegmentView* view_;
   Destination destination_;
+  std::vector<ShownSlot> shown_;
+  DeviceRequests device_;
+  SlotControls controls_;
+  SlotComparison comparison_;
+  SlotFindings findings_;
+  ShownCounters counters_;
   GpuClock* clock_;
   std::optional<std::int64_t> seen_stamp_ns_;  // by WatchClock()
-  // What Prepare() left for Commit().
-  ring::ReadStatus status_ = ring::ReadStatus::kNone;
-  bool no_memory_ = false;  // with kDamaged: only the place of the entry is known
-  bool cut_off_ = false;
-  ring::Entry entry_;
-  pipeline::ComparisonPtr comparison_;
+  Prepared prepared_;
   // The payload of the last snapshot with values, if the slot skips unchanged ones. It need not be
   // copied again while somebody still has it.
   ring::PayloadId last_payload_;
-
-  // With kActionCompare. Not set: the first snapshot has not come, and will be this.
-  std::optional<Result<std::vector<std::byte>>> expected_;
-  std::optional<ring::SlotRingReader> other_;
-  std::vector<ShownSlot> shown_;
-  std::uint64_t consumed_ = 0;  // ordinal up to which everything is consumed or lost
-  std::uint64_t lost_ = 0;      // of those
+  Progress progress_;
   std::uint64_t consumed_before_ = 0;
   // The next ordinal that is read again, up to consumed_before_; 0 = none.
   std::uint64_t again_ = 0;
-  bool is_again_ = false;  // what Prepare() left was consumed before
-  std::uint64_t unreported_lost_ = 0;
-  std::uint64_t lost_at_death_ = 0;
-  std::uint64_t lost_damaged_ = 0;    // of those lost
-  std::uint64_t lost_no_memory_ = 0;  // likewise
-  std::uint64_t bytes_ = 0;
-  layout::SlotControl control_;              // as in the ring
-  std::vector<pipeline::Finding> findings_;  // not yet told to the sinks
-  bool mismatch_told_ = false;
-  pipeline::Counters counters_;  // as the registry has them, if it has any
-  bool shows_counters_ = false;
-  bool shows_retired_ = false;
-  std::int64_t shows_timestamp_ns_ = 0;
-  std::uint64_t shows_reached_ = 0;
-  std::uint64_t reached_ = 0;  // of the head, as it was last seen
-  std::int64_t reached_ns_ = 0;
   std::int64_t last_timestamp_ns_ = 0;
   std::int64_t made_timestamp_ns_ = 0;  // the newest of the snapshots that were made
 };
