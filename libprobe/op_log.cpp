@@ -47,6 +47,7 @@ ring::OpLogRow MakeRow(const OpLogText& text, const TensorRef& tensor) {
   row.name = text.name;
   row.site = text.site;
   row.op = text.op;
+  row.details = text.details;
   row.dtype = tensor.dtype;
   row.shape.assign(tensor.shape.begin(), tensor.shape.end());
   return row;
@@ -166,13 +167,19 @@ std::vector<std::string> OpLog::TakeRest(void* stream) {
   return TakeNames();
 }
 
-void OpLog::AmendNewest(const std::string& op) {
+void OpLog::AmendNewest(const std::string& op, const std::string& details) {
   const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  if (!rows_.empty()) {
+    rows_.back().op = op;
+    rows_.back().details = details;
+    return;
+  }
   const auto newest =
       std::max_element(pages_.begin(), pages_.end(),
                        [](const Page& a, const Page& b) { return a.newest_row < b.newest_row; });
   if (newest == pages_.end() || newest->slot == nullptr || newest->rows.empty()) return;
   newest->rows.back().op = op;
+  newest->rows.back().details = details;
 }
 
 std::uint64_t OpLog::End() {

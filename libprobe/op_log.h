@@ -43,7 +43,8 @@ struct OpLogCounters {
 struct OpLogText {
   std::string name;
   std::string site;
-  std::string op;  // layout::SlotRegistration::op
+  std::string op;            // layout::SlotRegistration::op
+  std::string details = {};  // layout::OpLogRow::details_bytes
 };
 
 // Thread:   any; calls of one log one at a time.
@@ -85,8 +86,8 @@ class OpLog {
   // Marks the nodes of the graph that no stream comes to as unexplained, and returns what they run.
   // Takes time in proportion to the size of the graph.
   std::vector<std::string> TakeRest(void* stream);
-  // Replaces the op of the newest row that is in a graph, if it is not complete.
-  void AmendNewest(const std::string& op);
+  // Replaces the op and the details of the newest row, if its page is not complete.
+  void AmendNewest(const std::string& op, const std::string& details);
   // The log of this capture, or of this eager run, is complete: what is added later belongs to
   // another one. Each eager run is a call. Must be called before the
   // capture ends: pages that are not complete by then are never seen. Returns the number of the

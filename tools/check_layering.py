@@ -109,7 +109,7 @@ VIEWS = "client/cli/views"
 PYTHON = "python/cgdebug"
 PYTHON_ROOMS = {
     "shared": (
-        "_answers _dtypes _old_name _output_files _reader _remote _replays _site "
+        "_answers _dtypes _old_name _op_details _output_files _reader _remote _replays _site "
         "_torch_logs _version _words "
         "errors sharding snapshot status"
     ),

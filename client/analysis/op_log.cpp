@@ -244,7 +244,8 @@ Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
               .site = slot.site,
               .type = TypeText(slot),
               .dtype = slot.dtype,
-              .shape = slot.shape};
+              .shape = slot.shape,
+              .details = slot.details};
     Result<std::optional<numerics::Stats>> stats = StatsAt(source, entry.slot, replay);
     if (!stats.ok()) return stats.error();
     row.stats = *stats;

@@ -29,6 +29,7 @@ struct OpRow {
   std::vector<std::uint64_t> shape;
   std::optional<numerics::Stats> stats = {};         // of the replay; absent: they are lost
   std::optional<numerics::Stats> stats_before = {};  // of the replay before it
+  std::string details = {};                          // source::Slot::details
 };
 
 // Nodes of a graph that write memory, and that belong to no op that the log follows.

@@ -112,6 +112,7 @@ struct Probe {
     visit(Field{26, "shard"}, self.slot.shard);
     visit(Field{38, "part"}, self.slot.part);
     visit(Field{31, "op"}, self.slot.op);
+    visit(Field{39, "details"}, self.slot.details);
     visit(Field{18, "retired"}, self.retired);
     visit(Field{15, "counters"}, self.counters);
     visit(Field{28, "first_nan"}, self.first_nan);

@@ -222,6 +222,7 @@ class RecordingSource : public Source {
     slot.shard = from.shard;
     slot.part = from.part;
     slot.op = from.op;
+    slot.details = from.details;
     slot.dtype = from.dtype;
     slot.dtype_name = layout::DtypeName(from.dtype);
     slot.shape = from.shape;

@@ -43,6 +43,7 @@ struct Slot {
   std::string shard;       // part of a distributed tensor, else empty
   std::string part;        // the elements that it has, as recording::Slot::part; empty: all
   std::string op;          // of a row of an op log, as layout::SlotRegistration::op; else empty
+  std::string details;     // of a row of an op log: a JSON object, or empty
   std::string dtype_name;  // as the source spells it
   layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: a type that this version cannot read
   std::vector<std::uint64_t> shape;

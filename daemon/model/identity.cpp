@@ -105,6 +105,7 @@ SlotIdentity MakeRowIdentity(const SlotIdentity& page, std::size_t number,
   slot.probe = CleanText(row.name);
   slot.site = CleanText(row.site);
   slot.op = CleanText(row.op);
+  slot.details = CleanText(row.details);
   slot.launch = row.launch;
   layout::SlotFacts& r = slot.registration;
   r.probe_id = row.probe_id;

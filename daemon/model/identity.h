@@ -46,6 +46,7 @@ struct SlotIdentity {
   std::string shard;         // which part of a distributed tensor it is, else empty
   std::string part;          // as layout::SlotRegistration::part
   std::string op;            // of a row of an op log, as layout::SlotRegistration::op; else empty
+  std::string details;       // of a row of an op log: a JSON object, or empty
   std::uint32_t launch = 0;  // of a row of an op log, as layout::OpLogRow::launch; else 0
   std::string graph_label;   // the user's name for the graph; empty: none
 

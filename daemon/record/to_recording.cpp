@@ -11,6 +11,7 @@ recording::Slot ToRecording(const SlotIdentity& slot) {
   to.shard = slot.shard;
   to.part = slot.part;
   to.op = slot.op;
+  to.details = slot.details;
   to.device = slot.device;
   to.dtype = slot.dtype;
   to.shape = slot.shape;

@@ -155,6 +155,7 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   message->set_last_timestamp_ns(record.last_timestamp_ns);
   message->set_site(slot.site);
   message->set_op(slot.op);
+  message->set_details(slot.details);
   message->set_reached(record.reached.replay);
   message->set_reached_ns(record.reached.time_ns);
   message->set_launch(slot.launch);

@@ -25,7 +25,8 @@ std::string Check(const layout::OpLogRow& row, std::size_t table_bytes) {
     if (__builtin_mul_overflow(bytes, row.shape[i], &bytes)) bytes = ~std::uint64_t{0};
     if (bytes > layout::kMaxPayloadBytes) return "impossible shape";
   }
-  const std::size_t text_bytes = std::size_t{row.name_bytes} + row.site_bytes + row.op_bytes;
+  const std::size_t text_bytes =
+      std::size_t{row.name_bytes} + row.site_bytes + row.op_bytes + row.details_bytes;
   if (row.text_offset > table_bytes || text_bytes > table_bytes - row.text_offset) {
     return "a text lies outside the table";
   }
@@ -53,6 +54,9 @@ std::vector<std::byte> EncodeOpLog(std::span<const OpLogRow> rows) {
     row.name_bytes = append(from.name, layout::kMaxNameBytes);
     row.site_bytes = append(from.site, layout::kMaxNameBytes);
     row.op_bytes = append(from.op, layout::kMaxOpBytes);
+    if (from.details.size() <= layout::kMaxOpDetailsBytes) {
+      row.details_bytes = append(from.details, layout::kMaxOpDetailsBytes);
+    }
     std::memcpy(table.data() + i * sizeof(row), &row, sizeof(row));
   }
   return table;
@@ -87,6 +91,7 @@ std::optional<std::vector<OpLogRow>> DecodeOpLog(std::span<const std::byte> tabl
     to.name = take(row.name_bytes);
     to.site = take(row.site_bytes);
     to.op = take(row.op_bytes);
+    to.details = take(row.details_bytes);
   }
   return decoded;
 }

@@ -20,11 +20,12 @@ struct OpLogRow {
   layout::Dtype dtype = layout::Dtype::kInvalid;
   std::vector<std::uint64_t> shape;
   std::string name;
-  std::string site;  // "file.py:12", may be empty
-  std::string op;    // as layout::SlotRegistration::op
+  std::string site;          // "file.py:12", may be empty
+  std::string op;            // as layout::SlotRegistration::op
+  std::string details = {};  // a JSON object, or empty
 };
 
-// Texts that are too long are cut.
+// Texts that are too long are cut; details that are too long are left out.
 // Requires: at most kMaxDims dimensions each.
 std::vector<std::byte> EncodeOpLog(std::span<const OpLogRow> rows);
 

@@ -19,6 +19,7 @@ namespace cgdebug::layout {
 
 inline constexpr std::uint32_t kMaxOpLogRows = 1024;  // of one page; a longer log has more pages
 inline constexpr std::uint32_t kMaxOpLogTableBytes = 16u << 20;
+inline constexpr std::size_t kMaxOpDetailsBytes = 8191;  // of one row
 
 // Row i belongs to order SlotRegistration::order + i: a page takes as many orders as it has rows.
 struct OpLogRow {
@@ -27,8 +28,8 @@ struct OpLogRow {
   SlotFirst inf;
   std::uint64_t shape[kMaxDims];
   std::uint32_t invocation;   // which row of this name it is in the capture, from 0
-  std::uint32_t text_offset;  // from the start of the table: name, site, op (SlotRegistration), one
-                              // after another, not terminated
+  std::uint32_t text_offset;  // from the start of the table: name, site, op (SlotRegistration),
+                              // details, one after another, not terminated
   std::uint16_t name_bytes;
   std::uint16_t site_bytes;
   std::uint16_t op_bytes;
@@ -38,7 +39,8 @@ struct OpLogRow {
   // Which launch of the page's capture computes it, from 1 in stream order, together with the other
   // rows of that number; 0: a page of an eager run.
   std::uint16_t launch;
-  std::uint8_t reserved[4];
+  // What else is known of the row, a JSON object (client/docs/op-log.md); 0: nothing.
+  std::uint32_t details_bytes;
 };
 static_assert(sizeof(OpLogRow) == 240);
 static_assert(std::is_trivially_copyable_v<OpLogRow>);

@@ -40,6 +40,8 @@ _HOMES = {
     "postprocess": ("drain_records", "export_records_to_tensorboard"),
     "watching": ("watch", "Watch", "WatchReport"),
     "op_log": ("debug_mode", "load_debug_mode", "OpLogDiff", "OpLogView", "OpRow"),
+    "_op_log.extras": ("OpCall",),
+    "_op_log.regions": ("annotate",),
     "client": ("connect", "Client"),
     "recording": ("open", "why", "Recording"),
     "scalars": ("log_to", "ScalarLog"),
@@ -82,6 +84,8 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from ._fail_on import check as check
     from ._native import NativeExtension as NativeExtension
     from ._native import native_extension_available as native_extension_available
+    from ._op_log.extras import OpCall as OpCall
+    from ._op_log.regions import annotate as annotate
     from .actions import TensorCompare as TensorCompare
     from .actions import TensorPrint as TensorPrint
     from .actions import TensorRecord as TensorRecord
@@ -152,6 +156,15 @@ if os.environ.get("CGDEBUG_LAUNCH_BLOCKING") or os.environ.get("CGDEBUG_RACES"):
     _apart.start()
 
 from . import _debug_server, _old_name  # noqa: E402
+from ._after_import import call_after_import as _call_after_import  # noqa: E402
 
 _debug_server.install()
 _old_name.answer()
+
+
+def _keep_names(compiler) -> None:
+    """So that rows of op logs have the modules and lines of code that was compiled before."""
+    importlib.import_module(f"{__name__}._op_log.compiled_names").wrap_compiler(compiler)
+
+
+_call_after_import("torch._inductor.compile_fx", _keep_names)

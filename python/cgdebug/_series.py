@@ -10,6 +10,7 @@ import typing
 
 from ._columns import STATS, Columns, frame_of
 from ._dtypes import table
+from ._op_details import details_of
 from .sharding import TensorShard
 from .snapshot import Stats, TensorSnapshot, part_of
 
@@ -37,6 +38,7 @@ class Series:
         self.device: str = slot["device"]
         self.site: str = slot["site"]
         self.op: str = slot["op"]
+        self.details: dict[str, typing.Any] = details_of(slot["details"])  # of a row of an op log
         self.shard = TensorShard.parse(slot["shard"])
         self.part_text: str = slot["part"]  # "rows:0:8 of [8192,4096]"
         self.part, self.full_shape = part_of(slot["part"], slot["shape"])

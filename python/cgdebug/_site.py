@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import os
 import sys
 import threading
 import types
 
 _MAX_BYTES = 255
+_MAX_CODE = 160  # characters
 given = threading.local()  # .text: where the call is that this thread makes, if it is known
 OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -40,6 +42,22 @@ def stack(most: int = 4) -> str:
     return " < ".join(lines)
 
 
+def callers_of(frame: types.FrameType, most: int) -> tuple[str, ...]:
+    """The lines outside of cgdebug and torch that led to the call of `frame`, the innermost first,
+    each with its code."""
+    found: list[str] = []
+    while len(found) < most and (frame := _first_foreign(frame.f_back)) is not None:
+        code = code_at(frame.f_code.co_filename, frame.f_lineno)
+        found.append(text_of(frame) + (f": {code}" if code else ""))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=8192)
+def code_at(file: str, line: int) -> str:
+    """The text of a line, without what is around it; empty if the file cannot be read."""
+    return linecache.getline(file, line).strip()[:_MAX_CODE]
+
+
 def _first_foreign(frame, must_pass_own: bool = False):
     passed_own = not must_pass_own
     while frame is not None:
@@ -59,12 +77,20 @@ def _torch_folder() -> str:
     return os.path.dirname(torch.__file__) + os.sep
 
 
+def is_of_library(file: str) -> bool:
+    """Whether it is a file of cgdebug or torch, or none at all."""
+    return file.startswith((OWN, _torch_folder(), "<"))
+
+
 def text_of(frame) -> str:
     if frame is None:
         return ""
-    function = frame.f_code.co_name
+    return text_at(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def text_at(file: str, line: int, function: str) -> str:
     where = "" if function.startswith("<") else f" in {function}"
-    text = f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}{where}"
+    text = f"{_short(file)}:{line}{where}"
     return text.encode(errors="replace")[-_MAX_BYTES:].decode(errors="ignore")
 
 

@@ -564,7 +564,7 @@ def _capture_id() -> int:
     """Of the capture under way on the current stream; 0: none."""
     if not _is_capturing():
         return 0
-    return _native.probe_module().capture_of(torch.cuda.current_stream().cuda_stream)
+    return _native.load().capture_of(torch.cuda.current_stream().cuda_stream)
 
 
 def _synchronize(wanted: Synchronize) -> None:

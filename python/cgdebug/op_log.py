@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 import typing
 import weakref
@@ -12,17 +13,27 @@ import torch
 
 from . import _native
 from ._answers import is_no_row
+from ._op_details import details_of
 from ._op_log import torch_debug_mode
+from ._op_log.extras import Extras, after_run
 from ._op_log.rows import UNKNOWN, Coverage, OpLog
 from ._op_log.scopes import Scope
 from ._reader import recording_module
 from .errors import DaemonError
-from .snapshot import Stats
+from .snapshot import Stats, TensorSnapshot
 
-__all__ = ["DebugModePair", "OpLogDiff", "OpLogView", "OpRow", "debug_mode", "load_debug_mode"]
+__all__ = [
+    "DebugModePair",
+    "OpLogDiff",
+    "OpLogView",
+    "OpRow",
+    "debug_mode",
+    "load_debug_mode",
+]
 
 LEVELS = ("graph", "op", "kernel")
 _TIMEOUT_S = 10.0
+_MAX_FRAMES = 32  # as IsNumber of CGDEBUG_OP_LOG_FRAMES says
 _MAX_MASKS = 5  # that a text names
 
 
@@ -40,6 +51,18 @@ class debug_mode:
            "graph": only what a capture found, "in/layers.3.weight", and what leaves it: results,
            what is kept for backward, parameters that were changed, "out/head/mm_0".
     pre:   of level "kernel": also what a kernel is about to overwrite, "....in_out_ptr0.pre".
+    frames: how many lines of the stack a row has, the one that calls the op included: 1 to 32. By
+           default $CGDEBUG_OP_LOG_FRAMES, or 1.
+    hooks: functions that are called after each op with an OpCall; a value that one returns, or a
+           dict of values, are columns of the op's rows. In a capture they are called once, and
+           must not read values of tensors. An object may also have before(call), and
+           after_run(log), which log() calls: it returns columns by name, a value for each row.
+           "memory": bytes that each op allocated, and the job's peak.
+    stats: by name: functions of the tensor of a row that return a tensor. It has a row of its own,
+           "ROW.NAME", in each replay: what the function launches is captured with the op. Outside
+           of captures a function may return a number.
+    hash:  the same, as stats={"hash": function}
+    values: globs of row names, "fwd/layers.3.*": the values of these rows are kept, see records()
     eager: also what runs eagerly on this thread, on the CPU too, to compare a graph with. To log
            another run under the same names, enter the same object again.
 
@@ -60,6 +83,11 @@ class debug_mode:
         eager: bool = False,
         *,
         pre: bool = False,
+        frames: int | None = None,
+        hooks: typing.Any = None,
+        hash: typing.Callable | None = None,
+        stats: typing.Mapping[str, typing.Callable] | None = None,
+        values: str | None = None,
     ):
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(
@@ -72,7 +100,9 @@ class debug_mode:
         if eager not in (True, False):
             raise ValueError(f"debug_mode: eager must be True or False, not {eager!r}")
         check_pre("debug_mode", pre, level)
-        self._scope = Scope(model, "*", bool(eager), level, bool(pre))
+        check_frames("debug_mode", frames)
+        extras = Extras.of("debug_mode", hooks, hash, stats, values)
+        self._scope = Scope(model, "*", bool(eager), level, bool(pre), frames=frames, extras=extras)
         self._is_entered = False
         if eager:
             end = weakref.finalize(self, self._scope.forget)
@@ -90,8 +120,17 @@ class debug_mode:
         self._scope.close()
 
     def log(self, graph: int = 0, replay: int = -1, *, timeout: float = _TIMEOUT_S) -> OpLogView:
-        """As `read_log`."""
-        return read_log(self._scope.logs, graph, replay, timeout)
+        """As `read_log`. Then the hooks that have after_run() are given it."""
+        log = read_log(self._scope.logs, graph, replay, timeout)
+        after_run(self._scope.extras.hooks, log)
+        return log
+
+    def records(self, row: str, *, synchronize: bool = False) -> list[TensorSnapshot]:
+        """The newest values of a row that `values` selects, oldest first. Waits for the GPU with
+        `synchronize`. `cgdebug-cli show` calls them ROW.value.
+
+        Fails: KeyError: no row of that name has been kept."""
+        return records_of(self._scope, row, synchronize)
 
     @property
     def calls(self) -> list[int]:
@@ -119,6 +158,12 @@ def check_pre(caller: str, pre, level: str) -> None:
         raise ValueError(f"{caller}: pre is of level='kernel', and the level is {level!r}")
 
 
+def check_frames(caller: str, frames) -> None:
+    """Fails: ValueError."""
+    if frames is not None and (type(frames) is not int or not 1 <= frames <= _MAX_FRAMES):
+        raise ValueError(f"{caller}: frames must lie between 1 and {_MAX_FRAMES}, not {frames!r}")
+
+
 @dataclasses.dataclass(frozen=True)
 class OpRow:
     """One tensor that an op wrote.
@@ -127,6 +172,17 @@ class OpRow:
     inputs: numbers of the rows that the op read
     is_covered: whether rows show all that the op read
     stats:  of this replay; None if they are lost
+    arguments: "self=#3.t(), dim=1": a tensor by the row that shows it and the views between
+    code:   text of the line `site`
+    stack:  what that line was called by, the innermost first (debug_mode's `frames`)
+    views:  that were made since the row before: "#3.t() -> f32[8,4]"
+    sources: of a kernel that torch.compile made: its ops, "layers.0.mlp/relu model.py:7"
+    region: of cgdebug.annotate(), torch.profiler.record_function and NVTX: "step/forward"
+    placements: of an op on DTensors: how they are distributed, and what is redistributed
+    columns: of hooks
+
+    Of an eager call that is not one of the newest sixteen, what was not the same in every call is
+    "(varies)".
     """
 
     number: int
@@ -138,11 +194,20 @@ class OpRow:
     dtype: str
     shape: tuple[int, ...]
     stats: Stats | None
+    arguments: str = ""
+    code: str = ""
+    stack: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    region: str = ""
+    placements: str = ""
+    columns: typing.Mapping[str, typing.Any] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         what = "lost" if self.stats is None else _stats_text(self.stats)
         read = " ".join(f"#{number}" for number in self.inputs) + " ?" * (not self.is_covered)
         tensor = f"{self.dtype}{list(self.shape)}"
+        read += f"  ({self.arguments})" * bool(self.arguments)
         return f"#{self.number:<4} {self.name:<44} {tensor:<22} {what}  <- {read}  {self.site}"
 
 
@@ -340,6 +405,15 @@ def load_debug_mode(path) -> list:
     return torch_debug_mode.load(path)
 
 
+def records_of(scope: Scope, row: str, synchronize: bool) -> list[TensorSnapshot]:
+    """Fails: KeyError."""
+    kept = scope.values
+    if row not in kept:
+        names = ", ".join(itertools.islice(kept, _MAX_MASKS)) or "none"
+        raise KeyError(f"records: no values of {row!r} are kept; those that are: {names}")
+    return kept[row].records(synchronize=synchronize)
+
+
 def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLogView:
     """What one replay of one graph wrote, as the daemon has read it. Waits for the GPU.
 
@@ -396,6 +470,7 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
                     row.dtype,
                     row.shape,
                     found.get(row.name),
+                    **_told(row.details.to_dict()),
                 )
             )
     if replay < 1 or (rows and all(row.stats is None for row in rows)):
@@ -433,13 +508,28 @@ def _rows_of_call(
         time.sleep(0.01)
     if not found:
         raise KeyError(f"log: the daemon does not have call {call}: cgdebug-cli status")
-    rows = [_row_of(slots[slot], stats) for slot, stats in found.items()]
+    rows = [_row_of(slots[slot], stats, log, call) for slot, stats in found.items()]
     return call, sorted(rows, key=lambda row: row.number)
 
 
-def _row_of(slot, stats: Stats) -> OpRow:
+def _told(details: typing.Mapping[str, typing.Any]) -> dict[str, typing.Any]:
+    """Fields of OpRow, of what Details.to_dict() says."""
+    return {
+        "arguments": str(details.get("args", "")),
+        "code": str(details.get("code", "")),
+        "stack": tuple(details.get("stack", ())),
+        "views": tuple(details.get("views", ())),
+        "sources": tuple(details.get("from", ())),
+        "region": str(details.get("region", "")),
+        "placements": str(details.get("placements", "")),
+        "columns": dict(details.get("columns", {})),
+    }
+
+
+def _row_of(slot, stats: Stats, log: OpLog, call: int) -> OpRow:
     """slot.op: as layout::SlotRegistration::op, of an eager call."""
     number, op, *words = slot.op.split(" ")
+    exact = log.details_of(call, int(number))
     inputs = tuple(int(word) for word in words if word.isdigit())
     return OpRow(
         int(number),
@@ -451,6 +541,7 @@ def _row_of(slot, stats: Stats) -> OpRow:
         slot.dtype,
         tuple(slot.shape),
         stats,
+        **_told(details_of(slot.details) if exact is None else exact.to_dict()),
     )
 
 

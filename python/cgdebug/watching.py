@@ -14,14 +14,16 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from . import _native, _site, _words
 from ._after_import import call_after_import
 from ._op_log.capture_cost import CaptureCost
+from ._op_log.extras import Extras, after_run
 from ._op_log.scopes import Scope, captured_before
 from ._watching import calls, compiled, hooks, module_hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import NO_TENSOR, Place, lock
 from ._watching.replicas import shards_of
 from .actions import Action, TensorRecord, TensorStats, enabled_actions, needs_daemon, whole_number
-from .op_log import OpLogView, check_pre, read_log
+from .op_log import OpLogView, check_frames, check_pre, read_log, records_of
 from .probe import CudaGraphTensorProbe
+from .snapshot import TensorSnapshot
 
 __all__ = ["Watch", "WatchReport", "watch"]
 
@@ -43,10 +45,14 @@ def watch(
     grads: bool = False,
     inputs: bool = False,
     params: bool = False,
-    values: int | TensorRecord | None = None,
+    values: int | str | TensorRecord | None = None,
     *,
     pre: bool = False,
     part: str | None = None,
+    frames: int | None = None,
+    hooks: typing.Any = None,
+    hash: typing.Callable | None = None,
+    stats: typing.Mapping[str, typing.Callable] | None = None,
 ) -> Watch:
     """Puts a probe on the output of every module of `model` that `select` names:
 
@@ -79,6 +85,8 @@ def watch(
             "stride:64" as `TensorRecord(part=...)` explains. They are those of a second probe,
             "part/fwd/layers.3.attn": the statistics stay those of the whole tensor.
 
+    frames, hooks, hash, stats: of levels with a log, see debug_mode(), and so are values="GLOBS".
+
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,
     torch.compile, checkpointing) do not appear in names. A module that is called several times in a
@@ -95,7 +103,21 @@ def watch(
            NativeExtensionUnavailableError. What fails later becomes a line of explain(), not an
            error.
     """
-    return Watch(model, select, level, grads, inputs, params, values, pre, part=part)
+    return Watch(
+        model,
+        select,
+        level,
+        grads,
+        inputs,
+        params,
+        values,
+        pre,
+        part=part,
+        frames=frames,
+        op_hooks=hooks,
+        hash=hash,
+        stats=stats,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +196,10 @@ class Watch:
         part=None,
         skip=None,
         eager=False,
+        frames=None,
+        op_hooks=None,
+        hash=None,
+        stats=None,
     ):
         self._closed = False
         self._handles: list[torch.utils.hooks.RemovableHandle | calls.Follower] = []
@@ -195,12 +221,23 @@ class Watch:
         if level == "fx" and (inputs or params):
             raise ValueError("watch: level='fx' has no inputs and params: level='graph' has them")
         is_log = level not in ("module", "fx")
-        if is_log and (grads or inputs or params or values is not None):
+        globs = values if isinstance(values, str) else None
+        if is_log and (grads or inputs or params or (values is not None and globs is None)):
             raise ValueError(
                 f"watch: level={level!r} logs gradients, inputs and parameters by itself, and "
-                "statistics alone: leave grads, inputs, params and values out"
+                "statistics alone: leave grads, inputs and params out; values are globs of rows"
             )
         check_pre("watch", pre, level)
+        check_frames("watch", frames)
+        if frames is not None and not is_log:
+            raise ValueError(f"watch: frames is of levels with a log, and the level is {level!r}")
+        extras = Extras.of("watch", op_hooks, hash, stats, globs)
+        if extras and not is_log:
+            raise ValueError(
+                f"watch: hooks, hash, stats and values='GLOBS' are of levels with a log, and the "
+                f"level is {level!r}"
+            )
+        values = None if globs else values
         self._actions = _actions_of(values)
         self._part_actions: list[Action] = []
         if part is not None:
@@ -254,7 +291,7 @@ class Watch:
             self._names = {self._prefix + name for name in chosen}
             _watches.add(self)
             if is_log:
-                self._open_scope(model, level, bool(pre), eager)
+                self._open_scope(model, level, bool(pre), eager, frames, extras)
                 return
             if level == "fx":
                 self._open_pass(model, found, bool(grads))
@@ -276,9 +313,16 @@ class Watch:
             if isinstance(action, TensorRecord) and action.enabled and action.part:
                 _native.load().check_part("watch", action.part)
 
-    def _open_scope(self, model: torch.nn.Module, level: str, pre: bool, eager: bool) -> None:
+    def _open_scope(self, model, level: str, pre: bool, eager: bool, frames, extras) -> None:
         self._scope = Scope(
-            self._root(), self._select, eager=eager, level=level, pre=pre, by_call=eager
+            self._root(),
+            self._select,
+            eager=eager,
+            level=level,
+            pre=pre,
+            by_call=eager,
+            frames=frames,
+            extras=extras,
         )
         self._scope.owner = self
         end = weakref.finalize(model, self._scope.close)
@@ -417,7 +461,15 @@ class Watch:
         graph: which of the captures, in their order; -1 is the last."""
         if self._scope is None:
             raise ValueError("Watch.log: a watch of the modules has no op log: give it a level")
-        return read_log(self._scope.logs, graph, replay, timeout)
+        log = read_log(self._scope.logs, graph, replay, timeout)
+        after_run(self._scope.extras.hooks, log)
+        return log
+
+    def records(self, row: str, *, synchronize: bool = False) -> list[TensorSnapshot]:
+        """The newest values of a row that values="GLOBS" selects, as debug_mode.records()."""
+        if self._scope is None:
+            raise ValueError("Watch.records: a watch of the modules has no rows: give it a level")
+        return records_of(self._scope, row, synchronize)
 
     def explain(self) -> WatchReport:
         """What is seen, what is not and why, and what it costs."""

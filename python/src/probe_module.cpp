@@ -272,7 +272,8 @@ class NativeOpLog {
   std::size_t Add(const std::string& name, const std::string& op, const std::string& site,
                   std::uintptr_t data, const std::string& dtype, std::vector<std::int64_t> shape,
                   std::optional<int> cuda, std::uintptr_t stream,
-                  const std::vector<std::pair<std::uint64_t, std::uint64_t>>& order) {
+                  const std::vector<std::pair<std::uint64_t, std::uint64_t>>& order,
+                  const std::string& details) {
     TensorRef tensor;
     tensor.data = reinterpret_cast<const void*>(data);
     tensor.dtype = ParseDtype(dtype);
@@ -282,7 +283,8 @@ class NativeOpLog {
     std::vector<OpLogDimension> dimensions;
     for (const auto& [size, stride] : order) dimensions.push_back({size, stride});
     const WithoutGil unlocked;
-    return log_->Add({name, site, op}, tensor, reinterpret_cast<void*>(stream), dimensions);
+    return log_->Add({name, site, op, details}, tensor, reinterpret_cast<void*>(stream),
+                     dimensions);
   }
   py::dict Counters() const {
     OpLogCounters counters;
@@ -313,9 +315,9 @@ class NativeOpLog {
     const WithoutGil unlocked;
     return log_->TakeRest(reinterpret_cast<void*>(stream));
   }
-  void AmendNewest(const std::string& op) {
+  void AmendNewest(const std::string& op, const std::string& details) {
     const WithoutGil unlocked;
-    log_->AmendNewest(op);
+    log_->AmendNewest(op, details);
   }
   std::uint64_t End() {
     const WithoutGil unlocked;
@@ -413,14 +415,15 @@ PYBIND11_MODULE(_probe, module) {
       .def("add", &NativeOpLog::Add, py::arg("name"), py::arg("op"), py::arg("site"),
            py::arg("data"), py::arg("dtype"), py::arg("shape"), py::arg("cuda") = py::none(),
            py::arg("stream") = 0,
-           py::arg("order") = std::vector<std::pair<std::uint64_t, std::uint64_t>>())
+           py::arg("order") = std::vector<std::pair<std::uint64_t, std::uint64_t>>(),
+           py::arg("details") = "")
       .def("counters", &NativeOpLog::Counters)
       .def("flush", &NativeOpLog::Flush)
       .def("pending", &NativeOpLog::Pending)
       .def("take_nodes", &NativeOpLog::TakeNodes, py::arg("stream"))
       .def("take_unseen", &NativeOpLog::TakeUnseen, py::arg("stream"))
       .def("take_rest", &NativeOpLog::TakeRest, py::arg("stream"))
-      .def("amend_newest", &NativeOpLog::AmendNewest, py::arg("op"))
+      .def("amend_newest", &NativeOpLog::AmendNewest, py::arg("op"), py::arg("details"))
       .def("end", &NativeOpLog::End)
       .def("wait_consumed", &NativeOpLog::WaitConsumed, py::arg("timeout_s"))
       .def("close", &NativeOpLog::Close);

@@ -1,10 +1,11 @@
 """Where rows of compiled code lie: no hook runs for the modules in it."""
 
+import pytest
 import torch
 from torch import nn
 
 import cgdebug
-from cgdebug._op_log import names
+from cgdebug._op_log import compiled_names, names
 
 
 class Layer(nn.Module):
@@ -123,3 +124,113 @@ def execution_fn(x, first, second):
     rows = [row.name for row in log._scope.logs[0].rows if row.op != "input"]
     assert rows == ["fwd/layers.0/mm_0", "fwd/layers.1/mm_0"]
     assert made == [True, False]
+
+
+class Rectified(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.q(x).relu() * 2
+
+
+class Stack(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Rectified() for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.sum()
+
+
+def train_once(model, log):
+    x = torch.ones(2, 4)
+    model(x).backward()  # compiles
+    with log:
+        model(x).backward()
+    return {row.name: row for row in log._scope.logs[0].rows}
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def test_rows_of_a_compiled_model_have_their_modules_and_lines_forward_and_backward(fresh_compiler):
+    model = Stack()
+    log = cgdebug.debug_mode(model, eager=True)
+    rows = train_once(torch.compile(model, backend="aot_eager"), log)
+    eager = cgdebug.debug_mode(model, eager=True)
+    plain = train_once(model, eager)
+    places = {name.rpartition("/")[0] for name in plain}
+    assert {name.rpartition("/")[0] for name in rows} == places
+    for number in range(2):
+        for name in (f"fwd/layers.{number}.q/addmm_0", f"bwd/layers.{number}.q/mm_0"):
+            assert rows[name].site.endswith("in forward"), rows[name]
+            assert rows[name].details.code == "return self.q(x).relu() * 2"
+        assert f"fwd/layers.{number}/relu_0" in rows and f"fwd/layers.{number}/mul_0" in rows
+    assert rows["fwd/Stack/sum_0"].details.code == "return x.sum()"
+    # Each row of the compiled code lies where the same op lies without it.
+    assert {name: rows[name].site for name in rows if name in plain} == {
+        name: plain[name].site for name in rows if name in plain
+    }
+    log.close(), eager.close()
+
+
+def test_layers_that_are_compiled_by_themselves_keep_their_paths(fresh_compiler):
+    model = Stack()
+    log = cgdebug.debug_mode(model, eager=True)
+    for layer in model.layers:
+        layer.compile(backend="aot_eager")
+    rows = train_once(model, log)
+    for number in range(2):
+        assert f"fwd/layers.{number}.q/addmm_0" in rows, sorted(rows)
+        assert f"bwd/layers.{number}.q/mm_0" in rows, sorted(rows)
+    log.close()
+
+
+def test_a_compiled_function_names_the_modules_that_it_calls(fresh_compiler):
+    model = Stack()
+    log = cgdebug.debug_mode(model, eager=True)
+    rows = train_once(torch.compile(lambda x: model(x), backend="aot_eager"), log)
+    assert "fwd/layers.1.q/addmm_0" in rows and "fwd/layers.1/relu_0" in rows, sorted(rows)
+    log.close()
+
+
+@pytest.mark.parametrize("from_cache", [False, True], ids=["compiled", "from the cache"])
+def test_ops_of_inductor_have_their_modules_and_lines(
+    from_cache, fresh_compiler, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    model = Stack()
+    if from_cache:
+        compiled = torch.compile(model)
+        compiled(torch.ones(2, 4)).backward()
+        torch.compiler.reset()
+    log = cgdebug.debug_mode(model, eager=True)
+    rows = train_once(torch.compile(model), log)
+    for number in range(2):
+        row = next(row for name, row in rows.items() if name == f"fwd/layers.{number}.q/addmm_0")
+        assert row.site.endswith("in forward") and row.details.code.startswith("return self.q(x)")
+    backward = [row for name, row in rows.items() if name.startswith("bwd/") and "/mm_" in name]
+    assert backward and all(row.name.startswith("bwd/layers.") for row in backward), sorted(rows)
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "L['self'].layers.0.q",
+        "L['self'].layers[0].q",
+        "L['self']._modules['layers']._modules['0']._modules['q']",
+        "G['model'].layers.0.q",
+        "layers.0.q",
+    ],
+)
+def test_a_path_of_a_compiler_becomes_the_name_of_a_module(text):
+    assert compiled_names.relative_path(text) == "layers.0.q"

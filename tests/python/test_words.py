@@ -91,6 +91,7 @@ MALFORMED = {
     "CGDEBUG_LOSSLESS": "yes",
     "CGDEBUG_ON": "loss",
     "CGDEBUG_OP_LOG_BATCH": "one",
+    "CGDEBUG_OP_LOG_FRAMES": "all",
     "CGDEBUG_OP_LOG_MIB": "1G",
     "CGDEBUG_PROBES": "re:(",
     "CGDEBUG_WAIT_MS": "2s",

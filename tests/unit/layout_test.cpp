@@ -44,6 +44,7 @@ TEST(Layout, OpLogRowIsFrozen) {
   EXPECT_EQ(offsetof(OpLogRow, dtype), 230u);
   EXPECT_EQ(offsetof(OpLogRow, dims), 232u);
   EXPECT_EQ(offsetof(OpLogRow, launch), 234u);
+  EXPECT_EQ(offsetof(OpLogRow, details_bytes), 236u);
   EXPECT_EQ(kMaxOpLogRows, 1024u);
 }
 

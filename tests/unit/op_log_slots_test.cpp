@@ -290,6 +290,19 @@ TEST_F(OpLogSlots, AnImpossiblePageIsRefused) {
   ExpectRefusal("the table of an op log's rows has an impossible size");
 }
 
+TEST(OpLogTable, DetailsAreKeptWholeOrLeftOut) {
+  std::vector<ring::OpLogRow> rows = test::MakeRows(3);
+  rows[0].details = R"({"args":"self=#3, dim=1"})";
+  rows[1].details = std::string(layout::kMaxOpDetailsBytes, 'x');
+  rows[2].details = std::string(layout::kMaxOpDetailsBytes + 1, 'x');
+  std::string reason;
+  const auto read = ring::DecodeOpLog(ring::EncodeOpLog(rows), 3, &reason);
+  ASSERT_TRUE(read) << reason;
+  EXPECT_EQ(read->at(0).details, rows[0].details);
+  EXPECT_EQ(read->at(1).details, rows[1].details);
+  EXPECT_EQ(read->at(2).details, "");  // half of a JSON object says nothing
+}
+
 TEST(OpLogTable, TextsThatAreTooLongAreCut) {
   std::vector<ring::OpLogRow> rows = test::MakeRows(2);
   rows[0].op = std::string(2000, 'x');

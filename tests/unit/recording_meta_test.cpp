@@ -68,6 +68,7 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   slot.shard = "S(0) of [8] at (1) of dp=2, from [4]";
   slot.op = "17 aten.mm.default 3 5";
   slot.part = "rows:0:8 of [8192,4096]";
+  slot.details = R"({"args":"self=#3, mat2=#5"})";
   pb::Slot parsed_slot;
   ASSERT_TRUE(parsed_slot.ParseFromString(EncodeFields(slot)));
   EXPECT_EQ(parsed_slot.probe(), "blk3.attn");
@@ -76,6 +77,7 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   EXPECT_EQ(parsed_slot.shard(), slot.shard);
   EXPECT_EQ(parsed_slot.op(), slot.op);
   EXPECT_EQ(parsed_slot.part(), slot.part);
+  EXPECT_EQ(parsed_slot.details(), slot.details);
 
   Index index;
   index.runs = {{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}};

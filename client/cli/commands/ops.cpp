@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "client/analysis/masks.h"
+#include "client/analysis/op_details.h"
 #include "client/analysis/op_diff.h"
 #include "client/analysis/op_log.h"
 #include "client/analysis/op_runs.h"
 #include "client/analysis/statistics_verdict.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
+#include "client/cli/views/op_listing.h"
 #include "client/cli/views/tensor_json.h"
 #include "client/source/merged_source.h"
 #include "daemon/core/numerics/format.h"
@@ -34,6 +36,7 @@ struct OpsCommand {
   std::string b;
   bool exit_zero = false;
   bool is_coverage = false;
+  OpListing listing;
 };
 
 constexpr std::string_view kCall = "call:";
@@ -111,30 +114,35 @@ std::string InputsText(const OpRow& row) {
   return text.empty() ? "-" : text;
 }
 
-std::string BadText(const numerics::Stats& stats) {
-  std::string text;
-  const auto add = [&](std::uint64_t count, const char* what) {
-    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
-  };
-  add(stats.nan, "NaN");
-  add(stats.pos_inf, "+Inf");
-  add(stats.neg_inf, "-Inf");
-  return text.empty() ? "-" : text;
+// The columns of hooks, in the order in which rows have them.
+std::vector<std::string> ColumnsOf(const OpLog& log) {
+  std::vector<std::string> names;
+  for (const OpRow& row : log.rows) {
+    for (const auto& [name, value] : analysis::ParseOpDetails(row.details).columns) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+  }
+  return names;
 }
 
 TextTable MakeTable(const OpLog& log, const std::string& only) {
   using Align = TextTable::Align;
-  TextTable table({{"#", Align::kRight},
-                   {"NAME"},
-                   {"TENSOR"},
-                   {"L1", Align::kRight},
-                   {"HASH"},
-                   {"NAN/INF"},
-                   {"ABS MAX", Align::kRight},
-                   {"READS"},
-                   {"LINE", Align::kLeft, /*is_optional=*/true}});
+  std::vector<TextTable::Column> columns = {{"#", Align::kRight},
+                                            {"NAME"},
+                                            {"TENSOR"},
+                                            {"L1", Align::kRight},
+                                            {"HASH"},
+                                            {"NAN/INF"},
+                                            {"ABS MAX", Align::kRight},
+                                            {"READS"},
+                                            {"LINE", Align::kLeft, /*is_optional=*/true},
+                                            {"ARGUMENTS", Align::kLeft, /*is_optional=*/true}};
+  const std::vector<std::string> own = ColumnsOf(log);
+  for (const std::string& name : own) columns.push_back({Printable(name)});
+  TextTable table(columns);
   for (const OpRow& row : log.rows) {
     if (!IsShown(row, only)) continue;
+    const analysis::OpDetails details = analysis::ParseOpDetails(row.details);
     std::vector<std::string> cells = {std::to_string(row.number), Printable(row.name), row.type};
     if (row.stats) {
       const numerics::Stats& stats = *row.stats;
@@ -142,13 +150,19 @@ TextTable MakeTable(const OpLog& log, const std::string& only) {
       cells.push_back(stats.has_ordered_hash ? fmt::format("{:08x}", stats.ordered_hash)
                       : stats.has_hash       ? fmt::format("{:016x} (any order)", stats.hash)
                                              : "-");
-      cells.push_back(BadText(stats));
+      cells.push_back(NonfiniteText(stats));
       cells.push_back(numerics::FormatNumber(stats.abs_max, 4));
     } else {
       cells.insert(cells.end(), {"-", "-", "lost", "-"});
     }
     cells.push_back(InputsText(row));
     cells.push_back(row.site.empty() ? "-" : Printable(row.site));
+    cells.push_back(details.arguments.empty() ? "-" : Printable(details.arguments));
+    for (const std::string& name : own) {
+      const auto found =
+          std::ranges::find(details.columns, name, &std::pair<std::string, std::string>::first);
+      cells.push_back(found == details.columns.end() ? "-" : Printable(found->second));
+    }
     table.Add(std::move(cells));
   }
   return table;
@@ -174,7 +188,8 @@ std::string Heading(const OpLog& log) {
 
 // Names a row with a NaN or an Inf, and says whether its op made it.
 std::string BadRowText(const OpLog& log, const OpRow& row, const char* what) {
-  std::string text = fmt::format("{}: #{} {}, {}", what, row.number, row.name, BadText(*row.stats));
+  std::string text =
+      fmt::format("{}: #{} {}, {}", what, row.number, row.name, NonfiniteText(*row.stats));
   if (!row.site.empty()) text += fmt::format(", {}", row.site);
   if (row.op == "input") {
     text += "\n  nothing in the log has written it before";
@@ -237,6 +252,7 @@ Json RowJson(const OpRow& row) {
           {"dtype", layout::DtypeName(row.dtype)},
           {"shape", row.shape},
           {"site", row.site},
+          {"details", analysis::OpDetailsJson(row.details)},
           {"changed", row.stats && row.stats_before ? Json(HasChanged(row)) : Json(nullptr)},
           {"stats", row.stats ? ToJson(*row.stats) : Json(nullptr)}};
 }
@@ -330,9 +346,14 @@ int RunOps(Context& context, const OpsCommand& command) {
     Context::PrintJson(json);
     return code;
   }
-  const TextTable table = MakeTable(log, command.only);
   Context::Print(context.out.Bold(Heading(log)) + "\n");
-  if (!table.empty()) context.PrintTable(table);
+  if (command.listing.views || command.listing.stack || command.listing.tree) {
+    const std::string text = OpListingText(
+        log, command.listing, [&](const OpRow& row) { return IsShown(row, command.only); });
+    if (!text.empty()) Context::Print(text + "\n");
+  } else if (const TextTable table = MakeTable(log, command.only); !table.empty()) {
+    context.PrintTable(table);
+  }
   const std::string bad = FirstText(log);
   if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
   const std::string masks = MasksText(log);
@@ -437,6 +458,12 @@ RunFunction AddOps(CLI::App& app) {
       ->type_name("{nan,changed}");
   app.add_flag("--coverage", command->is_coverage,
                "which kernels of the graph no row explains, and where they run");
+  app.add_flag(
+      "--views", command->listing.views,
+      "one row below the other, and between them the views that were made: t, view, slices");
+  app.add_flag("--stack", command->listing.stack,
+               "one row below the other, each with the lines that led to it and their code");
+  app.add_flag("--tree", command->listing.tree, "one row below the other, indented by module");
   app.add_flag("--exit-zero", command->exit_zero, "exit 0, not 1, over a NaN or an Inf");
   CLI::App* diff = app.add_subcommand(
       "diff",

@@ -64,7 +64,7 @@ class Rows {
                  "insert or ignore into session select ?, run.id, ?, ?, ?, ?, ?, ?, ? from run "
                  "where run_id = ? and restart_count = ? and command = ?"),
         probe_(database,
-               "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?,?,?,?)"),
+               "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?,?,?,?,?)"),
         snapshot_(database),
         loss_(database, "insert or ignore into loss values (?,?,?,?,?,?,?,?,?)"),
         mark_(database, "insert or ignore into mark values (?,?,?,?,?,?,?,?)") {}
@@ -103,7 +103,8 @@ class Rows {
                       shape, s->payload_bytes, s->graph_id, s->invocation, s->order, s->every,
                       s->shard,
                       s->graph_label.empty() ? std::nullopt : std::optional(s->graph_label),
-                      s->op.empty() ? std::nullopt : std::optional(s->op), s->in_body, s->part);
+                      s->op.empty() ? std::nullopt : std::optional(s->op), s->in_body, s->part,
+                      s->details.empty() ? std::nullopt : std::optional(s->details));
   }
   bool AddSnapshot(const Record& record, std::uint32_t segment) {
     const auto s = DecodeFields<Snapshot>(record.meta);

@@ -32,7 +32,8 @@ create table probe (  -- one call of a probe in one graph
   op text,  -- of a row of an op log: its number, the op and the rows it read; null: no such row
   in_body integer,  -- it ran any number of times in a replay: in the body of a conditional node or, if
                     -- graph_id is 0, in an eager call, whose number is the replay
-  part text);  -- 'rows:0:8 of [8192,4096]': the elements that it has, else empty; shape is theirs
+  part text,  -- 'rows:0:8 of [8192,4096]': the elements that it has, else empty; shape is theirs
+  details text);  -- of a row of an op log: what its op was given, a JSON object; null: nothing known
 create table snapshot (
   number integer primary key, probe integer references probe, replay integer,
   iteration integer,  -- of a probe in_body in that replay, from 0; else 0

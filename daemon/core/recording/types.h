@@ -79,6 +79,7 @@ struct Slot {
   // graph_id is 0, its replays are eager calls.
   bool in_body = false;
   std::string part = {};  // "rows:0:8 of [8192,4096]": the elements that it has; empty: all of them
+  std::string details = {};  // of a row of an op log: a JSON object, or empty
 
   // Numbers and names are those of `Slot` in proto/recording.proto.
   template <typename Self, typename Visitor>
@@ -105,6 +106,7 @@ struct Slot {
     visit(Field{19, "op"}, self.op);
     visit(Field{20, "in_body"}, self.in_body);
     visit(Field{21, "part"}, self.part);
+    visit(Field{22, "details"}, self.details);
   }
 };
 

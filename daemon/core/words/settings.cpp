@@ -107,6 +107,10 @@ constexpr Setting kSettings[] = {
      "how many MiB of tensors a captured op log keeps at most until a kernel has computed their "
      "rows: by default 512. Less means more kernels",
      &IsNumber<1, 1 << 20>},
+    {"CGDEBUG_OP_LOG_FRAMES", "job",
+     "how many lines of the stack a row of an op log has: 1 to 32, by default 1, the line that "
+     "calls the op. `ops --stack` shows them",
+     &IsNumber<1, 32>},
     {"CGDEBUG_WAIT_MS", "job",
      "how many milliseconds a ring that waits for room waits at most: 0 to 600000, by default "
      "2000",

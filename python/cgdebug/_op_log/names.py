@@ -18,10 +18,34 @@ import torch
 from .. import _site
 from .._watching import compiled
 from .._watching.modules import modules_of
+from . import compiled_names, regions
 from .memory import Memory
 from .written import storage_of
 
 _MAX_NODES = 1 << 18  # whose place is remembered
+_MAX_SOURCES = 32  # of a kernel
+
+
+class Line(typing.NamedTuple):
+    """Where the job calls an op.
+
+    site:   "train.py:12 in forward"; empty: unknown
+    code:   the text of the line, if its file can be read
+    frames: where that was called, the innermost first, as many as are wanted
+    region: of annotate(), record_function and NVTX, in which it is called; empty: in none
+    redistributed: "S(0) -> R": the placements of the DTensor that it redistributes; empty: of none
+    sources: of a kernel that a compiler fused: its ops, "layers.0.mlp/relu model.py:7 in forward"
+    """
+
+    site: str = ""
+    code: str = ""
+    frames: tuple[str, ...] = ()
+    region: str = ""
+    redistributed: str = ""
+    sources: tuple[str, ...] = ()
+
+
+_NO_LINE = Line()
 
 
 class Place(typing.NamedTuple):
@@ -29,29 +53,36 @@ class Place(typing.NamedTuple):
 
     phase: str  # "fwd", "bwd", "opt", "clip", "scaler"
     module: str  # its path, the class of the model for the model itself; empty: in none
-    site: str
+    line: Line
     stem: str = ""  # the whole name, where it does not follow from the op
+
+    @property
+    def site(self) -> str:
+        return self.line.site
 
 
 class _Thread(threading.local):
     def __init__(self):
         self.modules: list[tuple[int, str]] = []  # that are being called: id and path
         self.optimizers = 0  # whose step() is running, and not a closure of it
-        self.last_backward = Place("bwd", "", "")
+        self.last_backward = Place("bwd", "", _NO_LINE)
         self.last_node = -1  # of autograd, that this thread made
 
 
 _thread = _Thread()
 # Where each node of autograd came from, by its sequence number. Its backward may run in another
 # capture and in another thread.
-_nodes: dict[int, tuple[str, str]] = {}
+_nodes: dict[int, tuple[str, Line]] = {}
 
 
 class ModuleNames:
     """The paths of modules, and the names of their parameters. The first model has plain names.
-    Another model whose names are taken has its class in front of all of them."""
+    Another model whose names are taken has its class in front of all of them.
 
-    def __init__(self):
+    frames: how many lines are wanted of each row, the one that calls the op included"""
+
+    def __init__(self, frames: int = 1):
+        self.frames = frames
         self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._taken: set[str] = set()
         self._owners: dict[str, tuple[weakref.ref, str]] = {}  # by path: the model, the name in it
@@ -125,6 +156,20 @@ class ModuleNames:
                 return inner
         last = self._last_layer
         return last if last and (is_root or last.startswith(f"{path}.")) else path
+
+    def path_inside(self, base: str, path: str) -> str:
+        """The module with this path inside of that of `base`; empty if it is not known."""
+        if not path:
+            return base
+        model = base.rpartition(".")[0] if base in self._roots else base
+        for one in (f"{model}.{path}" if model else path, path):
+            if one in self._owners:
+                return one
+        return ""
+
+    def ran(self, path: str) -> None:
+        """Compiled code has run an op of this module."""
+        self._last_layer = layer_of(path) or self._last_layer
 
     def owner_of(self, path: str) -> tuple[torch.nn.Module | None, str]:
         """The model that the path belongs to, and the module's name in that model."""
@@ -272,21 +317,49 @@ def is_running(module: torch.nn.Module) -> bool:
 def current_place(names: ModuleNames, arguments: typing.Iterable[object] = ()) -> Place:
     """Where the op runs that is being dispatched on this thread."""
     module = _thread.modules[-1][1] if _thread.modules else ""
-    site, phase, is_compiled = _site_of_op()
+    line, phase, is_compiled, nodes = _line_of_op(names.frames)
     if torch._C._current_graph_task_id() != -1:
         place = _backward_place(names, module)
         if is_compiled and not place.stem:
-            place = place._replace(module=names.inner_path(place.module, arguments))
+            place = _place_inside(names, place, nodes, arguments)
         return place
     if _thread.optimizers:
-        return Place("opt", module, site)
-    _remember_node(torch.autograd._get_sequence_nr() - 1, module, site)
+        return Place("opt", module, line)
+    _remember_node(torch.autograd._get_sequence_nr() - 1, module, line)
+    place = Place("fwd", module, line)
     if is_compiled:
-        module = names.inner_path(module, arguments)
-    return Place("fwd" if module else phase, module, site)
+        place = _place_inside(names, place, nodes, arguments)
+    return place._replace(phase="fwd" if place.module else phase)
 
 
-def _remember_node(number: int, module: str, site: str) -> None:
+def _place_inside(
+    names: ModuleNames,
+    place: Place,
+    nodes: list[compiled_names.Node],
+    arguments: typing.Iterable[object],
+) -> Place:
+    """The place of an op in code that a compiler made of these nodes. The last of them is what the
+    op computes."""
+    if not nodes:
+        return place._replace(module=names.inner_path(place.module, arguments))
+    paths = [names.path_inside(place.module, one.path) for one in nodes]
+    module = paths[-1] or names.inner_path(place.module, arguments)
+    names.ran(module)
+    line = place.line
+    if nodes[-1].lines:
+        (site, code), *callers = nodes[-1].lines
+        texts = [f"{one}: {text}" if text else one for one, text in callers[: names.frames - 1]]
+        line = line._replace(site=site, code=code, frames=tuple(texts))
+    if len(nodes) > 1:
+        sources = [
+            f"{path or place.module}/{one.op}" + (f" {one.lines[0][0]}" if one.lines else "")
+            for path, one in zip(paths, nodes)
+        ]
+        line = line._replace(sources=tuple(dict.fromkeys(sources))[:_MAX_SOURCES])
+    return place._replace(module=module, line=line)
+
+
+def _remember_node(number: int, module: str, line: Line) -> None:
     # Several ops may see this number as the last one; the first of them made the node.
     if number == _thread.last_node:
         return
@@ -294,26 +367,27 @@ def _remember_node(number: int, module: str, site: str) -> None:
     if len(_nodes) >= _MAX_NODES:
         for old in list(itertools.islice(_nodes, _MAX_NODES // 2)):
             _nodes.pop(old, None)
-    _nodes[number] = (module, site)
+    _nodes[number] = (module, line)
 
 
 def _backward_place(names: ModuleNames, module: str) -> Place:
     node = torch._C._current_autograd_node()
     if node is None:  # a sum of gradients, between two nodes
         last = _thread.last_backward
-        return Place("bwd", last.module, last.site, _joined("bwd", last.module, "gradsum"))
+        return Place("bwd", last.module, last.line, _joined("bwd", last.module, "gradsum"))
     variable = getattr(node, "variable", None)
     if variable is not None:  # AccumulateGrad
         variable = getattr(variable, "_local_tensor", variable)
         name = names.parameter_at(variable)
-        return Place("bwd", "", "", f"grad/{name}" if name else "")
+        return Place("bwd", "", _NO_LINE, f"grad/{name}" if name else "")
     try:
-        known = _nodes.get(node._sequence_nr(), ("", ""))
+        known = _nodes.get(node._sequence_nr(), ("", _NO_LINE))
     except AttributeError:
-        known = ("", "")
+        known = ("", _NO_LINE)
     if module:  # checkpointing runs the forward pass again
         _remember_node(torch.autograd._get_sequence_nr() - 1, module, known[1])
-    place = Place("bwd", module or known[0], known[1])
+    line = known[1]._replace(region=regions.current() or known[1].region)
+    place = Place("bwd", module or known[0], line)
     _thread.last_backward = place
     return place
 
@@ -350,22 +424,55 @@ def _joined(*parts: str) -> str:
 _PHASES = {"clip_grad.py": "clip", "grad_scaler.py": "scaler"}
 
 
-def _site_of_op() -> tuple[str, str, bool]:
-    """The innermost line that is neither cgdebug's, nor torch's, nor of code that was generated;
-    the phase of what was called there; and whether such code of a compiler calls the op."""
+def _line_of_op(frames: int) -> tuple[Line, str, bool, list[compiled_names.Node]]:
+    """The innermost line that is neither cgdebug's, nor torch's, nor of code that was generated,
+    with what called it, `frames` of them in all; the phase of what was called there; and whether
+    such code of a compiler calls the op, and of which nodes it was made."""
     phase = "fwd"
     frame: types.FrameType | None = sys._getframe(1)
     is_generated = False
+    nodes: list[compiled_names.Node] = []
+    redistributed = ""
     torch_folder = os.path.dirname(torch.__file__) + os.sep
     while frame is not None:
         file = frame.f_code.co_filename
-        if _is_inductors(frame) or _is_of_graph(frame):
+        if _is_inductors(frame):
             is_generated = True
+            nodes = nodes or compiled_names.nodes_of_inductor(frame)
+        elif _is_of_graph(frame):
+            is_generated = True
+            if not nodes and (node := compiled_names.node_of_graph(frame)) is not None:
+                nodes = [node]
         elif not file.startswith((_site.OWN, torch_folder, "<")):
-            return _site.text_of(frame), phase, is_generated
-        phase = _PHASES.get(os.path.basename(file), phase)
+            line = Line(
+                _site.text_of(frame),
+                _site.code_at(file, frame.f_lineno),
+                _site.callers_of(frame, frames - 1) if frames > 1 else (),
+                regions.current(),
+                redistributed,
+            )
+            return line, phase, is_generated, nodes
+        name = os.path.basename(file)
+        phase = _PHASES.get(name, phase)
+        if name == "_redistribute.py" and not redistributed:
+            redistributed = _redistribution_in(frame)
         frame = frame.f_back
-    return "", phase, is_generated
+    return _NO_LINE._replace(region=regions.current()), phase, is_generated, nodes
+
+
+def _redistribution_in(frame: types.FrameType) -> str:
+    """What a frame of torch.distributed.tensor._redistribute changes; empty: it changes nothing."""
+    if frame.f_code.co_name != "redistribute_local_tensor":
+        return ""
+    specs = [frame.f_locals.get(name) for name in ("current_spec", "target_spec")]
+    texts = [placements_of(spec) for spec in specs]
+    return " -> ".join(texts) if all(texts) else ""
+
+
+def placements_of(spec: object) -> str:
+    """ "S(0),R", one for each dimension of the mesh; empty without any."""
+    placements = getattr(spec, "placements", None) or ()
+    return ",".join("".join(str(one).split()) for one in placements)
 
 
 def _is_inductors(frame: types.FrameType) -> bool:

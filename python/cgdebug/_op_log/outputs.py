@@ -70,11 +70,11 @@ class OutputRecorder(Recorder):
         super().begin_run()
         self._written, self._sources = {}, {}
 
-    def _add(self, name: str, op: str, tensor, inputs, place: names.Place) -> int:
+    def _add(self, name: str, op: str, tensor, inputs, place: names.Place, details=None) -> int:
         if op == "input":
-            return super()._add(name, op, tensor, inputs, place)
+            return super()._add(name, op, tensor, inputs, place, details)
         if self._has_ops:
-            row = super()._add(name, op, tensor, inputs, place)
+            row = super()._add(name, op, tensor, inputs, place, details)
         else:
             row, self._next = self._next, self._next + 1
             self._sources[row] = self._rows_behind(inputs)

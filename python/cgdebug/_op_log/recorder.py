@@ -14,10 +14,13 @@ import threading
 import typing
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _accepted, _native
 from . import names, written
+from .details import Details, text_of, type_of
+from .extras import Extras, OpCall, Values, raised
 from .memory import Memory
 from .rows import ACCOUNT, UNKNOWN, Nodes, OpLog
 from .written import Kind
@@ -26,6 +29,9 @@ if typing.TYPE_CHECKING:
     from collections.abc import Callable
 
 _EMPTY = -1  # nobody has written the memory yet
+_SAME_PART = frozenset({"alias", "detach", "lift_fresh"})  # views that a read does not name
+_MAX_VIEW_TEXT = 200
+_MAX_PARTS = 256  # of one memory, whose views are known
 
 
 class Recorder:
@@ -55,6 +61,8 @@ class Recorder:
         self.ends_with_step = False
         # Whether a call ends where a module goes on after the step of an optimizer.
         self.begins_after_step = False
+        self.extras = Extras()
+        self.values = Values()
         self.is_done = False
         # Told before a call that begins because another step was set.
         self.on_step: Callable[[], None] | None = None
@@ -66,6 +74,9 @@ class Recorder:
         self._counter = names.Counter()
         # The row that wrote it last, or UNKNOWN, or _EMPTY.
         self._rows: Memory[int] = Memory()
+        self._views: Memory[dict[tuple, str]] = Memory()  # by part of it: how it was made
+        self._new_views: list[str] = []  # since the newest row
+        self._apart = ("", "")  # the newest op on DTensors, and what it was given
         self._collectives: Memory[_Collective] = Memory()  # not waited for yet
         self._dtypes = frozenset(_accepted.torch_dtypes())
         self._inside = 0  # ops and kernels that are running
@@ -77,6 +88,8 @@ class Recorder:
         with self._lock:
             self._counter = names.Counter()
             self._rows = Memory()
+            self._views = Memory()
+            self._new_views = []
             self._collectives = Memory()
             self._has_stepped = False
             self.log.begin_run()
@@ -89,11 +102,23 @@ class Recorder:
             plan = written.plan_of(op)
             with self._lock:
                 if not self.is_done:
-                    call = self._before(plan, args, kwargs)
+                    call = self._before(op, plan, args, kwargs)
         except Exception as error:  # the op goes on
             self._note(str(op), error)
             self._flush()
         return call
+
+    def takes_apart(self, op, args, kwargs) -> None:
+        """A type of tensors is about to call the ops that `op` is made of, on its parts."""
+        try:
+            shown = [
+                f"{name}={type_of(one)} {names.placements_of(one)}"
+                for name, one in self._given(_Call(written.plan_of(op), [], args, kwargs))
+                if isinstance(one, torch.Tensor) and names.placements_of(one)
+            ]
+            self._apart = (written.plan_of(op).name, ", ".join(shown)) if shown else ("", "")
+        except Exception as error:  # the op goes on
+            self._note(str(op), error)
 
     def after(self, call: _Call | None, result, has_failed: bool = False) -> None:
         try:
@@ -212,8 +237,14 @@ class Recorder:
                     if written.storage_of(one)
                 ]
                 stem = self._counter.take(place, base)
+                details = Details.of(place.line)
+                details.arguments = [(name, self._text_of(one)) for name, one in reads]
+                if self.extras.hooks:
+                    told = self._told(place, stem, op, None, [one for _, one in reads], {})
+                    details.columns = self.extras.columns(told)
+                    self._forget_nodes()
                 for name, tensor in writes:
-                    self._add(f"{stem}.{name}", op, tensor, inputs, place)
+                    self._add(f"{stem}.{name}", op, tensor, inputs, place, details)
         except Exception as error:  # the job goes on
             self._note(op, error)
         finally:
@@ -235,6 +266,8 @@ class Recorder:
 
     def _end_log(self) -> None:
         self._settle()
+        self.log.add_views(self._new_views)
+        self._new_views = []
         for collective in self._collectives.values():
             self.log.note(f"{collective.op}: nothing read its result, so it was not seen")
         self._collectives = Memory()
@@ -317,10 +350,10 @@ class Recorder:
 
     # --- one op -----------------------------------------------------------------------------------
 
-    def _before(self, plan: written.Plan, args, kwargs) -> _Call:
+    def _before(self, op, plan: written.Plan, args, kwargs) -> _Call:
         if plan.kind is Kind.IGNORED:
             return _Call(plan, [])
-        call = _Call(plan, written.arguments_of(plan, args, kwargs))
+        call = _Call(plan, written.arguments_of(plan, args, kwargs), args, kwargs)
         if plan.kind not in (Kind.EMPTY, Kind.UNKNOWN):
             call.place = names.current_place(self.names, (*args, *kwargs.values()))
             if not self._captured:
@@ -329,7 +362,18 @@ class Recorder:
                 for place, tensor in enumerate(argument.tensors):
                     self._read(call, argument, place, tensor)
         self._guard(call)
+        if self.extras.hooks and plan.kind not in (Kind.EMPTY, Kind.UNKNOWN):
+            stem = self._counter.peek(call.place, plan.base)
+            call.told = self._told(call.place, stem, plan.name, op, args, dict(kwargs))
+            self.extras.before(call.told)
         return call
+
+    def _told(self, place: names.Place, stem: str, name: str, op, args, kwargs) -> OpCall:
+        """For hooks."""
+        return OpCall(
+            *(stem, name, op, tuple(args), kwargs, place.module, place.phase, place.site),
+            captured=self._captured,
+        )
 
     def _follow_steps(self, place: names.Place) -> None:
         """What is done outside of modules after another step was set, such as making a batch, is of
@@ -445,6 +489,7 @@ class Recorder:
             self._waited(call, result)
             return
         if not changed and not made:
+            self._note_views(call, outputs)
             return
         if plan.kind in (Kind.C10D, Kind.FUNCTIONAL):
             self._launched(call, [one[2] for one in (*changed, *made)])
@@ -453,7 +498,12 @@ class Recorder:
             if link.row is None:
                 link.row = self._link(link.tensor, call.place, plan.base, link.argument.name)
                 link.tensor = None
+        details = self._details_of(call)
         stem = self._counter.take(call.place, plan.base)
+        if call.told is not None:
+            call.told.name, call.told.result = stem, result
+            details.columns = self.extras.columns(call.told)
+            self._forget_nodes()
         is_one = len(changed) + len(made) == 1
         lists = {one[0] for one in changed}
         for argument, place, tensor, source in (*changed, *made):
@@ -464,28 +514,132 @@ class Recorder:
                     parts.append(str(place))
                 name = ".".join([stem, *parts])
             count = len(source.tensors) if source else len(outputs)
-            self._add(name, plan.name, tensor, call.inputs_of(place, count), call.place)
+            inputs = call.inputs_of(place, count)
+            self._add(name, plan.name, tensor, inputs, call.place, details)
+
+    # --- what a row says beside its statistics ----------------------------------------------------
+
+    def _details_of(self, call: _Call) -> Details:
+        details = Details.of(call.place.line)
+        if not details.placements and call.plan.name == self._apart[0]:
+            details.placements, self._apart = f"on DTensors: {self._apart[1]}", ("", "")
+        details.arguments = [
+            (name, text_of(value, self._text_of)) for name, value in self._given(call)
+        ]
+        return details
+
+    @staticmethod
+    def _given(call: _Call) -> list[tuple[str, typing.Any]]:
+        """The arguments that the op was given: those with their default may be missing."""
+        known = call.plan.arguments
+        found = [
+            (known[place] if place < len(known) else str(place), value)
+            for place, value in enumerate(call.args)
+        ]
+        return found + list(dict(call.kwargs).items())
+
+    def _text_of(self, tensor: torch.Tensor) -> str:
+        """ "#3.t()": the row that shows what is in the tensor, and the views that lie between."""
+        if not written.storage_of(tensor):
+            return type_of(tensor)
+        row = self._rows.get(tensor)
+        made = (self._views.get(tensor) or {}).get(_part_of(tensor))
+        if row == _EMPTY:
+            return f"empty {type_of(tensor)}"
+        if row is None or row == UNKNOWN or row > len(self.log.rows):  # no row has it
+            name = self.names.parameter_at(tensor)
+            return f"{name or '?'}{made or ''}" if name or made else f"? {type_of(tensor)}"
+        return f"memory of #{row}" if made is None else f"#{row}{made}"
+
+    def _note_views(self, call: _Call, outputs: list[tuple[int, torch.Tensor]]) -> None:
+        """The op has made views of memory: the reads of later rows say how."""
+        of = {
+            written.storage_of(tensor): tensor
+            for argument in call.arguments
+            for tensor in argument.tensors
+        }
+        rest = [value for _, value in self._given(call)]
+        while rest and any(rest[0] is one for one in of.values()):
+            rest.pop(0)
+        given = ", ".join(text_of(value, type_of) for value in rest)
+        for place, tensor in outputs:
+            storage = written.storage_of(tensor)
+            if not storage or storage not in of:
+                continue
+            source = of[storage]
+            text = f".{call.plan.base}({given})" + f"[{place}]" * (len(outputs) > 1)
+            self._new_views.append(f"{self._text_of(source)}{text} -> {type_of(tensor)}")
+            if call.plan.base in _SAME_PART:
+                continue
+            parts = self._views.get(tensor) or {}
+            made = parts.get(_part_of(source), "") + text
+            if len(made) <= _MAX_VIEW_TEXT and len(parts) < _MAX_PARTS:
+                parts.setdefault(_part_of(tensor), made)
+                self._views.set(tensor, parts)
 
     def _note_unseen(self, tensors: typing.Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             if not written.handles_ops(type(tensor)) and (why := written.why_unseen(tensor)):
                 self.log.note(why)
 
-    def _add(self, name: str, op: str, tensor, inputs, place: names.Place) -> int:
+    def _add(
+        self,
+        name: str,
+        op: str,
+        tensor,
+        inputs,
+        place: names.Place,
+        details: Details | None = None,
+    ) -> int:
         if self.ends_with_step and self._is_between(place):
             self._rows.set(tensor, None)  # whoever reads it finds it there
             return UNKNOWN
         row = UNKNOWN
         if self._is_wanted(place.module) and self._is_logged(name, tensor):
             try:
+                details = Details.of(place.line) if details is None else details.copy()
+                computed: dict[str, torch.Tensor] = {}
+                if self.extras:
+                    computed = self._compute(name, tensor, details)
+                details.views, self._new_views = self._new_views, []
                 row = self.log.add_row(
-                    name, op, tensor, [one for one in inputs if one != _EMPTY], place.site
+                    name, op, tensor, [one for one in inputs if one != _EMPTY], place.site, details
                 )
+                for stat, value in computed.items():
+                    self._add_computed(f"{name}.{stat}", stat, value, row, place)
             except Exception as error:  # the job goes on
                 _native.op_refused()
                 self._note(op, error)
         self._rows.set(tensor, row)
+        self._views.set(tensor, {_part_of(tensor): ""})
         return row
+
+    # --- what users add ---------------------------------------------------------------------------
+
+    def _compute(self, name: str, tensor, details: Details) -> dict[str, torch.Tensor]:
+        """The user's statistics of a row. Why one is not there is one of its columns."""
+        computed, problems = self.extras.computed(tensor, self._captured)
+        if problems:
+            details.columns = {**details.columns, **problems}
+        if self.extras.wants_value(name):
+            try:
+                with no_dispatch():
+                    self.values.keep(name, tensor)
+            except Exception as error:  # the job goes on
+                details.columns = {**details.columns, "value": raised(error)}
+        self._forget_nodes()
+        return computed
+
+    def _forget_nodes(self) -> None:
+        """The nodes that were captured since then are those of the user's functions, and ours."""
+        if self._captured and not self.is_done:
+            self.log.forget_nodes()
+
+    def _add_computed(self, name: str, stat: str, value, row: int, place: names.Place) -> None:
+        try:
+            self.log.add_row(name, f"stats.{stat}", value, [row], place.site, Details())
+        except Exception as error:  # the job goes on
+            self._note(f"stats.{stat}", error)
 
     def _is_between(self, place: names.Place) -> bool:
         if place.phase != "fwd" or place.module:
@@ -515,7 +669,10 @@ class Recorder:
         self._sent += 1
         for place, tensor in enumerate(tensors):
             name = stem if len(tensors) == 1 else f"{stem}.{place}"
-            self._collectives.set(tensor, _Collective(name, call.plan.name, inputs, call.place))
+            details = self._details_of(call)
+            self._collectives.set(
+                tensor, _Collective(name, call.plan.name, inputs, call.place, details)
+            )
             self._rows.set(tensor, UNKNOWN)
 
     def _waited(self, call: _Call, result) -> None:
@@ -526,7 +683,14 @@ class Recorder:
         """The result of a collective is there: whoever reads it has waited for it."""
         collective = self._collectives.pop(tensor)
         if collective is not None:
-            self._add(collective.name, collective.op, tensor, collective.inputs, collective.place)
+            self._add(
+                collective.name,
+                collective.op,
+                tensor,
+                collective.inputs,
+                collective.place,
+                collective.details,
+            )
 
     def _flush(self) -> None:
         try:
@@ -541,6 +705,11 @@ class Recorder:
         _native.not_seen(ACCOUNT, text)
 
 
+def _part_of(tensor: torch.Tensor) -> tuple:
+    """Which part of its memory a tensor has."""
+    return tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+
+
 class _Link:
     """An argument that was read, and the row that shows it. None: it will be known after the op."""
 
@@ -553,11 +722,23 @@ class _Link:
 class _Call:
     """One call of an op. Lives as long as the call."""
 
-    __slots__ = ("arguments", "links", "place", "plan", "storages", "stores")
+    __slots__ = (
+        "args",
+        "arguments",
+        "kwargs",
+        "links",
+        "place",
+        "plan",
+        "storages",
+        "stores",
+        "told",
+    )
 
-    def __init__(self, plan: written.Plan, arguments: list[written.Tensors]):
+    def __init__(self, plan: written.Plan, arguments: list[written.Tensors], args=(), kwargs=()):
         self.plan, self.arguments = plan, arguments
-        self.place = names.Place("fwd", "", "")
+        self.args, self.kwargs = args, kwargs
+        self.told: OpCall | None = None  # what hooks were told
+        self.place = names.Place("fwd", "", names.Line())
         self.links: list[_Link] = []
         self.storages: set[int] = set()
         self.stores: set[int] = set()  # of these, those that get no row
@@ -581,6 +762,7 @@ class _Collective(typing.NamedTuple):
     op: str
     inputs: list[int]
     place: names.Place
+    details: Details
 
 
 def _is_captured(tensor: torch.Tensor) -> bool:
@@ -606,6 +788,7 @@ class OpMode(TorchDispatchMode):
         if _is_tracing():
             return func(*args, **kwargs)
         if any(map(written.handles_ops, types)):
+            self.recorder.takes_apart(func, args, kwargs)
             return NotImplemented  # then torch calls the ops that it is made of
         call = self.recorder.before(func, args, kwargs)
         try:

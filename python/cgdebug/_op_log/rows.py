@@ -18,11 +18,14 @@ from torch.utils._mode_utils import no_dispatch
 
 from .. import _accepted, _native, _site, _torch_logs
 from ..actions import TensorStats, enabled_actions, native_options
+from .details import Details
 
 _MAX_OP_BYTES = 511  # layout::kMaxOpBytes
 _MAX_GAPS = 64  # different ones
 _MAX_CALLS = 1 << 16  # whose numbers are known
 _MAX_NODE_NAMES = 3  # that a row keeps
+_MAX_DETAILS = 1 << 17  # different rows of eager calls whose details are told
+_MAX_EXACT_CALLS = 16  # whose details are kept here
 # Not told to others: they see another log, which is whole.
 _BEGIN_AGAIN = "the ops of a run were not those of the run before: replays begin again"
 _MAX_DIMENSIONS = 4  # kMaxOpLogDimensions
@@ -99,6 +102,7 @@ class Row(typing.NamedTuple):
     shape: tuple[int, ...]
     nodes: Nodes = Nodes()
     rest: Nodes = Nodes()
+    details: Details = Details()
 
 
 class _Waiting(typing.NamedTuple):
@@ -184,6 +188,9 @@ class OpLog:
         self.calls: collections.deque[int] = collections.deque(maxlen=_MAX_CALLS)
         self.copies = 0
         self._before: list[tuple] = []  # the rows of the run before
+        # Of an eager log: what the rows said at first, and what of that has varied since.
+        self._details: dict[tuple, tuple[dict, set[str]]] = {}
+        self._of_calls: collections.OrderedDict[int, dict[int, Details]] = collections.OrderedDict()
         self._waiting: list[_Waiting] = []
         self._waiting_storages: set[int] = set()  # their addresses
         self._nodes = Nodes()  # that no row has
@@ -209,6 +216,7 @@ class OpLog:
         tensor: torch.Tensor,
         inputs: typing.Iterable[int],
         site: str,
+        details: Details | None = None,
     ) -> int:
         """Logs what `tensor` holds now, in the order of the current stream. Returns the number of
         the row. In a capture the row is pending: until flush(), nobody may change the tensor.
@@ -229,6 +237,7 @@ class OpLog:
                 str(tensor.dtype).removeprefix("torch."),
                 tuple(tensor.shape),
                 self._nodes,
+                details=details or Details(),
             )
             if self._has_probes or (tensor.is_cuda and not self.graph):
                 self._observe(row, tensor)
@@ -298,6 +307,12 @@ class OpLog:
             nodes = self._nodes_of_op
             self._count(Nodes(explained=nodes) if is_explained else Nodes(left_out=nodes))
 
+    def forget_nodes(self) -> None:
+        """The nodes that were captured since the last call of take_nodes() are nobody's."""
+        with self._lock:
+            if self.graph and not self._closed:
+                self._native.take_nodes(_current_stream())
+
     def drop_nodes(self) -> None:
         """The nodes that were taken are our own."""
         self._nodes_of_op = 0
@@ -339,7 +354,41 @@ class OpLog:
         if self.rows and self._nodes != Nodes():
             self.rows[-1] = self.rows[-1]._replace(rest=self._nodes)
             self._nodes = Nodes()
-            self._native.amend_newest(_text_of(self.rows[-1]))
+            self._amend()
+
+    def add_views(self, views: list[str]) -> None:
+        """Views that were made after the last row are told with it."""
+        with self._lock:
+            if not (views and self.rows) or self._closed or self._has_probes:
+                return
+            self.rows[-1].details.views += [f"after it: {view}" for view in views]
+            self._amend()
+
+    def _amend(self) -> None:
+        row = self.rows[-1]
+        self._native.amend_newest(_text_of(row), self._details_text(row))
+
+    def _details_text(self, row: Row) -> str:
+        """Rows of eager calls with the same texts share a table: what varies from call to call is
+        said to vary, from the second value on."""
+        if self.graph:
+            return row.details.to_json()
+        key = (row.name, row.op, row.inputs, row.site, row.dtype, row.shape)
+        now = row.details.parts()
+        known = self._details.get(key)
+        if known is None:
+            if len(self._details) >= _MAX_DETAILS:
+                return ""
+            known = self._details[key] = (now, set())
+        first, varying = known
+        if first != now:
+            varying.update(part for part in {*first, *now} if first.get(part) != now.get(part))
+        return row.details.to_json(varying)
+
+    def details_of(self, call: int, number: int) -> Details | None:
+        """Of a row of an eager call, exactly; None if they are not kept."""
+        with self._lock:
+            return self._of_calls.get(call, {}).get(number)
 
     # --- the whole log ----------------------------------------------------------------------------
 
@@ -359,6 +408,9 @@ class OpLog:
                     self._add_gaps()
                     if call := self._native.end():
                         self.calls.append(call)
+                        self._of_calls[call] = {row.number: row.details for row in self.rows}
+                        while len(self._of_calls) > _MAX_EXACT_CALLS:
+                            self._of_calls.popitem(last=False)
                 finally:
                     self._forget_waiting()
                     self._ended_ns = time.time_ns()
@@ -462,6 +514,7 @@ class OpLog:
                 cuda=dense.device.index if dense.is_cuda else None,
                 stream=torch.cuda.current_stream(dense.device).cuda_stream if dense.is_cuda else 0,
                 order=order or [],
+                details=self._details_text(row),
             )
         if waiting <= 1:  # those before are computed
             self._forget_waiting()

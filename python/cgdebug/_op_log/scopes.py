@@ -12,10 +12,11 @@ import weakref
 
 import torch
 
-from .. import _graphs, _native, _torch_logs
+from .. import _graphs, _native, _torch_logs, _words
 from .._watching.modules import is_selected
-from . import compiled_code, names, triton_kernels
+from . import compiled_code, names, regions, triton_kernels
 from .capture_cost import CaptureCost
+from .extras import Extras, Values
 from .outputs import OutputRecorder
 from .recorder import OpMode, Recorder, leave
 from .rows import GapRows, OpLog
@@ -41,6 +42,8 @@ class Scope:
             and those that are in none
     level:  "graph", "op" or "kernel": see debug_mode()
     pre:    of level "kernel": also what a kernel is about to overwrite
+    frames: how many lines of the stack rows have; None: $CGDEBUG_OP_LOG_FRAMES, or 1
+    extras: hooks, statistics and values that are wanted, of all rows
     by_call: what runs on other threads that call the model is logged too, and where calls begin is
              told by model_is_called() and begin_call()
     """
@@ -53,8 +56,13 @@ class Scope:
         level: str = "op",
         pre: bool = False,
         by_call: bool = False,
+        frames: int | None = None,
+        extras: Extras | None = None,
     ):
         _native.load()
+        self.extras = extras or Extras()
+        self.values = Values()
+        self.frames = frames or int(_words.setting("CGDEBUG_OP_LOG_FRAMES") or 1)
         self.level, self.pre, self.by_call = level, pre, by_call
         self.model = None if model is None else weakref.ref(model)
         self.owner: object = None  # is kept alive
@@ -70,6 +78,7 @@ class Scope:
         self.captured_before: list[int] = []  # live graphs that nobody logs
 
     def open(self) -> None:
+        regions.follow()
         with _lock:
             _wrap_captures()
             _scopes.append(self)
@@ -142,6 +151,7 @@ class Scope:
     def forget(self) -> None:
         """Closes the logs: the graphs replay on without them."""
         self.close()
+        self.values.close()
         logs, self.logs = self.logs, []
         self._eager_log = None
         for log in logs:
@@ -204,7 +214,7 @@ class _Following:
         self.thread = threading.get_ident()
         self.has_root = False  # whether the model was called in this call
         self._root: weakref.ref | None = None  # of a scope that is not told, see _begins()
-        modules = beside._names if beside else names.ModuleNames()
+        modules = beside._names if beside else names.ModuleNames(max(one.frames for one in scopes))
         self._names: names.ModuleNames = modules
         for scope in () if beside else scopes:
             model = scope.model and scope.model()
@@ -229,6 +239,8 @@ class _Following:
         self._recorder.ends_with_step = not captured and self._by_call
         self._recorder.begins_after_step = not captured and not self._by_call
         self._recorder.on_step = self._forget_root
+        self._recorder.values = scopes[0].values
+        self._recorder.extras = Extras.joined([scope.extras for scope in scopes])
         self._recorder.has_pre = any(scope.pre for scope in scopes)
         for name in _TIMED:
             setattr(self._recorder, name, cost.timed(getattr(self._recorder, name)))

@@ -83,6 +83,7 @@ if typing.TYPE_CHECKING:
 def __getattr__(name: str):
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: typing.Any = None
     if name == "postprocess":
         value = importlib.import_module(f"{__name__}.postprocess")
     else:
