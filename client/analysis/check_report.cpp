@@ -41,10 +41,13 @@ std::string FrameName(Source& source, const Frame& frame, const FirstBad& first)
   return name;
 }
 
+// A tensor without a finite element has no least one: that is not a NaN in it.
+std::string Extreme(double value) { return std::isnan(value) ? "-" : fmt::format("{:.2g}", value); }
+
 std::string FrameLine(const std::string& name, const Frame& frame, std::size_t width) {
   const Stats& stats = frame.stats;
-  std::string line = fmt::format("  {:<{}}  {:>9.2g}  {:>9.2g}  {:>9.2g}", name, width, stats.min,
-                                 stats.max, stats.abs_max);
+  std::string line = fmt::format("  {:<{}}  {:>9}  {:>9}  {:>9}", name, width, Extreme(stats.min),
+                                 Extreme(stats.max), Extreme(stats.abs_max));
   if (stats.nonfinite() > 0) {
     line += fmt::format("   {} of {} elements", NonfiniteText(stats), stats.count);
   }

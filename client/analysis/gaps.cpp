@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
+#include <utility>
 
 #include "client/analysis/op_log.h"
 
@@ -57,6 +59,68 @@ bool ReachesOpenEnd(source::Source& source, const Scope& scope, const source::De
   });
 }
 
+// What one slot lacks.
+struct SlotGaps {
+  std::size_t slot = 0;
+  std::uint64_t count = 0;
+  source::Gap first;
+  std::set<std::string> causes;
+};
+
+// Requires: all are of one rank and have the same causes.
+std::string LackText(const source::Source& source, const std::string& path,
+                     std::span<const SlotGaps> slots) {
+  const SlotGaps& one = slots.front();
+  const source::Slot& info = source.slots()[one.slot];
+  const auto [least, most] = std::ranges::minmax_element(slots, {}, &SlotGaps::count);
+  std::set<std::string> probes;
+  for (const SlotGaps& gaps : slots) probes.insert(source.slots()[gaps.slot].probe);
+  std::string causes;
+  for (const std::string& cause : one.causes) causes += (causes.empty() ? "" : ", ") + cause;
+  const std::string where =
+      one.first.before_replay > 0
+          ? fmt::format("before {} {}", ReplayWord(info), one.first.before_replay)
+          : fmt::format("after {} {}", ReplayWord(info), one.first.after_replay);
+  const std::string rank = info.rank < 0 ? "" : fmt::format(" of rank {}", info.rank);
+  const std::string count = least->count == most->count
+                                ? std::to_string(one.count)
+                                : fmt::format("{} to {}", least->count, most->count);
+  const std::string snapshots =
+      fmt::format("{} lacks {} snapshot{} of ", path, count, count == "1" ? "" : "s");
+  if (slots.size() == 1) {
+    return fmt::format("{}{}{}, the first {} ({})", snapshots, source::SlotText(info), rank, where,
+                       causes);
+  }
+  return fmt::format("{}each of {} probe{}{}, the first of {} {} ({})", snapshots, probes.size(),
+                     probes.size() == 1 ? "" : "s", rank, source::SlotText(info), where, causes);
+}
+
+// A sentence for each slot; one for all that lack snapshots for the same reasons if they are many.
+void AddGapsOfSlots(source::Source& source, const Scope& scope, const std::string& path,
+                    GapSummary* summary) {
+  constexpr std::size_t kMostOneByOne = 3;
+  std::map<std::size_t, SlotGaps> by_slot;
+  for (const source::Gap& gap : source.Gaps()) {
+    if (!scope.Wants(source.slots()[gap.slot]) || !scope.Wants(gap)) continue;
+    SlotGaps& slot = by_slot[gap.slot];
+    if (slot.count == 0) slot.first = gap;
+    slot.slot = gap.slot;
+    slot.count += gap.count;
+    slot.causes.insert(gap.cause);
+    summary->count += gap.count;
+  }
+  std::map<std::pair<int, std::set<std::string>>, std::vector<SlotGaps>> alike;
+  for (const auto& [slot, gaps] : by_slot) {
+    alike[{source.slots()[slot].rank, gaps.causes}].push_back(gaps);
+  }
+  for (const auto& [which, slots] : alike) {
+    const std::size_t at_once = slots.size() > kMostOneByOne ? slots.size() : 1;
+    for (std::size_t i = 0; i < slots.size(); i += at_once) {
+      summary->sentences.push_back(LackText(source, path, std::span(slots).subspan(i, at_once)));
+    }
+  }
+}
+
 // Snapshots that the account of a slot counts as missing and that lie in no gap.
 void AddAccounts(source::Source& source, const Scope& scope, const source::Description& about,
                  GapSummary* summary) {
@@ -91,35 +155,9 @@ void AddAccounts(source::Source& source, const Scope& scope, const source::Descr
 }  // namespace
 
 GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
-  struct OfSlot {
-    std::uint64_t count = 0;
-    source::Gap first;
-    std::set<std::string> causes;
-  };
   GapSummary summary;
-  std::map<std::size_t, OfSlot> by_slot;
-  for (const source::Gap& gap : source.Gaps()) {
-    if (!scope.Wants(source.slots()[gap.slot]) || !scope.Wants(gap)) continue;
-    OfSlot& slot = by_slot[gap.slot];
-    if (slot.count == 0) slot.first = gap;
-    slot.count += gap.count;
-    slot.causes.insert(gap.cause);
-  }
   const source::Description about = source.Describe();
-  for (const auto& [slot, gaps] : by_slot) {
-    const source::Slot& info = source.slots()[slot];
-    std::string causes;
-    for (const std::string& cause : gaps.causes) causes += (causes.empty() ? "" : ", ") + cause;
-    const std::string where =
-        gaps.first.before_replay > 0
-            ? fmt::format("before {} {}", ReplayWord(info), gaps.first.before_replay)
-            : fmt::format("after {} {}", ReplayWord(info), gaps.first.after_replay);
-    summary.sentences.push_back(
-        fmt::format("{} lacks {} snapshot{} of {}{}, the first {} ({})", about.path, gaps.count,
-                    gaps.count == 1 ? "" : "s", source::SlotText(info),
-                    info.rank < 0 ? "" : fmt::format(" of rank {}", info.rank), where, causes));
-    summary.count += gaps.count;
-  }
+  AddGapsOfSlots(source, scope, about.path, &summary);
   if (const std::string why = EmptyRangeText(source, scope); !why.empty()) {
     summary.sentences.push_back(why);
     ++summary.count;

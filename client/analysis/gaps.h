@@ -12,7 +12,7 @@ namespace cgdebug::analysis {
 
 struct GapSummary {
   std::uint64_t count = 0;             // snapshots that are missing; an unknown end counts as one
-  std::vector<std::string> sentences;  // one per slot, and one for a missing end
+  std::vector<std::string> sentences;  // one per slot, or for many alike; a missing end
   recording::Account account;          // of all slots in scope, whatever replays are looked at
   // Why more will come, which does not count as missing. Empty if nothing will.
   std::string goes_on;

@@ -4,11 +4,13 @@
 #include <sqlite3.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/numerics/format.h"
@@ -187,6 +189,61 @@ int Authorize(void*, int action, const char* name, const char* value, const char
   }
 }
 
+// --- aggregates that SQLite lacks
+// ------------------------------------------------------------------
+
+using Numbers = std::vector<double>;
+
+Numbers* NumbersOf(sqlite3_context* context, bool makes) {
+  auto** const place =
+      static_cast<Numbers**>(sqlite3_aggregate_context(context, makes ? sizeof(Numbers*) : 0));
+  if (place == nullptr) return nullptr;
+  if (*place == nullptr && makes) *place = new Numbers;
+  return *place;
+}
+
+// Leaves NULL out, as sum() and avg() do. NaN is NULL in SQLite.
+void AddNumber(sqlite3_context* context, int /*count*/, sqlite3_value** values) {
+  if (sqlite3_value_type(values[0]) == SQLITE_NULL) return;
+  Numbers* const numbers = NumbersOf(context, /*makes=*/true);
+  if (numbers != nullptr) numbers->push_back(sqlite3_value_double(values[0]));
+}
+
+double MedianOf(Numbers* numbers) {
+  const auto middle = numbers->begin() + static_cast<std::ptrdiff_t>(numbers->size() / 2);
+  std::nth_element(numbers->begin(), middle, numbers->end());
+  if (numbers->size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(numbers->begin(), middle)) / 2;
+}
+
+// Of a sample: divided by count - 1.
+double DeviationOf(Numbers* numbers) {
+  double mean = 0, squares = 0, seen = 0;
+  for (const double number : *numbers) {
+    const double step = number - mean;
+    mean += step / ++seen;
+    squares += step * (number - mean);
+  }
+  return std::sqrt(squares / (seen - 1));
+}
+
+template <double (*kResult)(Numbers*), std::size_t kFewest>
+void Finish(sqlite3_context* context) {
+  const std::unique_ptr<Numbers> numbers(NumbersOf(context, /*makes=*/false));
+  if (numbers == nullptr || numbers->size() < kFewest) return sqlite3_result_null(context);
+  sqlite3_result_double(context, kResult(numbers.get()));
+}
+
+Result<void> AddAggregates(sqlite3* database) {
+  constexpr int kFlags = SQLITE_UTF8 | SQLITE_DETERMINISTIC;
+  const auto add = [&](const char* name, void (*finish)(sqlite3_context*)) {
+    return sqlite3_create_function_v2(database, name, 1, kFlags, nullptr, nullptr, &AddNumber,
+                                      finish, nullptr) == SQLITE_OK;
+  };
+  if (add("median", &Finish<&MedianOf, 1>) && add("stddev", &Finish<&DeviationOf, 2>)) return {};
+  return SqlError(database, "cannot add functions");
+}
+
 // A recording's own catalogue, after it has taken in what is new.
 Result<Database> OpenCatalogue(const std::string& directory) {
   if (const auto updated = recording::UpdateCatalogue(directory); !updated.ok()) {
@@ -197,6 +254,7 @@ Result<Database> OpenCatalogue(const std::string& directory) {
                                    SQLITE_OPEN_READONLY | SQLITE_OPEN_NOFOLLOW, nullptr);
   Database database(opened);
   if (code != SQLITE_OK) return SqlError(opened, "cannot open the catalogue of " + directory);
+  if (const Result<void> added = AddAggregates(opened); !added.ok()) return added.error();
   sqlite3_set_authorizer(opened, &Authorize, nullptr);
   return database;
 }
@@ -221,6 +279,7 @@ Result<Database> FillDatabase(Source& source) {
   if (Result<void> filled = Filler(database.get(), source).Run(); !filled.ok()) {
     return filled.error();
   }
+  if (const Result<void> added = AddAggregates(opened); !added.ok()) return added.error();
   sqlite3_set_authorizer(opened, &Authorize, nullptr);
   return database;
 }

@@ -287,6 +287,7 @@ Result<std::unique_ptr<Source>> OpenRecording(const std::string& directory) {
   Result<std::unique_ptr<RecordingReader>> reader = RecordingReader::Open(directory);
   if (!reader.ok()) return reader.error();
   if (const Result<void> waited = WaitForClose(reader->get()); !waited.ok()) return waited.error();
+  CountSnapshotsKnown((*reader)->snapshot_count());
   return std::unique_ptr<Source>(std::make_unique<RecordingSource>(*std::move(reader)));
 }
 

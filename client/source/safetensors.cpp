@@ -12,6 +12,7 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "daemon/core/base/regular_file.h"
 #include "daemon/core/base/unique_fd.h"
@@ -20,7 +21,7 @@
 namespace cgdebug::source {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;  // not ordered_json, whose objects are slow when they are large
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own library
 constexpr const char* kMetadata = "__metadata__";
@@ -90,23 +91,54 @@ Result<std::string> ReadHeader(const UniqueFd& fd, std::uint64_t file_bytes) {
   return text;
 }
 
-Result<Json> ParseHeader(std::string_view text) {
-  std::set<std::string> names;
-  std::string repeated;
-  bool is_too_deep = false;
-  const auto callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1 &&
-        !names.insert(parsed.get<std::string>()).second) {
-      repeated = parsed.get<std::string>();
-    }
-    is_too_deep = is_too_deep || depth > 3;
-    return !is_too_deep;
-  };
-  Json header = Json::parse(text.begin(), text.end(), callback, /*allow_exceptions=*/false);
-  if (is_too_deep || header.is_discarded() || !header.is_object()) {
+// Looks at the keys of an object as they come. Json::parse() with a callback would look at all of
+// an object's members again after each of them.
+class KeyWatcher : public nlohmann::json_sax<Json> {
+ public:
+  std::vector<std::string> keys;  // of the outermost object, as the text has them
+  std::string repeated;           // one that it has twice
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return ++depth_ <= kMostDepth; }
+  bool end_object() override { return depth_-- > 0; }
+  bool start_array(std::size_t) override { return ++depth_ <= kMostDepth; }
+  bool end_array() override { return depth_-- > 0; }
+  bool key(string_t& name) override {
+    if (depth_ != 1) return true;
+    if (!known_.insert(name).second) repeated = name;
+    keys.push_back(name);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  static constexpr int kMostDepth = 3;  // the header, a tensor, its shape
+  int depth_ = 0;
+  std::set<std::string> known_;
+};
+
+// `order`: its keys, as the file has them.
+Result<Json> ParseHeader(std::string_view text, std::vector<std::string>* order) {
+  KeyWatcher watcher;
+  if (!Json::sax_parse(text.begin(), text.end(), &watcher)) {
     return Error{"its header is not a JSON object"};
   }
-  if (!repeated.empty()) return Error{"its header names '" + repeated + "' twice"};
+  Json header = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (header.is_discarded() || !header.is_object()) {
+    return Error{"its header is not a JSON object"};
+  }
+  if (!watcher.repeated.empty()) {
+    return Error{"its header names '" + watcher.repeated + "' twice"};
+  }
+  *order = std::move(watcher.keys);
   return header;
 }
 
@@ -201,15 +233,16 @@ Result<SafetensorsFile> Parse(const std::string& path, const UniqueFd& fd,
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   const Result<std::string> text = ReadHeader(fd, file_bytes);
   if (!text.ok()) return text.error();
-  const Result<Json> header = ParseHeader(*text);
+  std::vector<std::string> names;
+  const Result<Json> header = ParseHeader(*text, &names);
   if (!header.ok()) return header.error();
   const std::uint64_t data_offset = sizeof(std::uint64_t) + text->size();
   const std::uint64_t data_bytes = file_bytes - data_offset;
   SafetensorsFile file{.path = path, .status = status};
   std::uint64_t used_bytes = 0;
-  for (const auto& [name, entry] : header->items()) {
+  for (const std::string& name : names) {
     if (name == kMetadata) continue;
-    Result<SafetensorsTensor> tensor = ParseTensor(name, entry, data_offset, data_bytes);
+    Result<SafetensorsTensor> tensor = ParseTensor(name, header->at(name), data_offset, data_bytes);
     if (!tensor.ok()) return tensor.error();
     tensor->order = file.tensors.size() + 1;
     used_bytes = std::max(used_bytes, tensor->offset - data_offset + tensor->bytes);

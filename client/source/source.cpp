@@ -30,8 +30,10 @@ std::vector<std::string> FilesIn(const std::string& folder, std::string_view ext
   return files;
 }
 
+constexpr std::string_view kIndexEnding = ".safetensors.index.json";
+
 bool HasEndingOfSource(const std::string& text) {
-  return text.ends_with(".cgrec") || text.ends_with(".safetensors");
+  return text.ends_with(".cgrec") || text.ends_with(".safetensors") || text.ends_with(kIndexEnding);
 }
 
 // "train-3f2a91/r3": what a session of a distributed job is called.
@@ -143,10 +145,14 @@ std::string ReplayText(std::uint64_t replay, std::uint32_t iteration, bool in_bo
 // For a source without counters: it holds everything except its gaps.
 namespace {
 // Atomic: the thread that shows progress reads it.
-std::atomic<std::uint64_t> snapshots_read{0};
+std::atomic<std::uint64_t> snapshots_read{0}, snapshots_known{0};
 }  // namespace
 
 std::uint64_t SnapshotsRead() { return snapshots_read.load(std::memory_order_relaxed); }
+std::uint64_t SnapshotsKnown() { return snapshots_known.load(std::memory_order_relaxed); }
+void CountSnapshotsKnown(std::uint64_t count) {
+  snapshots_known.fetch_add(count, std::memory_order_relaxed);
+}
 void CountSnapshotRead() { snapshots_read.fetch_add(1, std::memory_order_relaxed); }
 
 Result<recording::Account> Source::AccountOf(std::size_t slot) {
@@ -218,6 +224,10 @@ Result<std::unique_ptr<Source>> Open(const std::string& path) {
                     "them, a .safetensors file or a folder of those, or a live session: "
                     "cgdebug-cli ps",
                     path)};
+  }
+  if (path.ends_with(kIndexEnding)) {  // of a checkpoint in several files
+    const fs::path folder = fs::path(path).parent_path();
+    return Open(folder.empty() ? "." : folder.string());
   }
   if (!fs::is_directory(status)) return OpenSafetensorsFiles(path, {path});
   const fs::directory_iterator entries(path, failure);

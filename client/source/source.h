@@ -203,6 +203,9 @@ class Source {
 // Thread: any.
 std::uint64_t SnapshotsRead();
 void CountSnapshotRead();
+// How many the recordings have that were opened.
+std::uint64_t SnapshotsKnown();
+void CountSnapshotsKnown(std::uint64_t count);
 
 // A distributed run of which a source lacks ranks.
 struct AbsentRanks {

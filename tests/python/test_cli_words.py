@@ -64,15 +64,33 @@ def test_show_says_why_a_recording_lacks_what_was_asked_for(cli, recording, what
     assert result.returncode == 4 and text in result.stderr
 
 
-def test_what_many_probes_lack_fills_no_screen(cli, tmp_path):
-    path = str(tmp_path / "a.cgrec")
+def lacking(path, count, is_rank):
+    """Probes of which each lost a snapshot, of one process or of one rank each."""
     writer = _recording.Writer(path)
-    session = writer.add_session("0" * 32, "job", -1)
-    for number in range(14):
+    session = None
+    for number in range(count):
+        if session is None or is_rank:
+            session = writer.add_session(f"{number:032x}", "job", number if is_rank else -1)
         slot = writer.add_slot(session, f"x{number}", "float32", (1,))
         writer.append(slot, 1, numpy.float32([number]))
         writer.lose(slot, 1, 1)
     writer.close()
+    return path
+
+
+def test_what_many_probes_lack_is_one_sentence(cli, tmp_path):
+    path = lacking(str(tmp_path / "a.cgrec"), 14, is_rank=False)
+    (said,) = json.loads(cli("--json", "check", path).stdout)["missing"]
+    assert "lacks 1 snapshot of each of 14 probes, the first of x0 before replay 3" in said
+    checked = cli("check", path)
+    assert checked.returncode == 3
+    assert sum(line.startswith("missing: ") for line in checked.stdout.splitlines()) == 1
+    path = lacking(str(tmp_path / "b.cgrec"), 3, is_rank=False)
+    assert len(json.loads(cli("--json", "check", path).stdout)["missing"]) == 3
+
+
+def test_what_many_ranks_lack_fills_no_screen(cli, tmp_path):
+    path = lacking(str(tmp_path / "a.cgrec"), 14, is_rank=True)
     count = len(json.loads(cli("--json", "check", path).stdout)["missing"])
     lines = cli("check", path).stdout.splitlines()
     assert count >= 14 and f"  and {count - 10} more like these" in lines

@@ -1,6 +1,7 @@
 """Recordings read in Python, without daemon and without torch."""
 
 import copy
+import json
 import os
 import pathlib
 import pickle
@@ -381,3 +382,33 @@ def test_safetensors_are_sources_too(tmp_path):
     assert r["x"].replays == [1, 2] and r["x"].stat("min").tolist() == [1, 2]
     assert r["x"][1].numpy().tolist() == [1, 2] and r["x"][1].stats.count == 2
     assert r.diff(tmp_path).ok
+
+
+def test_sql_has_the_aggregates_that_people_type(tmp_path):
+    writer = _recording.Writer(str(tmp_path / "a.cgrec"))
+    session = writer.add_session("0" * 32, "job", -1)
+    slot = writer.add_slot(session, "x", "float32", (2,))
+    for replay, value in enumerate((1, 2, 3, 10), 1):
+        writer.append(slot, replay, numpy.full((2,), value, "float32"))
+    writer.close()
+    r = cgdebug.open(tmp_path / "a.cgrec")
+    (row,) = r.sql("SELECT median(abs_max) AS middle, stddev(abs_max) AS spread FROM v_snapshots")
+    assert row["middle"] == 2.5 and row["spread"] == pytest.approx(numpy.std([1, 2, 3, 10], ddof=1))
+    (row,) = r.sql(
+        "SELECT median(abs_max) AS m, stddev(abs_max) AS s FROM v_snapshots WHERE replay = 4"
+    )
+    assert (row["m"], row["s"]) == (10, None)
+    (row,) = r.sql("SELECT median(abs_max) AS m FROM v_snapshots WHERE replay > 4")
+    assert row["m"] is None
+
+
+def test_the_index_of_a_checkpoint_stands_for_its_folder(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    names = {
+        f"model-0000{i}-of-00002.safetensors": {f"w{i}": numpy.ones(2, "float32")} for i in (1, 2)
+    }
+    for name, tensors in names.items():
+        safetensors.save_file(tensors, tmp_path / name)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w1": [*names][0], "w2": [*names][1]}}))
+    assert sorted(cgdebug.open(index).probes) == ["w1", "w2"]

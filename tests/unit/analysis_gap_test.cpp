@@ -7,6 +7,7 @@
 
 #include "client/analysis/check.h"
 #include "client/analysis/check_report.h"
+#include "client/analysis/gaps.h"
 #include "tests/support/answer_text.h"
 #include "tests/support/check_fixture.h"
 
@@ -30,6 +31,35 @@ TEST(Check, OverAGapItSaysWhichReplaysWereLookedAtAndNotComplete) {
   EXPECT_THAT(text, HasSubstr("inconclusive: nothing found in 12 snapshots, but some are missing: "
                               "only replays 5..8 were looked at\n3 of 3 probes in replay 8\n"));
   EXPECT_THAT(text, ::testing::Not(HasSubstr("complete: ")));
+}
+
+TEST(Check, ManyProbesThatLackTheSameAreOneSentence) {
+  MemorySource source = Healthy(8);
+  for (const char* name : {"a", "b", "c"}) source.AddSlot(name, {2});
+  for (std::size_t slot = 0; slot < 6; ++slot) {
+    source.gaps.push_back({slot, 4 + slot % 2, 0, 5, "no longer kept"});
+  }
+  source.gaps.push_back({5, 1, 6, 8, "overwritten before it was read"});
+  const GapSummary gaps = SummarizeGaps(source, Scope());
+  EXPECT_EQ(gaps.count, 28u);
+  const std::vector<std::string> expected = {
+      "memory lacks 4 to 5 snapshots of each of 5 probes, the first of in before replay 5 (no "
+      "longer kept)",
+      "memory lacks 6 snapshots of c, the first before replay 5 (no longer kept, overwritten "
+      "before "
+      "it was read)"};
+  for (const std::string& sentence : expected) {
+    EXPECT_THAT(gaps.sentences, ::testing::Contains(sentence));
+  }
+}
+
+TEST(Check, ATensorWithoutAFiniteElementHasNoLeastOne) {
+  MemorySource source = Healthy();
+  source.Change(1, 3, {INFINITY, INFINITY});
+  source.Change(2, 3, {NAN, NAN});
+  const std::string text = CheckText(source, CheckOf(source));
+  EXPECT_THAT(text, ::testing::ContainsRegex("\n  mid +- +- +-   2 \\+Inf of 2 elements"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr(" nan "))) << "the word one looks for";
 }
 
 TEST(Check, ASourceThatBeginsLateIsReportedWithItsFirstReplay) {
