@@ -90,8 +90,19 @@ def text_of(frame) -> str:
 
 def text_at(file: str, line: int, function: str) -> str:
     where = "" if function.startswith("<") else f" in {function}"
-    text = f"{_short(file)}:{line}{where}"
+    text = f"{_cell(file) or _short(file)}:{line}{where}"
     return text.encode(errors="replace")[-_MAX_BYTES:].decode(errors="ignore")
+
+
+def _cell(path: str) -> str:
+    """"In[2]" of the code of a notebook's cell, whose file is a name that IPython made up."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None:
+        return ""
+    try:
+        return ipython.get_ipython().compile.format_code_name(path)[1]
+    except Exception:  # no notebook, no cell, or an IPython that does not say it
+        return ""
 
 
 @functools.lru_cache(maxsize=1024)

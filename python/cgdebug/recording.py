@@ -116,6 +116,12 @@ class Recording:
         return sorted({replay for series in self._slots for replay in series.replays})
 
     @property
+    def steps(self) -> list[int]:
+        """Every step of `cgdebug.step()` that any snapshot is of, ascending."""
+        steps = {int(step) for series in self._slots for step in series.steps}
+        return sorted(step for step in steps if step >= 0)
+
+    @property
     def ranks(self) -> list[int]:
         """[-1] if the job was not distributed."""
         return sorted({series.rank for series in self._slots})

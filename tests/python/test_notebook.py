@@ -148,3 +148,20 @@ def test_the_example_notebook_runs(tmp_path, no_daemon, monkeypatch):
     outputs = [one for cell in notebook.cells for one in cell.get("outputs", [])]
     assert any("first non-finite" in str(one.get("data", {}).get("text/html")) for one in outputs)
     assert sum("image/png" in one.get("data", {}) for one in outputs) == 2
+
+
+def test_a_line_of_a_cell_is_named_by_the_cell(daemon, ipython):
+    ipython.run_cell("1", store_history=True)
+    number = ipython.execution_count
+    ran = ipython.run_cell(
+        "import cgdebug, torch\n\n"
+        "def called():\n"
+        "    p = cgdebug.CudaGraphTensorProbe('cell', [cgdebug.TensorRecord()], mode='always')\n"
+        "    p(torch.ones(2))\n"
+        "    site = p.status().slots[0].site\n"
+        "    p.close()\n"
+        "    return site\n"
+        "called()",
+        store_history=True,
+    )
+    assert ran.result == f"In[{number}]:5 in called"
