@@ -12,9 +12,13 @@ namespace cgdebug::capture {
 inline void CheckCuda(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // reported here: the job's next check must not see it
-  throw ProbeError(ErrorKind::kSystem, std::string(call) + " failed: " + cudaGetErrorName(status) +
-                                           " (" + cudaGetErrorString(status) +
-                                           "). Type: cgdebug-cli doctor");
+  const bool has_no_gpu = status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice;
+  throw ProbeError(ErrorKind::kSystem,
+                   std::string(call) + " failed: " + cudaGetErrorName(status) + " (" +
+                       cudaGetErrorString(status) + "). " +
+                       (has_no_gpu ? "If the tensor is in host memory, say so: .device_type = "
+                                     "cgdebug::DeviceType::kCpu"
+                                   : "Type: cgdebug-cli doctor"));
 }
 
 // Swaps this thread's capture mode to relaxed, in which set-up calls are legal. In "global" or

@@ -86,6 +86,30 @@ def test_cmake_install_gives_libraries_headers_package_and_manual(tmp_path, daem
         assert run(build_with_flags(flags, tmp_path / "outside")) == SAID
 
 
+def test_a_program_without_a_gpu_learns_how_to_say_where_its_tensor_is(tmp_path):
+    source = tmp_path / "host.cpp"
+    source.write_text(
+        """#include <cgdebug/probe.h>
+        #include <cstdio>
+        int main() {
+          cgdebug::ProbeOptions options;
+          options.record = cgdebug::RecordAction{};
+          options.mode = cgdebug::ProbeMode::kAlways;
+          cgdebug::Probe probe("host", options);
+          float values[2] = {1, 2};
+          try {
+            probe.Observe({.data = values, .dtype = cgdebug::Dtype::kFloat32, .shape = {2}});
+          } catch (const cgdebug::ProbeError& error) {
+            std::puts(error.what());
+          }
+        }"""
+    )
+    flags = config("--cflags", "--libs").split()
+    run(compiler(), "-std=c++20", source, *flags, "-o", tmp_path / "host")
+    said = run(tmp_path / "host", env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "CGDEBUG": "0"})
+    assert ".device_type = cgdebug::DeviceType::kCpu" in said
+
+
 def test_the_manual_shows_the_same_lines():
     text = (ROOT / "client/docs/probes.md").read_text(encoding="utf-8")
     for line in ("$(cgdebug-cli config --cflags --libs)", "find_package(cgdebug", "cgdebug::probe"):
