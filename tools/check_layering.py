@@ -88,7 +88,7 @@ HOMES = {
     r"google/protobuf/": ["daemon/core/wire", "daemon/serve", "client"],
     r"(fmt|spdlog)/": ["daemon", "client"],
     r"boost/asio": ["daemon/core/wire", "daemon/serve", "daemon", "client"],
-    r"boost/beast": ["daemon/metrics"],
+    r"boost/beast": ["daemon/metrics", "client/cli"],
     r"prometheus/": ["daemon/metrics"],
     r"CLI/": ["daemon", "client/cli"],
     r"nlohmann/": ["client"],

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -35,6 +36,10 @@ using source::Source;
 // No screen has more columns.
 constexpr std::uint64_t kMostColumnsOfAStrip = 1000;
 constexpr std::size_t kLeastStripBytes = 700'000;
+constexpr std::size_t kStripBytesOfALine = 900, kMostStripBytes = 1'100'000;
+// A browser needs seconds for more, and nobody reads them.
+constexpr std::size_t kMostLines = 1000;
+constexpr std::size_t kLinesBeforeTheFirst = 200, kLinesBehindTheFirst = 50;
 constexpr std::size_t kPictureBytes = 250'000;
 constexpr std::size_t kHistogramBytes = 200'000;
 constexpr std::size_t kBytesOfAHistogram = 90;
@@ -53,6 +58,7 @@ struct Probe {
   Json findings = Json::array();
   std::string worst = {};  // kind of the worst finding
   Json picture = nullptr;
+  bool is_shown = false;
 };
 
 struct Side {
@@ -205,7 +211,7 @@ Axis AxisOf(std::span<Side> sides, const analysis::Scope& scope, std::size_t mos
     last = std::max(last, to);
   };
   for (const Side& side : sides) {
-    strips += side.probes.size();
+    strips += std::min(side.probes.size(), kMostLines);
     for (const Probe& probe : side.probes) {
       const std::vector<Key>& keys = probe.row.keys;
       if (!keys.empty()) take(keys.front().replay, keys.back().replay);
@@ -260,7 +266,7 @@ void Read(Source& source, const Axis& axis, std::size_t most_histograms, Probe* 
 void AddGaps(Side* side, const analysis::Scope& scope, const Axis& axis) {
   for (const source::Gap& gap : side->source->Gaps()) {
     Probe* const probe = side->Find(gap.slot);
-    if (probe == nullptr || !scope.Wants(gap) || axis.columns() == 0) continue;
+    if (probe == nullptr || !probe->is_shown || !scope.Wants(gap) || axis.columns() == 0) continue;
     const auto [first, last] = ReplaysOf(gap, side->source->slots()[gap.slot]);
     probe->strip.AddGap(axis.ColumnOf(first), axis.ColumnOf(last));
     if (++probe->gap_count > kMostGapsListed) continue;
@@ -370,6 +376,11 @@ struct Line {
   const Probe* b = nullptr;
   const analysis::ProbeDiff* pair = nullptr;
   DifferenceStrip difference{0};
+
+  bool HasFinding() const {
+    return (a != nullptr && !a->findings.empty()) || (b != nullptr && !b->findings.empty()) ||
+           (pair != nullptr && pair->different > 0);
+  }
 };
 
 std::vector<Line> LinesOf(std::span<Side> sides, const analysis::Diff& diff,
@@ -414,6 +425,28 @@ std::vector<Line> LinesOf(std::span<Side> sides, const analysis::Diff& diff,
     lines[found->second].difference.Add(axis.ColumnOf(one.position), state, one.max_abs);
   }
   return lines;
+}
+
+// Of too many lines those that the page has, in their order: what led to the first finding, lines
+// with findings or with a difference, and of the others the first.
+std::vector<Line> ChosenOf(std::vector<Line> lines, std::optional<std::size_t> slot_of_first) {
+  if (lines.size() <= kMostLines) return lines;
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < lines.size() && slot_of_first; ++i) {
+    if (lines[i].a != nullptr && lines[i].a->row.slot == *slot_of_first) first = i;
+  }
+  const auto urgency = [&](std::size_t i) {
+    if (first && i + kLinesBeforeTheFirst >= *first && i <= *first + kLinesBehindTheFirst) return 0;
+    return lines[i].HasFinding() ? 1 : 2;
+  };
+  std::vector<std::size_t> chosen(lines.size());
+  std::iota(chosen.begin(), chosen.end(), std::size_t{0});
+  std::ranges::stable_sort(chosen, {}, urgency);
+  chosen.resize(kMostLines);
+  std::ranges::sort(chosen);
+  std::vector<Line> kept;
+  for (const std::size_t i : chosen) kept.push_back(std::move(lines[i]));
+  return kept;
 }
 
 // The strips of every line, `factor` columns as one.
@@ -470,6 +503,7 @@ void AddPictures(std::span<Side> sides, const analysis::Diff& diff) {
   for (const bool is_urgent : {true, false}) {
     for (Side& side : sides) {
       for (Probe& probe : side.probes) {
+        if (!probe.is_shown) continue;
         const bool is_this_urgent = probe.first_bad || !probe.findings.empty() ||
                                     differs_at.contains({&side, probe.row.slot});
         if (is_this_urgent == is_urgent) wanted.emplace_back(&side, &probe);
@@ -546,17 +580,24 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
   }
 
   const Axis axis = AxisOf(sides, scope, options.most_bytes);
-  std::size_t probe_count = 1;
-  for (const Side& side : sides) probe_count += side.probes.size();
+  const std::vector<Line> every = LinesOf(sides, diff, judgements, axis);
+  const std::vector<Line> lines = ChosenOf(every, verdict->slot);
+  std::set<const Probe*> shown;
+  for (const Line& line : lines) {
+    if (line.a != nullptr) shown.insert(line.a);
+    if (line.b != nullptr) shown.insert(line.b);
+  }
   const std::size_t histograms =
-      std::clamp<std::size_t>(kHistogramBytes / kBytesOfAHistogram / probe_count, 3, 24);
+      std::clamp<std::size_t>(kHistogramBytes / kBytesOfAHistogram / (shown.size() + 1), 3, 24);
   for (Side& side : sides) {
-    for (Probe& probe : side.probes) Read(*side.source, axis, histograms, &probe);
+    for (Probe& probe : side.probes) {
+      probe.is_shown = shown.contains(&probe);
+      if (probe.is_shown) Read(*side.source, axis, histograms, &probe);
+    }
     AddGaps(&side, scope, axis);
   }
   AddPictures(sides, diff);
 
-  const std::vector<Line> lines = LinesOf(sides, diff, judgements, axis);
   Json data = {{"version", CGDEBUG_VERSION}, {"sources", Json::array()}};
   for (const Side& side : sides) data["sources"].push_back(SourceJson(side, scope));
   Json probes = Json::array();
@@ -575,10 +616,17 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
                      {"place", verdict_place},
                      {"replay", verdict->replay}};
   data["probes"] = std::move(probes);
+  const auto with_findings = [](const std::vector<Line>& of) {
+    return std::ranges::count_if(of, &Line::HasFinding);
+  };
+  data["left_out"] = {{"lines", every.size() - lines.size()},
+                      {"with_findings", with_findings(every) - with_findings(lines)}};
   const std::size_t without_strips = PageBytes() + ScriptSafe(data).size();
   const std::size_t room =
       options.most_bytes > without_strips ? options.most_bytes - without_strips : 0;
-  AddStrips(lines, axis, std::max(room, kLeastStripBytes), &data);
+  const std::size_t least =
+      std::min(kMostStripBytes, kLeastStripBytes + lines.size() * kStripBytesOfALine);
+  AddStrips(lines, axis, std::max(room, least), &data);
   return Report{
       .html = MakePage({.title = sides[0].name + (b == nullptr ? "" : " and " + sides[1].name),
                         .verdict = verdict->title,

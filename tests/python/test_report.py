@@ -4,8 +4,14 @@ it in a browser."""
 import base64
 import json
 import math
+import os
 import re
+import shutil
+import signal
+import socket
 import subprocess
+import urllib.error
+import urllib.request
 
 import numpy
 import pytest
@@ -261,3 +267,94 @@ def test_the_image_of_a_tensor_keeps_its_only_nan(tmp_path):
     row, column = 57 // picture["of_height"], 311 // picture["of_width"]
     assert numpy.flatnonzero(codes == 0).tolist() == [row * picture["columns"] + column]
     assert set(codes[codes != 0]) == {255}  # the largest value there is
+
+
+def served(arguments, cwd):
+    """A `report --serve` that runs, and the address that it printed."""
+    process = subprocess.Popen(
+        [find_program("cgdebug-cli"), "report", *map(str, arguments), "--serve"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+    )
+    lines = [process.stdout.readline(), process.stdout.readline()]
+    return process, lines[1].strip()
+
+
+def test_a_served_report_is_the_file_for_who_knows_the_address(varied, tmp_path):
+    html, _ = report_of(varied)
+    (tmp_path / "here").mkdir()
+    process, address = served([varied], tmp_path / "here")
+    try:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            assert answer.read().decode() == html
+            assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        host = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/[0-9a-f]{32}/report\.html", address)[1]
+        for other in (host, f"{host}/report.html", address + "x"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(other, timeout=30)
+        # A browser opens connections that it does not use yet.
+        idle = socket.create_connection(("127.0.0.1", int(host.rpartition(":")[2])))
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            assert answer.status == 200
+        idle.close()
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "ssh -N -L" in told and list((tmp_path / "here").iterdir()) == []
+
+
+def test_open_starts_the_browser_that_is_set_and_says_what_else_to_type(varied, tmp_path):
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >{tmp_path}/opened\n')
+    browser.chmod(0o755)
+    opened = cli(
+        "report", varied, "--open", cwd=tmp_path, env={**os.environ, "BROWSER": str(browser)}
+    )
+    assert opened.returncode == 0, opened.stderr
+    assert (tmp_path / "opened").read_text().strip() == str(tmp_path / "a.html")
+    blind = {**os.environ, "BROWSER": "", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
+    without = cli("report", varied, "-f", "--open", cwd=tmp_path, env=blind)
+    assert without.returncode == 2 and "Type the command with --serve" in without.stderr
+    assert (tmp_path / "a.html").exists()
+
+
+def test_a_report_of_two_sources_has_a_name_of_its_own(varied, tmp_path):
+    shutil.copytree(varied, tmp_path / "b.cgrec")
+    assert cli("report", varied, tmp_path / "b.cgrec", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "a-b.html").exists() and not (tmp_path / "a.html").exists()
+
+
+def test_a_report_of_many_rows_has_the_thousand_that_matter_and_says_so(tmp_path):
+    def value(i, replay):
+        return math.nan if (i, replay) in ((4000, 2), (7000, 2)) else replay + i % 7
+
+    path = write_recording(
+        tmp_path / "many.cgrec",
+        8000,
+        2,
+        value,
+        shape=(4,),
+        names=[f"fwd/layers.{i // 100}.op_{i}" for i in range(8000)],
+    )
+    html, result = report_of(path)
+    assert len(html.encode()) < 3 << 20
+    data = data_of(html)
+    names = [line["a"]["name"] for line in data["probes"]]
+    assert len(names) == 1000 and data["left_out"] == {"lines": 7000, "with_findings": 0}
+    assert {"fwd/layers.40.op_4000", "fwd/layers.70.op_7000", "fwd/layers.38.op_3801"} <= set(names)
+    assert names == sorted(names, key=lambda name: int(name.rpartition("_")[2])), "graph order"
+    assert data["verdict"]["place"] == names.index("fwd/layers.40.op_4000")
+    assert "op_4000" in result.stdout
+
+
+def test_thirty_replays_of_a_thousand_probes_keep_their_columns(tmp_path):
+    path = write_recording(
+        tmp_path / "wide.cgrec", 1000, 30, lambda i, replay: replay + i % 7, shape=(2,)
+    )
+    html, _ = report_of(path)
+    assert len(html.encode()) < 3 << 20
+    axis = data_of(html)["axis"]
+    assert (axis["columns"], axis["replays_per_column"]) == (30, 1)

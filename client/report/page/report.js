@@ -160,10 +160,12 @@
         .filter(([name]) => bad[name] > 0).map(([name, word]) => `${count(bad[name])} ${word}`);
       more.push(`${parts.join(", ")} of ${plural(bad.count, "element")}, the first at ${bad.first_nonfinite.place}.`);
       const spread = lines.filter((one) => one.isNonfinite).length;
-      if (spread > 1) more.push(`In the end ${spread} of ${lines.length} probes have NaN or Inf.`);
+      const of = data.left_out.lines > 0 ? "rows in this page" : "probes";
+      if (spread > 1) more.push(`In the end ${spread} of ${lines.length} ${of} have NaN or Inf.`);
     }
     if (isTwo && verdict.kind === "different") {
-      more.push(`${lines.filter((one) => one.differs).length} of ${plural(lines.length, "probe")} differ.`);
+      const differing = lines.filter((one) => one.differs).length + data.left_out.with_findings;
+      more.push(`${differing} of ${plural(lines.length + data.left_out.lines, "probe")} differ.`);
     }
     if (verdict.missing_count > 0) more.push(`Missing: ${verdict.missing[0]}.` +
       (verdict.missing.length > 1 ? ` And ${plural(verdict.missing.length - 1, "more reason")}.` : ""));
@@ -454,13 +456,22 @@
     return parts.join(", ");
   }
   const markOf = (line) => (line.isNonfinite ? (line.hasNan ? "N " : "∞ ") : line.differs ? "≠ " : line.isBad ? "! " : "");
-  function rowOf(line, isMember) {
+  let longest = 34;  // characters of a name that have room
+  // The end of a name tells a probe from its neighbours, so the middle goes.
+  function inRoom(name) {
+    if (name.length <= longest) return name;
+    const end = Math.ceil(longest * 0.65);
+    return `${name.slice(0, longest - end - 1)}…${name.slice(-end)}`;
+  }
+  // Below the heading of its module: the rest of its name.
+  function rowOf(line, group) {
+    const name = group ? line.name.slice(group.prefix.length) || line.name : line.name;
     const button = make("button", { type: "button", "aria-label": summary(line), title: line.name },
-      make("span", { class: "mark" }, markOf(line)), line.name);
+      make("span", { class: "mark" }, markOf(line)), inRoom(name));
     button.addEventListener("click", () => pick(line.place, state.column));
     const strips = make("div", { class: "strips" }, heads.map((which) =>
       stripCanvas([line.strips], which, line.name, (column) => pick(line.place, column))));
-    const row = make("div", { class: "row" + (isMember ? " member" : "") }, button, strips);
+    const row = make("div", { class: "row" + (group ? " member" : "") }, button, strips);
     row.dataset.place = line.place;
     return row;
   }
@@ -471,7 +482,7 @@
     const numbered = parts.findIndex((part, i) => /\d/.test(part) && i < parts.length - 1);
     const module = numbered >= 0 ? parts.slice(0, numbered + 1).join("") : parts.length > 1 ? parts[0] : "";
     const graph = hasGraphs ? ` @ ${shownGraph(side)}` + (data.sources[0].sessions.length > 1 ? ` of ${side.session}` : "") : "";
-    return { name: printable(module.replace(/[./]$/, "") || "(top)") + printable(graph), key: JSON.stringify([side.session, side.graph, module]) };
+    return { name: printable(module.replace(/[./]$/, "") || "(top)") + printable(graph), prefix: printable(module), key: JSON.stringify([side.session, side.graph, module]) };
   }
   const groups = [];
   for (const line of lines) {
@@ -499,7 +510,7 @@
     const mark = ["N ", "∞ ", "≠ ", "! "].find((one) => marks.includes(one)) || "";
     const button = make("button", { type: "button", "aria-expanded": String(unfolded),
       "aria-label": `${group.name}, ${plural(members.length, "probe")}${bad ? `, ${bad} with findings` : ""}` },
-      (unfolded ? "▾ " : "▸ "), make("span", { class: "mark" }, mark), `${group.name} (${members.length})`);
+      (unfolded ? "▾ " : "▸ "), make("span", { class: "mark" }, mark), `${inRoom(group.name)} (${members.length})`);
     const toggle = () => {
       state.folded.set(group, unfolded);
       drawRows();
@@ -521,16 +532,21 @@
       const members = group.lines.filter(filter.wants);
       if (members.length === 0) continue;
       shown += members.length;
-      const hasHead = isGrouped && (group.lines.length > 1 || hasGraphs);
+      const hasHead = isGrouped && ((filter.isActive ? members : group.lines).length > 1 || hasGraphs);
       const unfolded = !hasHead || filter.isActive || !isFolded(group);
       if (hasHead) rows.push(groupRow(group, members, unfolded));
-      if (unfolded) rows.push(...members.map((line) => rowOf(line, hasHead)));
+      if (unfolded) rows.push(...members.map((line) => rowOf(line, hasHead ? group : null)));
     }
     byId("rows").replaceChildren(...rows);
     byId("none").hidden = shown > 0;
     byId("none").textContent = lines.length === 0 ? "There is no probe in it." : "No probe matches.";
     markCurrent();
     byId("search").setAttribute("aria-description", `${shown} of ${lines.length} probes shown`);
+    const hidden = data.left_out;
+    byId("left-out").hidden = hidden.lines === 0;
+    byId("left-out").textContent = `${count(hidden.lines)} more of ${count(hidden.lines + lines.length)} rows are not in this page, ` +
+      (hidden.with_findings > 0 ? `${count(hidden.with_findings)} of them with findings. ` : "none of them with a finding. ") +
+      `To see some of them: cgdebug-cli report ${data.sources.map((source) => shellWord(source.name)).join(" ")} 'PROBE'`;
   }
   function markCurrent() {
     for (const row of byId("rows").querySelectorAll(".row[data-place]")) {
@@ -845,7 +861,7 @@
     if (line.difference && line.difference.different > 0) {
       const apart = line.difference;
       findings.push([`differs in ${count(apart.different)} of ${plural(apart.compared, "snapshot")}, first in replay ${apart.first_different}` +
-        (apart.has_values ? `, by up to ${number(apart.max_abs)} (relative ${number(apart.max_rel)})` : "") +
+        (apart.has_values && apart.max_abs > 0 ? `, by up to ${number(apart.max_abs)} (relative ${number(apart.max_rel)})` : "") +
         (apart.with_nonfinite > 0 ? `; ${apart.with_nonfinite} of them by NaN or Inf` : ""), true]);
     } else if (line.difference && line.difference.compared > 0) {
       findings.push([`equal in ${plural(line.difference.equal, "snapshot")}`, false]);
@@ -989,7 +1005,7 @@
   readColours();
   makeScales();
   drawVerdict();
-  const longest = Math.min(34, d3.max(lines, (line) => line.name.length) || 10);
+  longest = Math.min(innerWidth > 1800 ? 60 : 34, d3.max(lines, (line) => line.name.length) || 10);
   document.documentElement.style.setProperty("--names", `${Math.round(longest * 7.2 + 34)}px`);
   document.documentElement.style.setProperty("--row", lines.length > 60 ? "18px" : "22px");
   if (!isGrouped || !groups.some((group) => group.lines.length > 1)) document.querySelector(".folds").hidden = true;
