@@ -72,12 +72,11 @@ void AddRecordingOptions(CLI::App& app, recording::WriterOptions* options) {
       &options->max_bytes, "SIZE",
       "a recording ends at this size, and one that a trigger makes leaves out the oldest replays; "
       "0 "
-      "= no limit; also CGDEBUG_MAX_DISK (0)")
+      "= no limit (0)")
       ->envname("CGDEBUG_MAX_DISK");
   app.add_option_function<std::string>(
          "--min-free-disk", [options](const std::string& text) { ReadMinFree(text, options); },
-         "recordings end when less than this is free on their disk: 10G, 5%; also "
-         "CGDEBUG_MIN_FREE_DISK (64M)")
+         "recordings end when less than this is free on their disk: 10G, 5% (64M)")
       ->envname("CGDEBUG_MIN_FREE_DISK")
       ->type_name("SIZE|PERCENT");
 }
@@ -92,7 +91,7 @@ void AddMetricsOptions(CLI::App& app, metrics::ExportOptions* options) {
       "");
   app.add_option("--metrics-textfile", options->textfile,
                  "keep DIR/cgdebug.prom new, for the textfile collector of Prometheus' "
-                 "node_exporter; also CGDEBUG_METRICS_TEXTFILE")
+                 "node_exporter")
       ->envname("CGDEBUG_METRICS_TEXTFILE")
       ->check(built_with_prometheus)
       ->check([](const std::string& folder) -> std::string {
@@ -100,7 +99,7 @@ void AddMetricsOptions(CLI::App& app, metrics::ExportOptions* options) {
       })
       ->type_name("DIR");
   AddParsed(app, "--metrics-listen", &metrics::ParseListen, &options->listen, "HOST:PORT",
-            "serve metrics to Prometheus on http://HOST:PORT/metrics; also CGDEBUG_METRICS_LISTEN")
+            "serve metrics to Prometheus on http://HOST:PORT/metrics")
       ->envname("CGDEBUG_METRICS_LISTEN")
       ->check(built_with_prometheus);
   AddParsed(app, "--metrics-interval", &ParseInterval, &options->interval, "DURATION",
@@ -120,6 +119,7 @@ ParsedOptions ParseOptions(int argc, char** argv) {
   CLI::App app(
       "cgdebug-daemon: reads the tensors of jobs with probes, prints, compares and serves them.");
   app.footer(kFooter);
+  app.get_formatter()->label("Env", "variable");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("-V,--version", "cgdebug-daemon " CGDEBUG_VERSION);
   app.add_option("--socket", options.socket,

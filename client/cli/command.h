@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "client/cli/context.h"
@@ -31,6 +32,10 @@ struct Command {
 
 // Every command, in the order of the help.
 std::span<const Command> Commands();
+
+// The commands with their summaries under the headings of their groups; only the first group, and
+// where the others are, without `all`.
+std::string CommandList(bool all);
 
 // --- one small file each -------------------------------------------------------------------------
 

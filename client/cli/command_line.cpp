@@ -37,6 +37,10 @@ class HelpFormatter : public CLI::Formatter {
     for (std::size_t at = 0; (at = help.find("\n\n\n")) != std::string::npos;) help.erase(at, 1);
     return help;
   }
+  std::string make_subcommands(const CLI::App* app, CLI::AppFormatMode mode) const override {
+    return app->get_parent() == nullptr ? CommandList(/*all=*/false)
+                                        : CLI::Formatter::make_subcommands(app, mode);
+  }
   std::string make_usage(const CLI::App* app, std::string name) const override {
     for (const CLI::App* parent = app; (parent = parent->get_parent()) != nullptr;) {
       name = parent->get_name() + " " + name;
@@ -119,10 +123,38 @@ std::string WrongCount(const std::string& said) {
   return said;
 }
 
+// CLI11 says "--only: nna not in {nan,changed}".
+std::string WrongWord(const std::string& said) {
+  static const std::regex kNotIn("(.+): (.*) not in \\{(.+)\\}");
+  std::smatch part;
+  if (!std::regex_match(said, part, kNotIn)) return said + ".";
+  std::vector<std::string> words;
+  for (std::string rest = part.str(3); !rest.empty();) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    words.push_back(rest.substr(0, comma));
+    rest.erase(0, comma + 1);
+  }
+  const std::string close = DidYouMean(part.str(2), words);
+  const std::string last = words.back();
+  words.pop_back();
+  return fmt::format("{} is {}{}{}, not '{}'.{}", part.str(1), fmt::join(words, ", "),
+                     words.empty() ? "" : " or ", last, part.str(2), close);
+}
+
 // " record start"; empty for the program itself.
 std::string WordsOf(const CLI::App* app) {
   if (app->get_parent() == nullptr) return {};
   return WordsOf(app->get_parent()) + " " + app->get_name();
+}
+
+// What to type instead of a word too many; empty if nobody knows.
+std::string Instead(const CLI::App* parsed, const std::string& extra) {
+  if (parsed->get_name() == "show") {
+    const std::string first = parsed->get_option("TENSOR")->results().front();
+    return fmt::format("{} show {}", kProgram, ShellWord(first + ":" + extra));
+  }
+  if (parsed->get_name() == "ps") return fmt::format("{} ps -s {}", kProgram, ShellWord(extra));
+  return {};
 }
 
 std::vector<std::string> SubNames(const CLI::App* app) {
@@ -204,7 +236,7 @@ int CommandLine::Explain(const CLI::ParseError& error) {
   }
   const bool is_extra = wants_help || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (!is_extra || extras.empty()) {
-    return context_.Fail(kExitTrouble, fmt::format("{}. {}", error.what(), help));
+    return context_.Fail(kExitTrouble, fmt::format("{} {}", WrongWord(error.what()), help));
   }
   const std::string& extra = extras.front();
   if (extra.starts_with("-") && parsed->get_name() == "run" && parsed->count("COMMAND") > 0) {
@@ -229,7 +261,9 @@ int CommandLine::Explain(const CLI::ParseError& error) {
     return context_.Fail(kExitTrouble, fmt::format("no command '{}'.{} {}", extra,
                                                    DidYouMean(extra, VerbNames()), help));
   }
-  return context_.Fail(kExitTrouble, fmt::format("'{}' is one word too many. {}", extra, help));
+  const std::string instead = Instead(parsed, extra);
+  return context_.Fail(kExitTrouble, fmt::format("'{}' is one word too many. {}", extra,
+                                                 instead.empty() ? help : "Type: " + instead));
 }
 
 int CommandLine::Run(int argc, const char* const* argv) {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "client/cli/command.h"
 
 namespace cgdebug::cli {
@@ -10,7 +12,7 @@ constexpr Command kCommands[] = {
     {"run", kFirst, "Runs a job under cgdebug and sums up what its probes saw",
      "  cgdebug-cli run -- python train.py\n"
      "  cgdebug-cli run --watch '*' -- python train.py\n"
-     "  cgdebug-cli run --fail-on nan,compare -- torchrun --nproc-per-node 8 train.py\n"
+     "  cgdebug-cli run --fail-on nan,mismatch -- torchrun --nproc-per-node 8 train.py\n"
      "  cgdebug-cli run -o runs/a.cgrec --record 'blk*' -- python train.py\n"
      "  cgdebug-cli run --blocking -- python train.py    names the kernel of a graph that fails\n"
      "  cgdebug-cli run --races -- python train.py       for cgdebug-cli races\n"
@@ -26,11 +28,6 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli check                           the newest live job\n"
      "  cgdebug-cli check runs/a.cgrec 'blk3.*' --replays 1200..1210\n",
      AddCheck, Output::kText},
-    {"races", kFirst, "Ops of captured graphs that touch the same bytes with no path between them",
-     "  cgdebug-cli races                           the newest live job, started with run --races\n"
-     "  cgdebug-cli races runs/a.cgrec\n"
-     "  cgdebug-cli races train-4711 --json\n",
-     AddRaces, Output::kText},
     {"diff", kFirst, "What differs between two sources, and where it begins",
      "  cgdebug-cli diff --first eager.cgrec graph.cgrec\n"
      "  cgdebug-cli diff a.cgrec b.cgrec 'blk3.*' --replays 100..200\n"
@@ -39,6 +36,7 @@ constexpr Command kCommands[] = {
     {"report", kFirst, "Writes one HTML file with pictures of a source, or of two side by side",
      "  cgdebug-cli report runs/a.cgrec\n"
      "  cgdebug-cli report eager.cgrec graph.cgrec -o difference.html\n"
+     "  cgdebug-cli report runs/a.cgrec --serve          for a browser on another machine\n"
      "  cgdebug-cli report live 'blk3.*' -f\n",
      AddReport, Output::kFile},
     {"top", kFirst, "A screen that follows jobs, ranks and the probes that change most",
@@ -80,7 +78,7 @@ constexpr Command kCommands[] = {
      AddTail},
     {"show", kJobs, "One tensor: statistics, histogram, values",
      "  cgdebug-cli show blk3.attn.out\n"
-     "  cgdebug-cli show blk3.attn.out@1204 --where nonfinite\n"
+     "  cgdebug-cli show blk3.attn.out@1204 --where nan\n"
      "  cgdebug-cli show train-4711:blk3.attn.out@-2 -o attn.npy\n",
      AddShow},
     {"set", kJobs, "Changes captured probes while they replay",
@@ -89,7 +87,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli set '*' --on 'absmax>1e4' --ttl 30m\n",
      AddSet},
     {"record", kJobs, "Writes live snapshots to disk",
-     "  cgdebug-cli record start -o runs/a.cgrec --probes 'blk*' --replays 100 --wait\n"
+     "  cgdebug-cli record start -o runs/a.cgrec --probes 'blk*' --count 100 --wait\n"
      "  cgdebug-cli record start -o runs/b.cgrec --max-size 20G\n"
      "  cgdebug-cli record list\n"
      "  cgdebug-cli record stop\n",
@@ -106,7 +104,7 @@ constexpr Command kCommands[] = {
     {"stats", kFind, "Statistics of every probe over the replays of a source",
      "  cgdebug-cli stats runs/a.cgrec\n"
      "  cgdebug-cli stats runs/a.cgrec --sort abs_max\n"
-     "  cgdebug-cli stats runs/a.cgrec --nonfinite\n"
+     "  cgdebug-cli stats runs/a.cgrec --only nan\n"
      "  cgdebug-cli stats runs/a.cgrec 'blk3.*' --replays 1200.. --json\n",
      AddStats, Output::kText},
     {"ops", kFind, "What every op of a replay wrote, and the first op that differs",
@@ -119,6 +117,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli ranks runs/ --replicated 'param/*'\n"
      "  cgdebug-cli ranks --follow /shared/runs/    while every node records into it\n",
      AddRanks, Output::kText},
+    {"races", kFind, "Ops of captured graphs that touch the same bytes with no path between them",
+     "  cgdebug-cli races                           the newest live job, started with run --races\n"
+     "  cgdebug-cli races runs/a.cgrec\n"
+     "  cgdebug-cli races train-4711 --json\n",
+     AddRaces, Output::kText},
     {"query", kFind, "Read-only SQL over the snapshots of a source",
      "  cgdebug-cli query runs/a.cgrec 'SELECT * FROM v_first_nonfinite'\n"
      "  cgdebug-cli query --examples\n"
@@ -156,6 +159,7 @@ constexpr Command kCommands[] = {
      "  cmake -DCMAKE_PREFIX_PATH=$(cgdebug-cli config --prefix) ..\n",
      AddConfig},
     {"help", kSetup, "The help of a command, the environment variables, the manual page",
+     "  cgdebug-cli help --all                      every command, in groups\n"
      "  cgdebug-cli help check\n"
      "  cgdebug-cli help daemon start\n"
      "  cgdebug-cli help variables\n"
@@ -169,5 +173,17 @@ constexpr Command kCommands[] = {
 }  // namespace
 
 std::span<const Command> Commands() { return kCommands; }
+
+std::string CommandList(bool all) {
+  std::string text;
+  std::string_view group;
+  for (const Command& command : kCommands) {
+    if (command.examples.empty() || (!all && command.group != kFirst)) continue;
+    if (group != command.group) text += fmt::format("\n{}:\n", command.group);
+    group = command.group;
+    text += fmt::format("  {:<12} {}\n", command.name, command.summary);
+  }
+  return all ? text : text + "\nAll commands, in groups: cgdebug-cli help --all\n";
+}
 
 }  // namespace cgdebug::cli

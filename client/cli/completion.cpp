@@ -120,8 +120,10 @@ std::string ShellBody(const std::vector<Verb>& verbs) {
     words +=
         fmt::format("    '{}')\n      if [[ $cur == -* ]]; then\n        _cgdebug_words '{}'\n",
                     verb.path, Join(FlagNames(verbs.front(), verb)));
-    if (verb.dynamic == "sources") {
-      words += "      else\n        _cgdebug_files; _cgdebug_live sessions\n";
+    if (verb.path == "run") {
+      words += "      else\n        _cgdebug_programs\n";
+    } else if (verb.dynamic == "sources") {
+      words += "      else\n        _cgdebug_sources; _cgdebug_live sessions\n";
     } else if (!verb.dynamic.empty()) {
       words += fmt::format("      else\n        _cgdebug_live {}\n", verb.dynamic);
     } else if (!verb.words.empty()) {
@@ -132,6 +134,11 @@ std::string ShellBody(const std::vector<Verb>& verbs) {
     words += "      fi ;;\n";
   }
   return fmt::format(
+      "  if [[ ${{before[0]}} == run && \" ${{before[*]}} \" == *' -- '* ]]; then  # the job's "
+      "words\n"
+      "    if [[ $prev == -- ]]; then _cgdebug_programs; else _cgdebug_files; fi\n"
+      "    return\n"
+      "  fi\n"
       "  for word in \"${{before[@]}}\"; do\n    case \"$verb $word\" in\n{}    esac\n  done\n"
       "  case \"$prev\" in\n{}  esac\n  case \"$verb\" in\n{}  esac\n",
       paths, values, words);
@@ -141,6 +148,10 @@ std::string Bash(const std::vector<Verb>& verbs) {
   return R"sh(# bash completion of cgdebug-cli; load with: source <(cgdebug-cli completion bash)
 _cgdebug_words() { COMPREPLY=($(compgen -W "$1" -- "$cur")); }
 _cgdebug_files() { COMPREPLY=($(compgen -f -- "$cur")); }
+_cgdebug_sources() {
+  mapfile -t COMPREPLY < <(compgen -d -- "$cur"; compgen -f -X '!*.safetensors' -- "$cur")
+}
+_cgdebug_programs() { mapfile -t COMPREPLY < <(compgen -c -- "$cur"; compgen -f -- "$cur"); }
 _cgdebug_live() {
   local name
   while IFS= read -r name; do
@@ -157,6 +168,14 @@ _cgdebug_cli() {
 
 }  // namespace
 
-std::string BashCompletion(const CLI::App& app) { return Bash(Walk(app, "")); }
+std::string BashCompletion(const CLI::App& app) {
+  std::vector<Verb> verbs = Walk(app, "");
+  for (Verb& verb : verbs) {
+    if (verb.path != "help") continue;
+    verb.words = verbs.front().words;
+    verb.words.emplace_back("variables");
+  }
+  return Bash(verbs);
+}
 
 }  // namespace cgdebug::cli

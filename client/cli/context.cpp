@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
+#include "client/cli/command.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/pager.h"
 #include "client/cli/progress.h"
 #include "client/live/status.h"
+#include "client/source/source.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -110,6 +114,23 @@ int Context::Fail(ExitCode code, std::string_view message) const {
   return code;
 }
 
+std::string Context::FileText() const {
+  if (client_.last_failure() != client::Failure::kNothingMatched) return {};
+  const auto is_command = [](const std::string& word) {
+    return std::ranges::find(Commands(), word, &Command::name) != Commands().end();
+  };
+  const auto command = std::ranges::find_if(words, is_command);
+  for (auto word = command; word != words.end(); ++word) {
+    const bool is_value = word == command || (word - 1)->starts_with("-");  // such as that of -o
+    if (is_value || word->starts_with("-") || !source::LooksLikeSource(*word)) continue;
+    std::error_code ignored;
+    if (!std::filesystem::exists(*word, ignored)) continue;
+    return fmt::format("'{}' is a file, and {} asks live jobs. Type: cgdebug-cli info {}",
+                       Printable(*word), *command, ShellWord(*word));
+  }
+  return {};
+}
+
 int Context::FailNoJob(std::string_view message) {
   const int code = Fail(kExitNoMatch, message);
   NoteSkipped();
@@ -133,7 +154,8 @@ void Context::NoteSkipped() {
 }
 
 int Context::Fail(const Error& error) {
-  const std::string& message = error.message;
+  const std::string file = FileText();
+  const std::string& message = file.empty() ? error.message : file;
   if (live::SaidNoSession(client_)) return FailNoJob(message);
   switch (client_.last_failure()) {
     case client::Failure::kNoDaemon:

@@ -95,6 +95,9 @@ class Context {
   void NoteSkipped();
 
  private:
+  // What to say where nothing live has a name that is that of a file; empty otherwise.
+  std::string FileText() const;
+
   client::Client client_;
 };
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,13 @@ void Write(const std::string& text) {
 }
 
 }  // namespace
+
+std::string HowFarText(std::uint64_t read, std::uint64_t known, double seconds) {
+  if (known <= read) return FormatGrouped(read) + " snapshots read";  // or some are read again
+  const double more = seconds * static_cast<double>(known - read) / static_cast<double>(read);
+  return fmt::format("{} of {} snapshots read, about {} more", FormatGrouped(read),
+                     FormatGrouped(known), FormatDuration(std::ceil(more)));
+}
 
 Progress::Progress(bool is_wanted, std::string what) : what_(std::move(what)) {
   shown = this;
@@ -64,7 +72,7 @@ void Progress::Show() {
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     std::string text = FormatDuration(seconds);
     if (const std::uint64_t read = source::SnapshotsRead(); read > 0) {
-      text += fmt::format(", {} snapshots read", FormatGrouped(read));
+      text += fmt::format(", {}", HowFarText(read, source::SnapshotsKnown(), seconds));
     }
     text += "  " + what_;  // last: a long one is cut
     const std::size_t columns = TerminalColumns(STDERR_FILENO);

@@ -2,11 +2,16 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <thread>
 
 namespace cgdebug::cli {
+
+// "12 000 of 30 000 snapshots read, about 8s more" after so many seconds; without the end where it
+// is not known. Requires: read > 0.
+std::string HowFarText(std::uint64_t read, std::uint64_t known, double seconds);
 
 // From its second second on, a command that has written nothing yet says on the terminal what it
 // does, how long it has done so and how many snapshots it has read. Without a terminal behind

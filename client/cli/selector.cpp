@@ -80,6 +80,25 @@ bool ParseReplay(std::string_view text, Inside* inside) {
   return inside->iteration && *replay > 0;
 }
 
+// What a word that is no replay was probably meant as: "s3" and "step3" as "step:3", "nan" as
+// "first-nan"; empty if nobody knows.
+std::string MeantReplay(std::string_view text) {
+  const std::size_t digits = std::min(text.find_first_of("0123456789"), text.size());
+  std::string word(text.substr(0, digits));
+  const std::string_view number = text.substr(digits);
+  while (!word.empty() && std::string_view(":=_- ").find(word.back()) != std::string_view::npos) {
+    word.pop_back();
+  }
+  if (ParseNumber<std::int64_t>(number)) {
+    if (word == "s" || word == "step") return "step:" + std::string(number);
+    if (word == "c" || word == "call") return "call:" + std::string(number);
+    if (word == "r" || word == "replay") return std::string(number);
+  }
+  if (text == "last" || text == "newest") return "-1";
+  const std::string_view nan = "nan";
+  return text.starts_with("first") || text.find(nan) != std::string_view::npos ? "first-nan" : "";
+}
+
 }  // namespace
 
 Result<Inside> ParseInside(std::string_view text) {
@@ -94,13 +113,14 @@ Result<Inside> ParseInside(std::string_view text) {
       replay = replay.substr(0, slice);
     }
     if (!ParseReplay(replay, &inside)) {
+      const std::string meant = MeantReplay(replay);
       return Error{
           "'" + typed +
           "': what follows @ is a replay: a number from 1 (12.3 for iteration 3 of a conditional "
           "body), call:N for an eager call, -1 for the newest, first-nan, or step:N; or a graph: "
           "g:LABEL. Type for example: "
           "cgdebug-cli show " +
-          std::string(text.substr(0, at)) + "@-1"};
+          std::string(text.substr(0, at)) + "@" + (meant.empty() ? "-1" : meant)};
     }
     text = text.substr(0, at);
     at = text.rfind('@');

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -16,6 +17,7 @@
 #include "daemon/core/base/session_selector.h"
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "daemon/core/recording/remote_files.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -38,10 +40,15 @@ Result<void> ParseReplays(std::string_view text, analysis::Scope* scope) {
     last = end.empty() ? UINT64_MAX : ParseReplay(end);
   }
   if (!first || !last || *last < *first) {
-    return Error{
-        fmt::format("'{}' is not a range of replays, which count from 1. Type for example: "
-                    "--replays 100..200",
-                    text)};
+    const std::size_t dash = text.find_first_of("-:");
+    const bool has_ends = dash != std::string_view::npos && ParseReplay(text.substr(0, dash)) &&
+                          ParseReplay(text.substr(dash + 1));
+    const std::string meant =
+        has_ends ? fmt::format("{}..{}", text.substr(0, dash), text.substr(dash + 1)) : "100..200";
+    return Error{fmt::format(
+        "'{}' is not a range of replays, which count from 1{}. Type for example: "
+        "--replays {}",
+        text, text.starts_with("step") ? " (one of a step: show PROBE@step:N)" : "", meant)};
   }
   scope->first_replay = *first;
   scope->last_replay = *last;
@@ -79,9 +86,34 @@ std::vector<std::string> LabelsOf(client::Client& client) {
   return labels;
 }
 
+// " Close: 'runs/a.cgrec'." if a source of such a name lies in the folder of a path that leads
+// nowhere.
+std::string CloseFiles(const std::string& typed) {
+  constexpr std::size_t kMostFiles = 10'000;
+  const std::filesystem::path path(typed);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::vector<std::string> names;
+  std::error_code failure;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, failure)) {
+    const std::string name = (path.parent_path() / entry.path().filename()).string();
+    if (source::LooksLikeSource(name)) names.push_back(Printable(name));
+    if (names.size() == kMostFiles) break;
+  }
+  return DidYouMean(typed, names);
+}
+
 int OpenFile(Context& context, const std::string& path, const std::string& session,
              std::unique_ptr<source::Source>* source) {
   Result<std::unique_ptr<source::Source>> opened = source::Open(path);
+  std::error_code ignored;
+  if (!opened.ok() && !recording::IsUrl(path) && !std::filesystem::exists(path, ignored)) {
+    std::string more = CloseFiles(path);
+    // A probe may have a slash in its name.
+    if (more.empty() && !source::LooksLikeSource(path)) {
+      more = fmt::format(" If it is a probe, its job comes first: live {}", ShellWord(path));
+    }
+    return context.Fail(kExitTrouble, opened.error().message + (more.empty() ? "" : ".") + more);
+  }
   if (!opened.ok()) return context.Fail(kExitTrouble, opened.error().message);
   *source = *std::move(opened);
   return session.empty() ? static_cast<int>(kExitOk) : PickSession(context, session, source);
@@ -118,7 +150,8 @@ int AskForJob(Context& context, const std::string& text, const std::string& want
     return context.FailNoJob(
         fmt::format("{}{}.{} Type: {}", opened.error().message,
                     may_be_a_file ? " and no file of this name" : "",
-                    DidYouMean(session, LabelsOf(context.client())),
+                    DidYouMean(session, LabelsOf(context.client())) +
+                        (may_be_a_file ? CloseFiles(session) : ""),
                     session.empty() ? "cgdebug-cli run -- python train.py" : "cgdebug-cli ps -a"));
   }
   *job = *std::move(opened);

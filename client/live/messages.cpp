@@ -1,8 +1,10 @@
 #include "client/live/messages.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "client/live/recordings.h"
@@ -177,12 +179,24 @@ void FillWhich(const WhichSlots& which, v1::Which* message) {
 
 namespace {
 
+// A session that is forgotten between two parts of the answer makes it begin again.
+constexpr int kMostBeginnings = 5;
+
 Result<std::vector<Probe>> ListAll(client::Client& client, v1::ProbesRequest request) {
   std::vector<std::vector<Probe>> parts;  // moved once: a probe is large, and they may be many
   std::size_t count = 0;
+  int beginnings = 1;
   for (bool has_more = true; has_more;) {
     const Result<v1::ProbesReply> reply = client.Probes(request);
     Result<std::vector<Probe>> probes = ListOf<Probe>(reply);
+    const bool is_a_part = !request.after_session().empty();
+    if (!probes.ok() && is_a_part && SaidNoSession(client) && beginnings++ < kMostBeginnings) {
+      parts.clear();
+      count = 0;
+      request.clear_after_session();
+      request.clear_after_slot();
+      continue;
+    }
     if (!probes.ok()) return probes;
     for (Probe& probe : *probes) probe.slot.dtype = DtypeOf(probe.slot.dtype_name);
     has_more = reply->more() && !probes->empty();
@@ -329,7 +343,24 @@ Result<Status> GetStatus(client::Client& client, const std::string& session) {
   return As<Status>(client.Status(request));
 }
 
-Result<Pruned> Prune(client::Client& client) { return As<Pruned>(client.Prune()); }
+Result<Pruned> Prune(client::Client& client) {
+  constexpr std::chrono::seconds kMostWait{5};
+  constexpr std::chrono::milliseconds kPoll{5};
+  Result<Pruned> pruned = As<Pruned>(client.Prune());
+  if (!pruned.ok() || pruned->sessions == 0) return pruned;
+  // The daemon answers first.
+  const auto deadline = std::chrono::steady_clock::now() + kMostWait;
+  while (std::chrono::steady_clock::now() < deadline) {
+    const Result<std::vector<Session>> left = ListSessions(client);
+    if (!left.ok()) return left.error();
+    if (std::ranges::all_of(
+            *left, [](const Session& session) { return session.state == SessionState::kAlive; })) {
+      break;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  return pruned;
+}
 
 Result<std::string> Shutdown(client::Client& client, bool force) {
   v1::ShutdownRequest request;

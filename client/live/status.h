@@ -72,6 +72,7 @@ struct Pruned {
     visit(layout::Field{2, "bytes"}, self.bytes);
   }
 };
+// Returns when they are forgotten, or after five seconds.
 Result<Pruned> Prune(client::Client& client);
 
 // Ends the daemon, with `force` even while sessions are alive. Returns what the daemon answers.

@@ -30,7 +30,7 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
   const std::string& key = slot.session->key;
   if (finding.kind == Finding::Kind::kMismatch) {
     const std::string said = finding.text.substr(0, finding.text.find('\n'));
-    return fmt::format("{}: {} Type: cgdebug-cli tail --only fail -s {}", text, said, key);
+    return fmt::format("{}: {} Type: cgdebug-cli tail --only mismatch -s {}", text, said, key);
   }
   if (finding.kind == Finding::Kind::kReplica) {
     return fmt::format("{}: {}. Type: cgdebug-cli ranks -s '{}'", text, finding.text,
@@ -48,7 +48,7 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
   }
   return fmt::format("{}. Type: cgdebug-cli show -s {} '{}@{}{}'{}", text, key, name,
                      slot.CountsCalls() ? "call:" : "", finding.replay,
-                     finding.has_values ? " --where nonfinite" : "");
+                     finding.has_values ? " --where nan" : "");
 }
 
 }  // namespace cgdebug::pipeline

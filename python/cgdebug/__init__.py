@@ -145,6 +145,11 @@ def __dir__():
     return sorted({*globals(), *__all__, *_MODULES, "open"})
 
 
+if os.environ.get("CGDEBUG_CONFIG"):
+    from . import _words
+
+    _words.apply_config(os.environ["CGDEBUG_CONFIG"])
+
 if os.environ.get("CGDEBUG_WATCH"):
     from . import _auto
 

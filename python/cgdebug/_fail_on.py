@@ -36,7 +36,7 @@ def raise_if_found(kinds: list[str], timeout: float = _PATIENCE_S) -> None:
 
 def check(on: str | None = None, timeout: float = 10.0) -> None:
     """Raises `FoundError` if a probe of this process has shown what `on` names: "nan", "inf",
-    "compare" (a failed `TensorCompare`) or "replica" (a tensor that must be the same on all ranks
+    "mismatch" (a failed `TensorCompare`) or "replica" (a tensor that must be the same on all ranks
     is not what most ranks of this machine have); commas separate several. Without it,
     $CGDEBUG_FAIL_ON counts, else "nan". Rows of op logs are looked at as well.
 
@@ -48,7 +48,7 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
     which /dev/shm has no room, if snapshots were lost, if `cgdebug-cli set` turned a probe off or a
     trigger had stopped its ring for some replays, if nobody has looked at the values of a ring in
     device memory, which has neither `TensorStats` nor a trigger other than "mismatch" (unless `on`
-    is "compare"), or, with "compare" and "replica", if something could not be compared.
+    is "mismatch"), or, with "mismatch" and "replica", if something could not be compared.
     """
     if on is not None and not isinstance(on, str):
         raise ValueError(f'cgdebug.check: on is a text such as "nan,inf", not {on!r}')
@@ -82,13 +82,13 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
             f"because a probe was turned off (cgdebug-cli set) or a trigger had stopped its ring; "
             f"the others show nothing. Type: cgdebug-cli probes"
         )
-    if unseen and set(kinds) != {"compare"}:
+    if unseen and set(kinds) != {"mismatch"}:
         raise NotCheckedError(
             f"cgdebug.check: nobody has looked at the values of {unseen} "
             f"ring{'s' if unseen > 1 else ''} in device memory; the others show nothing. Give such "
             f'probes TensorStats() too, or TensorRecord(where="device", on="nan")'
         )
-    if not_compared and "compare" in kinds:
+    if not_compared and "mismatch" in kinds:
         raise NotCheckedError(
             f"cgdebug.check: {not_compared} call{'s' if not_compared > 1 else ''} of probes could "
             f"not compare everything. Type: cgdebug-cli status"

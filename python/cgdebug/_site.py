@@ -95,7 +95,7 @@ def text_at(file: str, line: int, function: str) -> str:
 
 
 def _cell(path: str) -> str:
-    """"In[2]" of the code of a notebook's cell, whose file is a name that IPython made up."""
+    """In[2], of the code of a notebook's cell, whose file is a name that IPython made up."""
     ipython = sys.modules.get("IPython")
     if ipython is None:
         return ""

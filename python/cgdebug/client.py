@@ -15,8 +15,7 @@ from ._answers import Answer, Event, Probe, Session, is_no_row
 from .snapshot import TensorSnapshot
 
 # What callers write, and its names in proto/control.proto.
-_ONLY = {"": "ALL", "all": "ALL", "nan": "NONFINITE", "nonfinite": "NONFINITE"}
-_ONLY.update(changed="CHANGED", fail="FAILED", failed="FAILED")
+_ONLY = {"all": "ALL", "nan": "NONFINITE", "changed": "CHANGED", "mismatch": "FAILED"}
 _MODES = {"registered": "AS_REGISTERED", "off": "OFF", "stats": "STATS", "full": "FULL"}
 _DURABILITIES = {"none": "NONE", "interval": "INTERVAL", "each": "EACH"}
 _LOSSLESS = {None: "NEW_JOBS", False: "NEVER", True: "ALWAYS"}
@@ -145,12 +144,10 @@ class Client:
         Yields TensorSnapshot (with `stats`; fetch the values with `get`) and Event, whose `kind` is
         "print", "loss", "compare_failed", "unequal" (a replica that differs between ranks) or, with
         only="all", "session".
-        only: "all", "nan" (NaN or Inf), "changed" or "fail".
+        only: "all", "nan" (NaN or Inf), "changed" or "mismatch" (a failed comparison).
         """
         if only not in _ONLY:
-            raise ValueError(
-                f"tail: only must be one of {', '.join(filter(None, _ONLY))}, not {only!r}"
-            )
+            raise ValueError(f"tail: only must be one of {', '.join(_ONLY)}, not {only!r}")
         request = _wire.request(
             "tail",
             session=self._pick(session),

@@ -31,7 +31,7 @@ class TensorNotComparedError(TensorDebugError, RuntimeError):
 
 
 class FoundError(TensorDebugError, AssertionError):
-    """`cgdebug.check()` or `step()` found what it looks for. `kind` is "nan", "inf" or "compare";
+    """`cgdebug.check()` or `step()` found what it looks for. `kind` is "nan", "inf" or "mismatch";
     the message names probe, replay and place, and says what to type."""
 
     def __init__(self, message: str, kind: str = ""):

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/core/words/condition.h"
+#include "daemon/core/words/config_file.h"
 #include "daemon/core/words/finding_kinds.h"
 #include "daemon/core/words/probe_name.h"
 #include "daemon/core/words/settings.h"
@@ -53,6 +54,11 @@ std::string SettingProblem(const std::string& name, const std::string& text) {
   return checked.ok() ? std::string() : checked.error().message;
 }
 
+// Variables and their texts.
+words::ConfigSettings ReadConfig(const std::string& path) {
+  return Require(words::ReadConfig(path));
+}
+
 }  // namespace
 
 void RegisterWords(py::module_& module) {
@@ -62,6 +68,7 @@ void RegisterWords(py::module_& module) {
   module.def("check_probe_name", &CheckProbeName, py::arg("name"));
   module.def("make_probe_name", &words::MakeProbeName, py::arg("text"));
   module.def("setting_problem", &SettingProblem, py::arg("name"), py::arg("text"));
+  module.def("read_config", &ReadConfig, py::arg("path"));
   module.attr("FINDING_KINDS") =
       std::vector<std::string>(std::begin(words::kFindingWords), std::end(words::kFindingWords));
   module.attr("WATCH_LEVELS") =

@@ -192,7 +192,7 @@ TEST_F(CliEndToEndTest, NanIsFoundByTailStatusAndShow) {
   const ProcessResult tail = Cli({"tail", "--only", "nan"});
   EXPECT_THAT(tail.out, HasSubstr("@2 x"));
   EXPECT_THAT(tail.out, Not(HasSubstr("@1 x")));
-  EXPECT_THAT(Cli({"show", "x@2", "--where", "nonfinite"}).out, HasSubstr("[3]"));
+  EXPECT_THAT(Cli({"show", "x@2", "--where", "nan"}).out, HasSubstr("[3]"));
   EXPECT_THAT(Cli({"probes"}).out, HasSubstr("NaN"));
 }
 

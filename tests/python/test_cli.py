@@ -189,7 +189,7 @@ def test_run_records_the_probes_that_were_asked_for(cli, tmp_path):
         (["record", "start", "--max-size", "0"], "the least is 64K"),
         (["record", "start", "--duration", "-1s"], "'-1s' is not a duration"),
         (["record", "start", "--duration", "0"], "the shortest is 1ms"),
-        (["record", "start", "--replays", "1.5"], "'1.5' is not a whole number from 1 on"),
+        (["record", "start", "--count", "1.5"], "'1.5' is not a whole number from 1 on"),
         (["freeze", "--last", "-1"], "'-1' is not a whole number from 1 on"),
     ],
 )

@@ -9,6 +9,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 
@@ -271,3 +272,41 @@ def test_a_slice_of_the_newest_needs_no_replay(cli, probe):
     assert shown["shape"] == [2, 2] and shown["values"] == [4, 5, 8, 9]
     wrong = cli("show", "nosuch[0]")
     assert wrong.returncode == 4 and "nosuch" in wrong.stderr
+
+
+def test_a_recording_is_overwritten_with_force_and_only_then(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = "import torch, cgdebug; cgdebug.CudaGraphTensorProbe('forced', [cgdebug.TensorRecord()], mode='always')(torch.ones(2))"
+    run = ["run", "-o", "a.cgrec"]
+    job = ["--", sys.executable, "-c", script]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("mine")
+    for words, code in (
+        ([*run, *job], 0),
+        ([*run, *job], 2),
+        ([*run, "-f", *job], 0),
+        (["run", "-f", "-o", "other", *job], 2),
+    ):
+        done = cli(*words)
+        assert done.returncode == code, (words, done.stderr)
+        if code == 0:
+            assert "next:  cgdebug-cli check a.cgrec\n" in done.stderr, "as one would type it"
+            assert done.stderr.count("next:") == 1
+    assert (tmp_path / "other" / "file").read_text() == "mine"
+
+
+def test_jobs_are_forgotten_when_prune_returns(own_daemon, tmp_path):
+    daemon = own_daemon()
+    program = [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn"]
+    job = "import torch, cgdebug; cgdebug.CudaGraphTensorProbe('dead', [cgdebug.TensorRecord()], mode='always')(torch.ones(2))"
+    env = {**os.environ, "CGDEBUG_SOCKET": str(daemon.socket)}
+
+    def ask(*words):
+        return subprocess.run([*program, *words], capture_output=True, text=True, timeout=60)
+
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", job], env=env, check=True, timeout=120)
+        wait_until(lambda: "exited" in ask("ps", "-a").stdout, "the end of the job")
+        assert ask("ps", "--prune").returncode == 0
+        left = json.loads(ask("ps", "-a", "--json").stdout)["sessions"]
+        assert [one for one in left if one["state"] != "alive"] == []

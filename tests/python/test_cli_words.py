@@ -112,7 +112,7 @@ def test_a_call_is_shown_by_the_name_it_is_listed_under(cli, tmp_path):
         shown = json.loads(cli("show", "--ranks", "0", f"{path}:{name}@1", "--json").stdout)
         assert shown["values"] == [call] and shown["invocation"] == call
     hint = cli("check", path).stderr.split("next:  cgdebug-cli ")[1].split()
-    assert hint == ["show", f"'{path}:x#1@1'", "--ranks", "1", "--where", "nonfinite"]
+    assert hint == ["show", f"'{path}:x#1@1'", "--ranks", "1", "--where", "nan"]
 
 
 def test_show_of_a_file_without_a_probe_says_how_to_see_its_probes(cli, recording):

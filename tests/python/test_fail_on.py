@@ -51,7 +51,7 @@ def test_the_step_after_a_nan_raises_and_says_where_it_was(daemon):
 
 def test_no_step_raises_for_what_nobody_asked_for(daemon):
     code = STEPS.replace("1000", "20")
-    for environment in ({}, {"CGDEBUG_FAIL_ON": "inf,compare"}):
+    for environment in ({}, {"CGDEBUG_FAIL_ON": "inf,mismatch"}):
         run = run_job(code, **environment)
         assert run.returncode == 0, run.stderr
         assert "its end" in run.stdout
@@ -97,18 +97,18 @@ def test_check_finds_a_failed_comparison(daemon):
         """
         p = CudaGraphTensorProbe("c", [TensorCompare(torch.zeros(4))], mode="always")
         p(torch.zeros(4))
-        cgdebug.check("nan,inf,compare")
+        cgdebug.check("nan,inf,mismatch")
         p(torch.ones(4))
         cgdebug.check("nan,inf")
         try:
-            cgdebug.check("compare")
+            cgdebug.check("mismatch")
         except AssertionError as error:
             print(error.kind, error)
         """
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.startswith("compare first failed comparison: c @2, "), run.stdout
-    assert "Type: cgdebug-cli tail --only fail -s " in run.stdout
+    assert run.stdout.startswith("mismatch first failed comparison: c @2, "), run.stdout
+    assert "Type: cgdebug-cli tail --only mismatch -s " in run.stdout
 
 
 def test_check_says_nothing_only_if_everything_was_read(daemon):
@@ -158,11 +158,11 @@ def test_check_is_not_content_with_a_probe_that_was_turned_down(daemon):
                 p(torch.zeros(4))
                 time.sleep(0.01)
         p(torch.zeros(4))
-        cgdebug.check("nan,compare")
+        cgdebug.check("nan,mismatch")
         turn("stats", lambda slot: slot.not_compared)
         cgdebug.check("nan")
         try:
-            cgdebug.check("compare")
+            cgdebug.check("mismatch")
         except cgdebug.NotCheckedError as error:
             print(error)
         turn("off", lambda slot: slot.suppressed)

@@ -78,7 +78,7 @@ def test_check_is_not_content_with_values_that_nobody_has_looked_at(daemon, job)
         two = replayed("shown", kept, TensorStats())
         cgdebug.check()
         three = replayed("unseen", kept)
-        cgdebug.check("compare")
+        cgdebug.check("mismatch")
         try:
             cgdebug.check()
         except cgdebug.NotCheckedError as error:

@@ -262,7 +262,7 @@ def test_the_daemon_tells_within_a_second_what_differs_and_nothing_before(
         began = time.monotonic()
         wait_until(lambda: all(one.different == 1 for one in counts()), "the daemon tells")
         assert time.monotonic() - began < 1
-    told = cli("tail", "-n", "5", "--only", "fail", "-s", run).stdout
+    told = cli("tail", "-n", "5", "--only", "mismatch", "-s", run).stdout
     assert "step 10001: f32[256] is not the same on ranks 0,1" in told
     cli("record", "stop", path)
     go_on()

@@ -67,7 +67,7 @@ def test_status_names_the_first_by_time(live):
 
 
 def test_what_status_says_to_type_works(live):
-    assert "[8]" in live("show", "v{8}@50", "--where", "nonfinite").stdout
+    assert "[8]" in live("show", "v{8}@50", "--where", "nan").stdout
 
 
 @pytest.mark.parametrize("where", ["live", "recorded"])
@@ -129,7 +129,7 @@ def test_run_names_the_first_by_time(cli, monkeypatch):
     code = "import torch\nfrom cgdebug import *\n" + textwrap.dedent(TWO_SHAPES)
     result = cli("run", "--no-live", "--", sys.executable, "-c", code)
     assert "first NaN: v{8} @50" in result.stderr, result.stderr
-    assert "'v{8}@50' --where nonfinite" in result.stderr
+    assert "'v{8}@50' --where nan" in result.stderr
 
 
 @pytest.mark.parametrize("where", ["live", "recorded"])

@@ -108,7 +108,7 @@ def test_a_flipped_bit_is_named_live_and_offline_with_step_probe_and_rank(
         )
         assert [one.different > 0 for one in counts()] == [False, True, False]
         assert not any(one.incomplete for one in counts())
-    tail = cli("--json", "tail", "-n", "10", "--only", "fail", "-s", run)
+    tail = cli("--json", "tail", "-n", "10", "--only", "mismatch", "-s", run)
     events = [json.loads(line) for line in tail.stdout.splitlines()]
     (told,) = [event for event in events if not event["event"].startswith("session")]
     assert (told["event"], told["rank"], told["step"]) == ("unequal", 1, 6)

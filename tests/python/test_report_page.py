@@ -134,7 +134,7 @@ def test_a_report_begins_with_the_verdict_and_shows_where_it_began(open_report, 
         "1 +Inf of 24 elements, the first at [1, 2]" in page.locator("#verdict-more").inner_text()
     )
     command = page.locator("#next code").first.inner_text()
-    assert command == f"cgdebug-cli show {sources['nan']}:blk0.mlp@6 --where nonfinite"
+    assert command == f"cgdebug-cli show {sources['nan']}:blk0.mlp@6 --where nan"
     folder = os.path.dirname(find_program("cgdebug-cli"))
     shown = subprocess.run(
         ["sh", "-c", command.replace("cgdebug-cli", "cgdebug-cli --no-spawn", 1)],
@@ -239,7 +239,7 @@ def test_the_command_names_the_job_where_a_source_has_several(open_report, tmp_p
     writer.close()
     page = open_report(tmp_path / "jobs.cgrec")
     command = page.locator("#next code").first.inner_text()
-    assert command.endswith("jobs.cgrec:x@1 -s second --where nonfinite")
+    assert command.endswith("jobs.cgrec:x@1 -s second --where nan")
     shown = cli(*shlex.split(command)[1:])
     assert shown.returncode in (0, 1) and "nan" in shown.stdout, shown.stderr
 

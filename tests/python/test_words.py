@@ -137,3 +137,64 @@ def test_what_a_probe_judges_by_is_read_again_after_the_variable_changes(monkeyp
     assert _fail_on.wanted() == ["nan", "inf"]
     monkeypatch.delenv("CGDEBUG_FAIL_ON")
     assert _fail_on.wanted() == [] and _native.is_selected("x")
+
+
+TOML = (
+    "",
+    "watch = 'blk*'",
+    'watch = ["blk*", "!blk3"]  # comment',
+    "watch = [\n  'a',  # one\n\n  \"b\",\n]\nfail_on = 'nan,inf'\n",
+    "watch_eager = true\r\nwait_ms = 500\r\n",
+    'dir = "a \\" \\\\ # b"\n# end',
+    "on = 'absmax>1e4'\nlossless = false",
+    "op_log_mib = 0",
+    "probes = []",
+    # refused
+    "watch = blk",
+    "watch = 'a' 'b'",
+    "watch = 'a\nb'",
+    "watch = ['a' 'b']",
+    "watch = ['a',, 'b']",
+    "watch = [, 'a']",
+    "watch 'a'",
+    "= 'a'",
+    "watch = 'a'\nwatch = 'b'",
+    "[section]\nwatch = 'a'",
+    "watch = '''a'''",
+    'watch = "\\u0041"',
+    "wait_ms = 007",
+    "wait_ms = 1_0",
+    "wait_ms = 1.5",
+    "watch = {a = 1}",
+    "watch.x = 'a'",
+    "watch = 'a\x01'",
+)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is in Python 3.11 and later")
+@pytest.mark.parametrize("text", TOML)
+def test_a_file_of_settings_is_refused_or_means_what_toml_says(text, tmp_path):
+    import tomllib
+
+    path = tmp_path / "a.toml"
+    path.write_bytes(text.encode())
+    try:
+        read = dict(_recording.read_config(str(path)))
+    except ValueError as error:
+        assert str(error).startswith(f"{path}:"), error
+        return
+
+    def as_variable(value):
+        if isinstance(value, list):
+            return ",".join(value)
+        return str(int(value)) if isinstance(value, (bool, int)) else value
+
+    meant = {f"CGDEBUG_{key.upper()}": as_variable(v) for key, v in tomllib.loads(text).items()}
+    assert read == meant
+
+
+def test_most_of_these_files_are_read(tmp_path):
+    path = tmp_path / "a.toml"
+    for text in TOML[:7]:
+        path.write_bytes(text.encode())
+        _recording.read_config(str(path))

@@ -43,6 +43,13 @@ TEST_F(CommandsTest, NoDaemonIsExitFourAndSaysWhatToType) {
   }
 }
 
+TEST_F(CommandsTest, AWordThatAnOptionDoesNotHaveGetsTheNearest) {
+  const ProcessResult result = Cli({"tail", "--only", "mismatches"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--only is nan, changed or mismatch, not 'mismatches'. Close: "
+                                    "'mismatch'. Type: cgdebug-cli tail --help"));
+}
+
 TEST_F(CommandsTest, UnknownVerbsAndOptionsGetTheNearest) {
   const ProcessResult verb = Cli({"tial"});
   EXPECT_EQ(verb.code, 2);
@@ -79,7 +86,7 @@ TEST_F(CommandsTest, ErrorsNameTheHelpOfTheWholeCommand) {
 }
 
 TEST_F(CommandsTest, TooFewAndTooManyWordsAreNamed) {
-  EXPECT_THAT(Cli({"tail", "-n"}).err, HasSubstr("--lines needs a value: N. Type: "));
+  EXPECT_THAT(Cli({"tail", "-n"}).err, HasSubstr("--last needs a value: N. Type: "));
   EXPECT_THAT(Cli({"top", "--interval"}).err, HasSubstr("--interval needs a value: SECONDS. "));
   EXPECT_THAT(Cli({"top", "--interval", "0"}).err, HasSubstr("not a number from 1 to 3600. "));
   EXPECT_THAT(Cli({"query", "a", "b", "c"}).err,
@@ -401,6 +408,21 @@ TEST_F(CommandsTest, TailPrintsALineAnEventAndAsksForWhatWasTyped) {
   EXPECT_THAT(out, HasSubstr("@1204 blk3.attn  f32[2]"));
 }
 
+TEST_F(CommandsTest, TailSinceShowsWhatIsAsRecentAndWhatCameAfterIt) {
+  v1::Snapshot old = MakeSnapshot("blk3.attn", 1, {1}), recent = MakeSnapshot("blk3.attn", 2, {2});
+  old.set_timestamp_ns(RealtimeNs() - 3'600'000'000'000);
+  recent.set_timestamp_ns(RealtimeNs() - 1'000'000'000);
+  world_.events = {Event(old), Event(recent)};
+  Serve();
+  const ProcessResult result = Cli({"tail", "--since", "5m"});
+  EXPECT_THAT(result.out, AllOf(HasSubstr("@2 "), Not(HasSubstr("@1 "))));
+  EXPECT_EQ(daemon_->requests().back().tail().last(), UINT32_MAX) << "all that are kept";
+  EXPECT_THAT(Cli({"tail", "--since", "2h"}).out, AllOf(HasSubstr("@1 "), HasSubstr("@2 ")));
+  world_.events = {Event(old)};
+  EXPECT_THAT(Cli({"tail", "--since", "5m"}).err, HasSubstr("nothing has come in that time"));
+  EXPECT_EQ(Cli({"tail", "--since", "yesterday"}).code, 2);
+}
+
 TEST_F(CommandsTest, TailOfNoLinesSaysNothing) {
   Serve();
   EXPECT_THAT(Cli({"tail"}).err, HasSubstr("no snapshot has come yet"));
@@ -521,9 +543,20 @@ TEST_F(CommandsTest, SetChangesOneJobUnlessItIsToldToChangeAll) {
 }
 
 TEST_F(CommandsTest, TheHelpBeginsWithTheCommandsOneNeedsFirst) {
-  const std::string help = Cli({"--help"}).out;
+  const std::string first = Cli({"--help"}).out;
+  for (const char* text : {"Start here", "\n  run", "\n  doctor", "cgdebug-cli help --all\n"}) {
+    EXPECT_THAT(first, HasSubstr(text));
+  }
+  for (const char* text : {"Jobs that run", "\n  ps", "\n  verify", "__complete"}) {
+    EXPECT_THAT(first, Not(HasSubstr(text))) << "one screen";
+  }
+}
+
+TEST_F(CommandsTest, HelpAllHasEveryCommandUnderTheHeadingOfItsGroup) {
+  const std::string help = "\n" + Cli({"help", "--all"}).out;
   const std::vector<std::string> order = {"Start here", "  run",      "  doctor", "Jobs that run",
                                           "  ps",       "Recordings", "Set up"};
+  EXPECT_THAT(help, Not(HasSubstr("__complete")));
   std::size_t at = 0;
   for (const std::string& text : order) {
     const std::size_t found = help.find("\n" + text, at);
@@ -598,7 +631,16 @@ TEST_F(CommandsTest, BashCompletesVerbsOptionsChoicesAndHostileProbeNames) {
   EXPECT_EQ(complete("cgdebug-cli ta"), "tail\n");
   EXPECT_EQ(complete("cgdebug-cli daemon sto"), "stop\n");
   EXPECT_EQ(complete("cgdebug-cli tail --fol"), "--follow\n");
-  EXPECT_EQ(complete("cgdebug-cli tail --only ''"), "nan\nchanged\nfail\n");
+  EXPECT_EQ(complete("cgdebug-cli tail --only ''"), "nan\nchanged\nmismatch\n");
+  EXPECT_EQ(complete("cgdebug-cli help che"), "check\n");
+  EXPECT_EQ(complete("cgdebug-cli help varia"), "variables\n");
+  EXPECT_THAT(complete("cgdebug-cli run -- mkdi"), HasSubstr("mkdir\n"));
+  EXPECT_THAT(complete("cgdebug-cli run -- mkdir --fol"), Not(HasSubstr("follow")));
+  testing_support::WriteText(dir_ / "other.txt", "");
+  testing_support::WriteText(dir_ / "one.safetensors", "");
+  std::filesystem::create_directory(dir_ / "one.cgrec");
+  EXPECT_EQ(complete("cgdebug-cli check " + (dir_ / "o")),
+            (dir_ / "one.cgrec") + "\n" + (dir_ / "one.safetensors") + "\n");
   EXPECT_EQ(complete("cgdebug-cli show blk"), "blk3.attn\n");
   EXPECT_EQ(complete("cgdebug-cli tail -s tr"), "train.py-4710\n");
   EXPECT_EQ(complete("cgdebug-cli check tr"), "train.py-4710\n");

@@ -56,7 +56,7 @@ TEST_F(CommandsTest, RunSumsUpTheSessionsOfItsRunOnly) {
   EXPECT_THAT(result.err, Not(HasSubstr("-- session"))) << "a job that ends well is not a finding";
   EXPECT_THAT(run({"--tail"}).err, HasSubstr("-- session train.py-4710 ended"));
   EXPECT_THAT(result.err, Not(HasSubstr("other")));
-  EXPECT_EQ(run({"--fail-on", "nan,compare"}).code, 1);
+  EXPECT_EQ(run({"--fail-on", "nan,mismatch"}).code, 1);
   EXPECT_EQ(run({"--fail-on", "inf", "--no-live"}).code, 0);
   EXPECT_EQ(run({"--fail-on", "nan,sometimes"}).code, 2);
 }
@@ -154,7 +154,7 @@ TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNotAPass) {
                    {"NO_COLOR=1", "CGDEBUG_RUN_ID=mine"})
         .Wait();
   };
-  const ProcessResult result = run("compare");
+  const ProcessResult result = run("mismatch");
   EXPECT_EQ(result.code, 3) << result.err;
   EXPECT_THAT(result.err, HasSubstr("1 probe had snapshots that were not compared"));
   EXPECT_EQ(run("nan").code, 0);
@@ -162,12 +162,12 @@ TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNotAPass) {
               HasSubstr("ERROR: the expected tensor cannot be read"));
   world_.probes.back().mutable_verdict()->set_state(v1::Verdict::PASS);
   world_.probes.back().mutable_verdict()->set_lost(1);
-  EXPECT_EQ(run("compare").code, 3);
+  EXPECT_EQ(run("mismatch").code, 3);
   world_.probes.back().mutable_verdict()->set_lost(0);
-  EXPECT_EQ(run("compare").code, 0);
+  EXPECT_EQ(run("mismatch").code, 0);
   world_.probes.back().mutable_verdict()->set_state(v1::Verdict::ERROR);
   world_.probes.back().set_replay(0);  // in a graph that was never replayed
-  EXPECT_EQ(run("compare").code, 0);
+  EXPECT_EQ(run("mismatch").code, 0);
 }
 
 TEST_F(CommandsTest, ARingInDeviceMemoryThatNobodyHasLookedAtIsNotAPass) {

@@ -52,7 +52,7 @@ TEST(RunExitCode, FailOnMakesAFindingOneAndOnlyWhatWasAskedFor) {
   EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitFound);
   EXPECT_EQ(ExitCodeOf(summary, {.inf = true}), kExitOk);
   summary.sessions[0].failed_probes = 1;
-  EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitFound);
+  EXPECT_EQ(ExitCodeOf(summary, {.mismatch = true}), kExitFound);
 }
 
 TEST(RunExitCode, NothingFoundOverAGapIsInconclusive) {
@@ -99,8 +99,8 @@ TEST(RunExitCode, ARingInDeviceMemoryThatNobodyHasLookedAtIsNotAPass) {
   summary.sessions[0].unseen = {"a", "b", "c", "d"};
   EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
   EXPECT_EQ(ExitCodeOf(summary, {.inf = true}), kExitInconclusive);
-  EXPECT_EQ(ExitCodeOf(summary, {.compare = true, .replica = true}), kExitInconclusive);
-  EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitOk);
+  EXPECT_EQ(ExitCodeOf(summary, {.mismatch = true, .replica = true}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {.mismatch = true}), kExitOk);
   EXPECT_EQ(ExitCodeOf(summary, {}), kExitOk);
   const std::string text = SummaryText(summary, {.nan = true}, Style());
   EXPECT_THAT(text, HasSubstr("Nobody has looked at the values of 5 probes in device memory: a, b, "
@@ -144,9 +144,9 @@ TEST(RunExitCode, ReplicasThatDifferAreAFindingAndThoseThatWereNotComparedNoPass
 TEST(RunExitCode, ASnapshotThatWasNotComparedIsNotAPass) {
   RunSummary summary = HealthyRun();
   summary.not_compared_probes = 1;
-  EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {.mismatch = true}), kExitInconclusive);
   EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitOk);
-  const std::string text = SummaryText(summary, {.compare = true}, Style());
+  const std::string text = SummaryText(summary, {.mismatch = true}, Style());
   EXPECT_THAT(text, HasSubstr("1 probe had snapshots that were not compared."));
   EXPECT_THAT(text, HasSubstr("but snapshots were not compared: exit 3."));
   EXPECT_EQ(SummaryJson(summary)["not_compared_probes"], 1);
@@ -155,7 +155,7 @@ TEST(RunExitCode, ASnapshotThatWasNotComparedIsNotAPass) {
 TEST(RunExitCode, NoProbeAtAllIsNotAPass) {
   RunSummary summary;
   summary.complete = true;
-  EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitNoMatch);
+  EXPECT_EQ(ExitCodeOf(summary, {.mismatch = true}), kExitNoMatch);
   EXPECT_THAT(SummaryText(summary, {}, Style()), HasSubstr("No probe was seen"));
 }
 
@@ -189,7 +189,7 @@ TEST(RunSummary, LeadsFromNoProbeToAWatchOfAllIfThereIsOne) {
 
 TEST(RunExitCode, ADaemonThatHasNotReadEverythingDoesNotSayThatThereWasNoProbe) {
   const RunSummary summary;
-  EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {.mismatch = true}), kExitInconclusive);
   const std::string text = SummaryText(summary, {}, Style());
   EXPECT_THAT(text, HasSubstr("whether the job had a probe is not known"));
   EXPECT_THAT(text, Not(HasSubstr("No probe was seen")));
@@ -206,7 +206,7 @@ TEST(RunSummary, NamesTheEarliestNanOverTheRanksAndWhatToType) {
   EXPECT_THAT(text, HasSubstr("2 probes saw non-finite values."));
   EXPECT_THAT(text, HasSubstr("first NaN: early @7 on rank 1, 3 elements"));
   EXPECT_THAT(NextCommands(summary),
-              ::testing::Contains("cgdebug-cli show -s 99999999 'early@7' --where nonfinite"));
+              ::testing::Contains("cgdebug-cli show -s 99999999 'early@7' --where nan"));
 }
 
 // Each of them counts its own replays.

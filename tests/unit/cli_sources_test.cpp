@@ -272,7 +272,7 @@ TEST_F(CliSourcesTest, JobsWithProbesOfOneNameAreToldApart) {
   EXPECT_EQ(which.code, 4);
   EXPECT_THAT(which.err, HasSubstr("has 'x' of several jobs. Type for example: -s two"));
   for (const ProcessResult& checked : {Cli({"check", runs}), Cli({"check", runs, "-s", "two"})}) {
-    EXPECT_THAT(checked.err, HasSubstr(":x@1' -s two --where nonfinite"));
+    EXPECT_THAT(checked.err, HasSubstr(":x@1' -s two --where nan"));
   }
 }
 
@@ -346,20 +346,20 @@ TEST_F(CliSourcesTest, StatsNonfiniteShowsOnlyProbesThatSawNanOrInfInTheReplaysS
   recording.Close();
   const std::string a = dir_ / "a.cgrec";
   EXPECT_THAT(
-      Cli({"stats", a, "--nonfinite"}).out,
+      Cli({"stats", a, "--only", "nan"}).out,
       AllOf(HasSubstr("nan"), HasSubstr("inf"), Not(HasSubstr("fine")), Not(HasSubstr("unseen"))));
-  const json probes = CliJson({"stats", a, "--nonfinite", "--sort", "name"})["probes"];
+  const json probes = CliJson({"stats", a, "--only", "nan", "--sort", "name"})["probes"];
   ASSERT_EQ(probes.size(), 2u);
   EXPECT_EQ(probes[0]["probe"], "inf");
   EXPECT_EQ(probes[1]["probe"], "nan");
-  const json later = CliJson({"stats", a, "--nonfinite", "--replays", "2.."})["probes"];
+  const json later = CliJson({"stats", a, "--only", "nan", "--replays", "2.."})["probes"];
   ASSERT_EQ(later.size(), 1u);
   EXPECT_EQ(later[0]["probe"], "inf");
-  const ProcessResult none = Cli({"stats", a, "fine", "--nonfinite"});
+  const ProcessResult none = Cli({"stats", a, "fine", "--only", "nan"});
   EXPECT_EQ(none.code, 0);
   EXPECT_EQ(none.out, "");
   EXPECT_THAT(none.err, HasSubstr("no probe saw NaN or Inf in what was read"));
-  EXPECT_EQ(CliJson({"stats", a, "fine", "--nonfinite"})["probes"], json::array());
+  EXPECT_EQ(CliJson({"stats", a, "fine", "--only", "nan"})["probes"], json::array());
 }
 
 TEST_F(CliSourcesTest, StatsNonfiniteSaysWhatItCouldNotLookAt) {
@@ -369,9 +369,9 @@ TEST_F(CliSourcesTest, StatsNonfiniteSaysWhatItCouldNotLookAt) {
   recording.Lose(x, 2);
   recording.Close();
   const std::string a = dir_ / "a.cgrec";
-  EXPECT_THAT(Cli({"stats", a, "--nonfinite"}).err,
+  EXPECT_THAT(Cli({"stats", a, "--only", "nan"}).err,
               AllOf(HasSubstr("in what was read"), HasSubstr("not all of it: ")));
-  EXPECT_EQ(CliJson({"stats", a, "--nonfinite"})["complete"], false);
+  EXPECT_EQ(CliJson({"stats", a, "--only", "nan"})["complete"], false);
 }
 
 TEST_F(CliSourcesTest, TheXorHashIsThatOfTheValuesAlsoWhereTheyWereNotRecorded) {

@@ -40,7 +40,7 @@ TEST(TensorReport, NamesTheTensorItsStatisticsAndItsValues) {
 
 TEST(TensorReport, WhereNonfiniteListsEveryOneWithItsIndex) {
   TensorReportOptions options;
-  options.where = "nonfinite";
+  options.where = "nan";
   const std::string report = Report(MakeTensor({1, NAN, 2, -INFINITY}), options);
   EXPECT_THAT(report, HasSubstr("[1]                     nan"));
   EXPECT_THAT(report, HasSubstr("[3]                     -inf"));
@@ -49,7 +49,7 @@ TEST(TensorReport, WhereNonfiniteListsEveryOneWithItsIndex) {
 
 TEST(TensorReport, ALongListSaysHowManyAreNotShown) {
   TensorReportOptions options;
-  options.where = "nonfinite";
+  options.where = "nan";
   EXPECT_THAT(Report(MakeTensor(std::vector<float>(50, NAN)), options), HasSubstr("and 30 more"));
 }
 

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "client/cli/output_file.h"
+#include "client/cli/progress.h"
 #include "client/cli/selector.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/npy.h"
@@ -160,7 +161,34 @@ TEST_F(ColorTest, EnvironmentDecidesWhereNoFlagDoes) {
 TEST(Terminal, WidthCountsColumnsNotBytes) {
   EXPECT_EQ(DisplayWidth("abc"), 3u);
   EXPECT_EQ(DisplayWidth("μ=∈"), 3u);
+  EXPECT_EQ(DisplayWidth("中文"), 4u);
+  EXPECT_EQ(DisplayWidth("🚀x"), 3u);
+  EXPECT_EQ(DisplayWidth("e\u0301"), 1u) << "an accent lies on its letter";
+  EXPECT_EQ(DisplayWidth("\xe4\xb8"), 1u) << "half a character";
   EXPECT_EQ(DisplayWidth(Style(true).Red("abc")), 3u);
+}
+
+TEST(Progress, SaysHowFarItIsAndHowLongItTakes) {
+  EXPECT_EQ(HowFarText(12'000, 30'000, 4), "12 000 of 30 000 snapshots read, about 6s more");
+  EXPECT_EQ(HowFarText(30'001, 30'000, 4), "30 001 snapshots read");
+  EXPECT_EQ(HowFarText(5, 0, 4), "5 snapshots read") << "of a live job";
+}
+
+TEST(Terminal, WideCharactersAreCutAndWrappedByTheirColumns) {
+  EXPECT_EQ(CutToColumns("层注意力输出", 12), "层注意力输出");
+  EXPECT_EQ(CutToColumns("层注意力输出", 8), "层注意…") << "7 columns: half a character is none";
+  EXPECT_EQ(PadToColumns("🚀", 4), "🚀  ");
+  EXPECT_EQ(PadToColumns("中文字", 4), "中文字");
+  EXPECT_EQ(WrapLines("中文 中文 x\n", 9), "中文 中文\n    x\n");
+  TextTable table({{"NAME"}, {"N"}});
+  table.Add({"中文", "1"});
+  table.Add({"🚀", "2"});
+  table.Add({"ab", "3"});
+  EXPECT_EQ(table.Render(Style(), 0),
+            "NAME  N\n"
+            "中文  1\n"
+            "🚀    2\n"
+            "ab    3\n");
 }
 
 TEST(Terminal, NamesOfAJobCannotDriveTheTerminal) {

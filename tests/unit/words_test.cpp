@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/core/words/condition.h"
+#include "daemon/core/words/config_file.h"
 #include "daemon/core/words/finding_kinds.h"
 #include "daemon/core/words/probe_name.h"
 #include "daemon/core/words/settings.h"
@@ -74,6 +75,55 @@ TEST(Words, EachMeansWhatTheTableSays) {
     EXPECT_EQ(MeaningOf(line.substr(0, first), Unescaped(word)), line.substr(last + 1)) << line;
   }
   EXPECT_GE(count, 200);
+}
+
+TEST(ConfigFile, KeysAreTheVariablesOfAJob) {
+  const auto read = ParseConfig(
+      "# what to look at\n"
+      "watch = [\"blocks.*\", '!*.drop', # not this\n"
+      "  're:^h\\.\\d+$',\n]\n"
+      "watch_eager = true\n\r\n"
+      "on = \"absmax>1e4\"   # a trigger\n"
+      "wait_ms = 500\n"
+      "dir = 'a # b'",
+      "a.toml");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(*read, (ConfigSettings{{"CGDEBUG_WATCH", "blocks.*,!*.drop,re:^h\\.\\d+$"},
+                                   {"CGDEBUG_WATCH_EAGER", "1"},
+                                   {"CGDEBUG_ON", "absmax>1e4"},
+                                   {"CGDEBUG_WAIT_MS", "500"},
+                                   {"CGDEBUG_DIR", "a # b"}}));
+  EXPECT_TRUE(ParseConfig("", "a.toml")->empty());
+}
+
+TEST(ConfigFile, WhatItDoesNotUnderstandIsRefusedWithItsLine) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"\nwach = 'a'", "a.toml:2: there is no key 'wach'. Close: 'watch'."},
+      {"socket = 'a'", "there is no key 'socket'. There are: "},
+      {"watch = 'a'\nwatch = 'b'", "a.toml:2: watch has a value already"},
+      {"[run]\nwatch = 'a'", "a.toml:1: this line is not KEY = VALUE"},
+      {"watch", "this line is not KEY = VALUE"},
+      {"watch = blk", "'blk' is no value"},
+      {"watch =", "'' is no value"},
+      {"watch = 'a' 'b'", "more follows the value of watch"},
+      {"watch = 'a", "does not end in its line"},
+      {"watch = \"a\\n\"", "of the escapes there are"},
+      {"watch = '''a'''", "one pair of quotes"},
+      {"watch = ['a' 'b']", "a list needs , or ]"},
+      {"watch = ['a,b']", "has no comma"},
+      {"watch = [\n\n1]", "a.toml:3: a list has texts in quotes"},
+      {"wait_ms = 1_000", "'1_000' is no value"},
+      {"wait_ms = -1", "'-1' is no value"},
+      {"wait_ms = 700000", "CGDEBUG_WAIT_MS is a whole number from 0 to 600000"},
+      {"on = 'often'", "CGDEBUG_ON is nan"},
+      {"watch = 'ops:*'", "is no level"},
+  };
+  for (const auto& [text, message] : wrong) {
+    const auto read = ParseConfig(text, "a.toml");
+    ASSERT_FALSE(read.ok()) << text;
+    EXPECT_THAT(read.error().message, HasSubstr(message)) << text;
+  }
+  EXPECT_THAT(ReadConfig("/nowhere.toml").error().message, HasSubstr("cannot read /nowhere.toml"));
 }
 
 TEST(Words, ANameMadeFromAnyTextIsValid) {

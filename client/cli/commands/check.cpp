@@ -48,11 +48,14 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
     if (const std::string ranks = RanksHere(*source); !ranks.empty()) answer["ranks"] = ranks;
     Context::PrintJson(answer);
   } else {
+    const analysis::Answer answer = analysis::CheckAnswer(*source, *check, command.max_rows);
+    if (command.frames == 0) {
+      Context::Print(PrintableLines(answer.title()) + "\n");
+      return ExitCodeOf(check->outcome());
+    }
     const std::string head = source->Describe().head;
-    Context::Print(
-        PrintableLines(head.empty() ? "" : head + "\n") +
-        AnswerText(context.out, analysis::CheckAnswer(*source, *check, command.max_rows)) +
-        PrintableLines(RanksHere(*source)));
+    Context::Print(PrintableLines(head.empty() ? "" : head + "\n") +
+                   AnswerText(context.out, answer) + PrintableLines(RanksHere(*source)));
   }
   if (check->first && command.source != "live") {
     const source::Slot& slot = source->slots()[check->first->slot];
@@ -69,7 +72,7 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
       context.Hint("cgdebug-cli show " +
                    ShellWord(fmt::format("{}:{}{}", command.source, SlotText(slot),
                                          ReplayMark(slot, snapshot.key.replay))) +
-                   among + (snapshot.has_values ? " --where nonfinite" : ""));
+                   among + (snapshot.has_values ? " --where nan" : ""));
     }
   }
   return ExitCodeOf(check->outcome());
@@ -84,8 +87,8 @@ RunFunction AddCheck(CLI::App& app) {
   app.add_option("--replays", command->scope.replays, "only these replays")->type_name("100..200");
   AddWhichOptions(app, &command->scope.which);
   app.add_option("--frames", command->frames,
-                 "how many probes to show up to the first bad one (21)")
-      ->check(WholeNumber(1))
+                 "how many probes to show up to the first bad one (21); 0: one line")
+      ->check(WholeNumber(0))
       ->type_name("N");
   app.add_flag("--trust-hashes", command->trusts_hashes,
                "trust the recorded hashes: do not read the values to verify them");

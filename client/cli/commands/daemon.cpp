@@ -209,7 +209,7 @@ RunFunction AddDaemon(CLI::App& app) {
   start->allow_extras();
   start->set_help_flag();
   start->add_flag("-h,--help", options->help, "this text, and the daemon's options");
-  stop->add_flag("--force", options->force, "even while jobs with probes are alive");
+  stop->add_flag("-f,--force", options->force, "even while jobs with probes are alive");
   logs->add_flag("-f,--follow", options->follow, "then follow what is written");
   logs->add_option("-n,--lines", options->lines, "how many lines; 50 by default")
       ->check(WholeNumber(0, INT_MAX))

@@ -6,10 +6,16 @@
 
 namespace cgdebug::cli {
 
-void AddRecordingOptions(CLI::App& app, std::string* output, std::vector<std::string>* probes) {
+void AddForceOption(CLI::App& app, bool* force) {
+  app.add_flag("-f,--force", *force, "remove a recording that is in DIR, first");
+}
+
+void AddRecordingOptions(CLI::App& app, std::string* output, bool* force,
+                         std::vector<std::string>* probes) {
   app.add_option("-o,--output", *output,
                  "the new directory; default: one in $CGDEBUG_DIR or runs, named by the time")
       ->type_name("DIR");
+  AddForceOption(app, force);
   app.add_option("--probes", *probes, "globs: 'blk*.attn', '!blk3.*'; default: all")
       ->type_name("GLOB");
 }

@@ -9,8 +9,10 @@
 
 namespace cgdebug::cli {
 
-// Where to and which probes. `output` and `probes` outlive the parsing.
-void AddRecordingOptions(CLI::App& app, std::string* output, std::vector<std::string>* probes);
+// Where to, whether a recording that is there goes, and which probes. All outlive the parsing.
+void AddRecordingOptions(CLI::App& app, std::string* output, bool* force,
+                         std::vector<std::string>* probes);
+void AddForceOption(CLI::App& app, bool* force);
 
 // `request` outlives the parsing.
 void AddDiskOptions(CLI::App& app, live::RecordRequest* request);

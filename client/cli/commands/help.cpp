@@ -15,6 +15,7 @@ namespace {
 struct HelpOptions {
   std::vector<std::string> words;
   bool man = false;
+  bool all = false;
 };
 
 // After parsing, CLI::App::help() of a command returns the help of the verb parsed below it.
@@ -88,6 +89,10 @@ int RunHelp(Context& context, const HelpOptions& options) {
     Context::PrintRaw(Manual(*app));
     return kExitOk;
   }
+  if (options.all) {
+    Context::Print(CommandList(/*all=*/true).substr(1));  // without the empty line in front
+    return kExitOk;
+  }
   if (options.words == std::vector<std::string>{"variables"}) {
     if (context.options.json) {
       Context::PrintJson(VariablesJson());
@@ -120,7 +125,8 @@ int RunHelp(Context& context, const HelpOptions& options) {
 RunFunction AddHelp(CLI::App& app) {
   auto options = std::make_shared<HelpOptions>();
   app.add_option("COMMAND", options->words,
-                 "a command of cgdebug-cli, or \"variables\"; default: all commands");
+                 "a command of cgdebug-cli, or \"variables\"; default: the first commands");
+  app.add_flag("--all", options->all, "every command, in groups");
   app.add_flag("--man", options->man, "the manual page, as troff");
   return [options](Context& context) { return RunHelp(context, *options); };
 }

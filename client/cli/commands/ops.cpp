@@ -77,6 +77,14 @@ Result<Where> ParseWhere(const Context& context, const std::string& text,
   if (label != std::string::npos) {
     where.choice.graph = where.source.substr(label + 3);
     where.source.resize(label);
+    const std::size_t before = where.source.rfind('@');
+    const std::string replay = before == std::string::npos ? "" : where.source.substr(before);
+    if (replay.size() > 1 && !where.names_replay &&
+        replay.find_first_not_of("-0123456789", 1) == std::string::npos) {
+      return Error{fmt::format(
+          "'{}': the graph comes before the replay. Type: cgdebug-cli ops {}", text,
+          ShellWord(where.source.substr(0, before) + "@g:" + where.choice.graph + replay))};
+    }
   }
   if (where.source.empty()) where.source = "live";
   where.choice.typed = where.source;

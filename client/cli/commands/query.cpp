@@ -150,6 +150,12 @@ int RunQuery(Context& context, const QueryOptions& options) {
                                     "--examples",
                                     options.words.front()));
   }
+  if (options.words.size() == 2 && is_sql && options.words.back().find(' ') == std::string::npos) {
+    return context.Fail(kExitTrouble, fmt::format("the source comes first. Type: cgdebug-cli query "
+                                                  "{} {}",
+                                                  ShellWord(options.words.back()),
+                                                  ShellWord(options.words.front())));
+  }
   std::unique_ptr<source::Source> source;
   const std::string name = options.words.size() > 1 ? options.words.front() : "live";
   if (!context.ranks.selects_all() || (name != "live" && !context.options.session.empty())) {

@@ -9,6 +9,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/commands/disk_options.h"
+#include "client/cli/commands/recordings.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/recording_text.h"
@@ -29,6 +30,7 @@ struct RecordOptions {
   WhichOptions which_slots;
   std::chrono::milliseconds duration{0};
   live::RecordRequest request;
+  bool force = false;
   bool wait = false;
   bool lossy = false;
   bool lossless = false;
@@ -66,6 +68,8 @@ int RunStart(Context& context, const RecordOptions& options) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   live::RecordRequest request = options.request;
   request.directory = RecordingPath(options.output);
+  const Result<void> room = MakeRoom(request.directory, options.force);
+  if (!room.ok()) return context.Fail(kExitTrouble, room.error().message);
   request.session = context.options.session;
   request.which = *which;
   request.duration_s = std::chrono::duration<double>(options.duration).count();
@@ -150,9 +154,9 @@ RunFunction AddRecord(CLI::App& app) {
   auto options = std::make_shared<RecordOptions>();
   app.require_subcommand(1);
   CLI::App* start = app.add_subcommand("start", "writes every snapshot from now on to the disk");
-  AddRecordingOptions(*start, &options->output, &options->request.probes);
+  AddRecordingOptions(*start, &options->output, &options->force, &options->request.probes);
   AddWhichOptions(*start, &options->which_slots);
-  start->add_option("--replays", options->request.replays, "stop after N replays of each probe")
+  start->add_option("--count", options->request.replays, "stop after N replays of each probe")
       ->check(WholeNumber(1))
       ->type_name("N");
   AddParsed(

@@ -42,6 +42,10 @@ int OpenRecordings(Context& context, const std::vector<std::string>& paths,
   return kExitOk;
 }
 
+Result<void> MakeRoom(const std::string& path, bool force) {
+  return force && RecordingReader::IsRecording(path) ? RemoveRecording(path) : Result<void>();
+}
+
 Result<void> RemoveRecording(const std::string& path) {
   if (!RecordingReader::IsRecording(path)) return Error{path + " is not a recording"};
   return RemoveFilesOf(path);

@@ -22,6 +22,9 @@ int OpenRecordings(Context& context, const std::vector<std::string>& paths,
                    std::vector<std::unique_ptr<source::Source>>* sources);
 
 // Fails: it is not a recording, is being written, or its folder has other files as well.
+// With `force`, removes the recording at `path` if there is one; anything else stays.
+// Fails: as RemoveRecording().
+Result<void> MakeRoom(const std::string& path, bool force);
 Result<void> RemoveRecording(const std::string& path);
 // Likewise, also if not even a first segment was written.
 Result<void> RemoveFilesOf(const std::string& path);

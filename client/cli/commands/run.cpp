@@ -18,6 +18,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/commands/disk_options.h"
+#include "client/cli/commands/recordings.h"
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_summary.h"
 #include "client/cli/run/run_watch.h"
@@ -28,6 +29,7 @@
 #include "client/live/status.h"
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/words/condition.h"
+#include "daemon/core/words/config_file.h"
 #include "daemon/core/words/finding_kinds.h"
 #include "daemon/core/words/settings.h"
 #include "daemon/core/words/watch_level.h"
@@ -51,10 +53,13 @@ struct RunOptions {
   std::string output;
   live::RecordRequest record;
   bool lossy = false;
+  bool force = false;
   std::vector<std::string> watch;
   bool eager = false;
   bool blocking = false;
   bool races = false;
+  std::string config;
+  Variables configured = {};  // what a file of settings says beside these options
   std::vector<std::string> command;
 };
 
@@ -79,7 +84,7 @@ Result<FailOn> ParseFailOn(std::string_view list) {
   for (const layout::FindingKind kind : *kinds) {
     fail_on.nan |= kind == layout::FindingKind::kNan;
     fail_on.inf |= kind == layout::FindingKind::kInf;
-    fail_on.compare |= kind == layout::FindingKind::kMismatch;
+    fail_on.mismatch |= kind == layout::FindingKind::kMismatch;
     fail_on.replica |= kind == layout::FindingKind::kReplica;
   }
   return fail_on;
@@ -254,6 +259,10 @@ std::string WatchAllCommand(const Context& context, const RunOptions& options) {
   return command;
 }
 
+bool Records(const RunOptions& options) {
+  return !options.output.empty() || !options.record.probes.empty();
+}
+
 void Report(const Context& context, const RunSummary& summary, const RunOptions& options,
             const FailOn& fail_on) {
   if (context.options.json) {
@@ -275,7 +284,10 @@ void Report(const Context& context, const RunSummary& summary, const RunOptions&
   }
   for (const std::string& command :
        NextCommands(summary, LogOpsCommand(options), WatchAllCommand(context, options))) {
-    context.Hint(command);
+    // A recording is asked the same, and lasts longer: it has its own hint.
+    const bool is_of_job =
+        command.starts_with("cgdebug-cli check ") || command.starts_with("cgdebug-cli probes ");
+    if (!is_of_job || !Records(options)) context.Hint(command);
   }
 }
 
@@ -323,16 +335,16 @@ int FailNothingRecorded(Context& context, const RunOptions& options,
                   more == 0 ? "" : fmt::format(" and {} more", more), close));
 }
 
-bool Records(const RunOptions& options) {
-  return !options.output.empty() || !options.record.probes.empty();
-}
-
 // Starts the recording before the job, so that nothing of the job is missing. Returns its number,
 // or 0 if it could not begin, after the reason has been printed.
 std::uint64_t StartRecording(Context& context, const RunOptions& options,
                              const std::string& run_id) {
   live::RecordRequest request = options.record;
   request.directory = RecordingPath(options.output);
+  if (const Result<void> room = MakeRoom(request.directory, options.force); !room.ok()) {
+    context.Fail(kExitTrouble, room.error().message);
+    return 0;
+  }
   request.run_id = run_id;
   request.owner_pid = ::getpid();
   if (options.lossy) request.lossless = live::Lossless::kNever;
@@ -379,6 +391,53 @@ Result<void> CheckInherited(const Variables& overridden) {
   return {};
 }
 
+bool IsSet(const std::string& variable) {
+  const char* text = std::getenv(variable.c_str());
+  return text != nullptr && *text != '\0';
+}
+
+// The file that --config or CGDEBUG_CONFIG names, else the one in this directory; empty: none.
+std::string ConfigOf(const RunOptions& options) {
+  if (!options.config.empty()) return options.config;
+  if (IsSet("CGDEBUG_CONFIG")) return std::getenv("CGDEBUG_CONFIG");
+  std::error_code ignored;
+  return std::filesystem::exists(words::kConfigFile, ignored) ? words::kConfigFile : "";
+}
+
+// Fills in what was neither typed nor set as a variable from a file of settings.
+Result<void> AddConfig(const Context& context, RunOptions* options) {
+  const std::string path = ConfigOf(*options);
+  if (path.empty()) return {};
+  const Result<words::ConfigSettings> read = words::ReadConfig(path);
+  if (!read.ok()) return read.error();
+  std::set<std::string> typed;
+  if (!options->watch.empty()) typed = {"CGDEBUG_WATCH", "CGDEBUG_WATCH_EAGER"};
+  if (!options->fail_on.empty()) typed.insert("CGDEBUG_FAIL_ON");
+  if (!options->on.empty()) typed.insert("CGDEBUG_ON");
+  std::string used;
+  for (const auto& [name, text] : *read) {
+    if (typed.contains(name) || IsSet(name)) continue;
+    used += (used.empty() ? "" : " ") + name + "=" + ShellWord(text);
+    if (name == "CGDEBUG_WATCH") {
+      options->watch = {text};
+    } else if (name == "CGDEBUG_WATCH_EAGER") {
+      options->eager = text == "1";
+    } else if (name == "CGDEBUG_LAUNCH_BLOCKING") {
+      options->blocking = options->blocking || text == "1";
+    } else if (name == "CGDEBUG_RACES") {
+      options->races = options->races || text == "1";
+    } else if (name == "CGDEBUG_FAIL_ON") {
+      options->fail_on = text;
+    } else if (name == "CGDEBUG_ON") {
+      options->on = text;
+    } else {
+      options->configured.emplace_back(name, text);
+    }
+  }
+  if (!used.empty()) context.Note(fmt::format("cgdebug: {}: {}", Printable(path), used));
+  return {};
+}
+
 // What the options tell the job.
 // Fails: what the job would refuse.
 Result<Variables> VariablesOf(const RunOptions& options) {
@@ -387,6 +446,8 @@ Result<Variables> VariablesOf(const RunOptions& options) {
   if (options.races) of_graphs.emplace_back("CGDEBUG_RACES", "1");
   Result<Variables> variables = WatchVariables(options.watch, options.eager, of_graphs);
   if (!variables.ok()) return variables;
+  variables->insert(variables->end(), options.configured.begin(), options.configured.end());
+  variables->emplace_back("CGDEBUG_CONFIG", "");  // the job gets what it says
   variables->emplace_back("CGDEBUG", "1");
   if (!options.on.empty()) {
     const Result<words::Condition> condition = words::ParseCondition(options.on, "--on");
@@ -419,7 +480,9 @@ Result<Variables> CheckOptions(const Context& context, const RunOptions& options
   return VariablesOf(options);
 }
 
-int RunJob(Context& context, const RunOptions& options) {
+int RunJob(Context& context, RunOptions& options) {
+  const Result<void> config = AddConfig(context, &options);
+  if (!config.ok()) return context.Fail(kExitTrouble, config.error().message);
   Result<Variables> variables = CheckOptions(context, options);
   if (!variables.ok()) return context.Fail(kExitTrouble, variables.error().message);
   const std::vector<std::string>& command = options.command;
@@ -493,7 +556,7 @@ RunFunction AddRun(CLI::App& app) {
   app.add_option("--fail-on", options->fail_on,
                  "exit 1 if one of these happened; commas separate several. inf is -Inf too, so a "
                  "mask of -Inf counts. The next cgdebug.step() or check() of the job raises")
-      ->type_name("{nan,inf,compare,replica}");
+      ->type_name("{nan,inf,mismatch,replica}");
   app.add_option(
          "--watch", options->watch,
          "put a probe on the output of every torch module whose name matches: globs; '*': "
@@ -513,6 +576,10 @@ RunFunction AddRun(CLI::App& app) {
   app.add_flag("--races", options->races,
                "look at each captured graph for ops that touch the same bytes with no path between "
                "them; 'cgdebug-cli races' names them");
+  app.add_option("--config", options->config,
+                 "a file of settings for the job, as in `watch = [\"blk*\"]`; default: "
+                 "$CGDEBUG_CONFIG or ./cgdebug.toml. Options and variables come before it")
+      ->type_name("FILE");
   app.add_option("--on", options->on,
                  "when this holds for a ring in device memory, record what all of the job's have: "
                  "nan (NaN or Inf), inf, absmax>X, changed, mismatch. With --watch, values are "
@@ -523,11 +590,12 @@ RunFunction AddRun(CLI::App& app) {
       "show each snapshot while the job runs, not only findings and a status line; rows of "
       "an op log share one line");
   app.add_option("--only", options->only, "like --tail, but only these snapshots")
-      ->check(CLI::IsMember({"nan", "changed", "fail"}))
-      ->type_name("{nan,changed,fail}");
+      ->check(CLI::IsMember({"nan", "changed", "mismatch"}))
+      ->type_name("{nan,changed,mismatch}");
   app.add_option("-o,--output", options->output,
                  "record into this directory; default with --record: $CGDEBUG_DIR or runs")
       ->type_name("DIR");
+  AddForceOption(app, &options->force);
   app.add_option("--record", options->record.probes, "which probes to record: globs; default: all")
       ->type_name("GLOB")
       ->expected(1)

@@ -283,8 +283,8 @@ RunFunction AddShow(CLI::App& app) {
       ->check(WholeNumber(0, 17))
       ->type_name("P");
   app.add_option("--where", options->report.where, "list the elements that are NaN or Inf")
-      ->check(CLI::IsMember({"nonfinite"}))
-      ->type_name("{nonfinite}");
+      ->check(CLI::IsMember({"nan"}))
+      ->type_name("{nan}");
   app.add_option("--topk", options->report.topk, "list the K elements of largest magnitude")
       ->check(WholeNumber(0))
       ->type_name("K");

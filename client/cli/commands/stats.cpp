@@ -75,7 +75,7 @@ int RunStats(Context& context, const OverviewOptions& options, const StatsView& 
   if (!context.options.json) {
     const Result<TextTable> table =
         StatsTable(*source, scope, context.out, IsWhole(options, scope), view);
-    const bool is_empty = table.ok() && table->empty();  // only with --nonfinite
+    const bool is_empty = table.ok() && table->empty();  // only with --only
     if (is_empty) context.Say("no probe saw NaN or Inf in what was read");
     const int failed = is_empty ? kExitOk : PrintTable(context, table);
     analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
@@ -117,12 +117,13 @@ RunFunction AddStats(CLI::App& app) {
                  "order: as in the graph; abs_max, nonfinite, missing: largest first")
       ->check(CLI::IsMember({"order", "name", "abs_max", "nonfinite", "missing"}))
       ->type_name("{order,name,abs_max,nonfinite,missing}");
-  auto only_nonfinite = std::make_shared<bool>(false);
-  app.add_flag("--nonfinite", *only_nonfinite,
-               "only probes that saw NaN or Inf in the replays shown");
-  return [options, sort, only_nonfinite](Context& context) {
+  auto only = std::make_shared<std::string>();
+  app.add_option("--only", *only, "nan: only probes that saw NaN or Inf in the replays shown")
+      ->check(CLI::IsMember({"nan"}))
+      ->type_name("{nan}");
+  return [options, sort, only](Context& context) {
     return RunStats(context, *options,
-                    {.order = kOrders.at(*sort), .only_nonfinite = *only_nonfinite});
+                    {.order = kOrders.at(*sort), .only_nonfinite = !only->empty()});
   };
 }
 

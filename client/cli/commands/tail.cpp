@@ -2,8 +2,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,13 +17,20 @@
 #include "client/live/events.h"
 #include "client/live/probe.h"
 #include "client/live/status.h"
+#include "daemon/core/base/duration.h"
+#include "daemon/core/base/realtime.h"
 #include "daemon/core/options/number.h"
+#include "daemon/core/options/parsed_option.h"
 
 namespace cgdebug::cli {
 namespace {
 
+constexpr std::uint32_t kLastByDefault = 10;
+
 struct TailOptions {
-  live::TailRequest request = {.last = 10};
+  live::TailRequest request = {};
+  std::optional<std::uint32_t> last;
+  std::chrono::milliseconds since{0};  // 0: no limit
   std::string only;
   bool prefix = false;
   bool timestamps = false;
@@ -31,6 +41,7 @@ struct TailOptions {
 live::TailRequest MakeRequest(const Context& context, const TailOptions& options,
                               const WhichSlots& which) {
   live::TailRequest request = options.request;
+  request.last = options.last.value_or(options.since.count() > 0 ? UINT32_MAX : kLastByDefault);
   request.session = context.options.session;
   request.which = which;
   // With --session, stop following when that job ends.
@@ -47,6 +58,9 @@ std::string WhyNothingCame(const Context& context, const TailOptions& options) {
     return fmt::format(
         "nothing with --only {} has happened; all snapshots: the same command without --only",
         options.only);
+  }
+  if (options.since.count() > 0) {
+    return "nothing has come in that time; what came before: the same command without --since";
   }
   return "no snapshot has come yet; to wait for one: " + context.Again("-f");
 }
@@ -125,18 +139,24 @@ int RunTail(Context& context, const TailOptions& options) {
   if (options.request.follow) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
 
   const InterruptScope interrupt(&context.client());
+  const std::int64_t since_ns =
+      options.since.count() == 0 ? 0
+                                 : RealtimeNs() - std::chrono::nanoseconds(options.since).count();
   bool any = false;
+  bool is_recent = since_ns == 0;  // not every event has a time, but they come in order
   const live::TailRequest request = MakeRequest(context, options, *which);
   const Result<client::TailEnd> end =
       live::Tail(context.client(), request, [&](const live::Event& event) {
-        if (event.kind == live::EventKind::kCaughtUp) return true;
+        is_recent |= event.tensor.snapshot.timestamp_ns >= since_ns ||
+                     event.kind == live::EventKind::kCaughtUp;
+        if (event.kind == live::EventKind::kCaughtUp || !is_recent) return true;
         if (!context.ranks.Contains(event.tensor.slot.rank)) return true;
         any = true;
         printer.Print(event);
         return std::ferror(stdout) == 0;
       });
   if (!end.ok()) return context.Fail(end.error());
-  const bool asked = options.request.last > 0 || options.request.follow;
+  const bool asked = request.last > 0 || request.follow;
   if (!any && asked && !interrupt.interrupted()) {
     context.Note("-- " + WhyNothingCame(context, options));
   }
@@ -160,14 +180,17 @@ RunFunction AddTail(CLI::App& app) {
   AddWhichOptions(app, &options->which);
   app.add_flag("-f,--follow", options->request.follow,
                "follow new events; with --session, until that job ends");
-  app.add_option("-n,--lines", options->request.last,
-                 "how many past events to show first; 10 by default")
+  app.add_option("-n,--last", options->last, "how many past events to show first; 10 by default")
       ->check(WholeNumber(0, UINT32_MAX))
       ->type_name("N");
+  AddParsed(
+      app, "--since",
+      [](const std::string& text) { return ParseDuration(text, std::chrono::milliseconds(1)); },
+      &options->since, "DURATION", "past events of this time only, all that are kept: 30s, 5m");
   app.add_option("--only", options->only,
-                 "nan: NaN or Inf; changed: other statistics; fail: comparisons")
-      ->check(CLI::IsMember({"nan", "changed", "fail"}))
-      ->type_name("{nan,changed,fail}");
+                 "nan: NaN or Inf; changed: other statistics; mismatch: failed comparisons")
+      ->check(CLI::IsMember({"nan", "changed", "mismatch"}))
+      ->type_name("{nan,changed,mismatch}");
   app.add_flag("--prefix", options->prefix,
                "name the rank on every line (default if there are several)");
   app.add_flag(

@@ -540,7 +540,11 @@ int ShowOnce(Context& context, const TopOptions& options, TopModel* model, TopCh
   if (context.options.json) {
     Context::PrintJson(ToJson(*model, *choice));
   } else {
-    const TopFrame frame = DrawTop(*model, "", "", std::nullopt, context.out, choice);
+    TopFrame frame = DrawTop(*model, "", "", std::nullopt, context.out, choice);
+    // A table that is wrapped is none.
+    if (const std::size_t columns = TerminalColumns(STDOUT_FILENO); columns > 0) {
+      for (std::string& line : frame.lines) line = CutToColumns(line, columns);
+    }
     Context::Print(fmt::format("{}\n", fmt::join(frame.lines, "\n")));
   }
   return kExitOk;
@@ -568,17 +572,20 @@ int RunTop(Context& context, const TopOptions& options) {
                          std::string_view(term) != "dumb";
   if (!is_screen) return ShowOnce(context, options, &model, &choice);
   int code = kExitOk;
+  std::string why_once;
   {
     const InterruptScope interrupt(&context.client());
     Result<std::unique_ptr<Screen>> screen = Screen::Open(context.out.enabled());
     if (!screen.ok()) {
-      context.Note(fmt::format("cgdebug: one frame, because {}", screen.error().message));
+      why_once = screen.error().message;
     } else {
       code = Top(context, options, model, choice).Run(**screen, interrupt);
       return code;
     }
   }
-  return ShowOnce(context, options, &model, &choice);
+  code = ShowOnce(context, options, &model, &choice);
+  context.Note("cgdebug: one frame, because " + why_once);  // last, where it is in sight
+  return code;
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ std::vector<std::string> Sentences(const RunSummary& summary, const FailOn& fail
   for (const live::Session& session : summary.sessions) {
     for (const auto& [wanted, sentence] :
          {std::pair(fail_on.nan, session.found_nan), std::pair(fail_on.inf, session.found_inf),
-          std::pair(fail_on.compare, session.found_mismatch),
+          std::pair(fail_on.mismatch, session.found_mismatch),
           std::pair(fail_on.replica, session.found_replica)}) {
       if (wanted && !sentence.empty()) sentences.push_back(sentence);
     }
@@ -106,7 +106,7 @@ bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
   };
   return (fail_on.nan && any(&live::Session::first_nan)) ||
          (fail_on.inf && any(&live::Session::first_inf)) ||
-         (fail_on.compare && summary.FailedProbes() > 0) ||
+         (fail_on.mismatch && summary.FailedProbes() > 0) ||
          (fail_on.replica && HasUnequalReplica(summary));
 }
 
@@ -208,7 +208,7 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (summary.sessions.empty()) return kExitNoMatch;
   if (summary.LostSnapshots() > 0 || summary.LeftOut() > 0) return kExitInconclusive;
   if (HasNothing(summary)) return kExitInconclusive;
-  if (fail_on.compare && summary.not_compared_probes > 0) return kExitInconclusive;
+  if (fail_on.mismatch && summary.not_compared_probes > 0) return kExitInconclusive;
   if (LacksLooks(summary, fail_on) || LacksReplicas(summary, fail_on)) return kExitInconclusive;
   return kExitOk;
 }
@@ -313,7 +313,7 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
       commands.push_back(OpsCommandOf(session->key, first->slot, is_kept ? first->replay : 0));
     } else if (first->kept == live::FirstNonfinite::Kept::kValues) {
       commands.push_back(
-          fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key,
+          fmt::format("cgdebug-cli show -s {} {} --where nan", session->key,
                       ShellWord(SlotText(first->slot) + ReplayMark(first->slot, first->replay))));
     } else {
       commands.push_back("cgdebug-cli check " + ShellWord(session->key));
@@ -321,7 +321,7 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
     if (!is_row(finding) && !log_ops.empty()) commands.push_back(log_ops);
   }
   if (summary.FailedProbes() > 0) {
-    commands.push_back("cgdebug-cli tail --only fail -s " +
+    commands.push_back("cgdebug-cli tail --only mismatch -s " +
                        ShellWord(summary.sessions.front().run_id));
   }
   if (HasUnequalReplica(summary)) {
@@ -337,6 +337,7 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
     if (!log_ops.empty()) commands.push_back(log_ops);
   } else if (commands.empty()) {
     commands.push_back("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key));
+    if (!log_ops.empty()) commands.push_back(log_ops);
   }
   return commands;
 }

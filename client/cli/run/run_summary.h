@@ -15,9 +15,9 @@ namespace cgdebug::cli {
 struct FailOn {
   bool nan = false;
   bool inf = false;
-  bool compare = false;
+  bool mismatch = false;
   bool replica = false;
-  bool any() const { return nan || inf || compare || replica; }
+  bool any() const { return nan || inf || mismatch || replica; }
 };
 
 struct RunSummary {
@@ -47,7 +47,7 @@ struct RunSummary {
 // The job's exit code when it is not 0. Else, whatever was asked for, 3 when something was to be
 // seen and nobody saw it; 1 when something of `fail_on` was found, 4 when the
 // run had no probe to look at, 3 when nothing was found but no snapshot came, or snapshots are
-// missing, may be missing, were left out, were not looked at (`compare` alone needs no look) or,
+// missing, may be missing, were left out, were not looked at (`mismatch` alone needs no look) or,
 // where comparisons are asked for, were not compared, 0. Replicas must have been compared on all
 // ranks of this machine.
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);

@@ -85,7 +85,7 @@ std::string WithQualifier(const source::Slot& slot) {
 live::Only ParseOnly(const std::string& only) {
   if (only == "nan") return live::Only::kNonfinite;
   if (only == "changed") return live::Only::kChanged;
-  if (only == "fail") return live::Only::kFailed;
+  if (only == "mismatch") return live::Only::kFailed;
   return live::Only::kAll;
 }
 

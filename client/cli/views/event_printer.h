@@ -70,7 +70,7 @@ class EventPrinter {
   std::string last_snapshot_;  // which one was printed last
 };
 
-// What --only asks for: "nan", "changed", "fail"; everything when it is empty.
+// What --only asks for: "nan", "changed", "mismatch"; everything when it is empty.
 live::Only ParseOnly(const std::string& only);
 
 }  // namespace cgdebug::cli

@@ -141,7 +141,8 @@ TextTable LiveTable(const std::vector<live::Probe>& probes, const Style& style, 
   if (with_session) columns.push_back({"SESSION"});
   for (const char* title : {"PROBE", "TENSOR"}) columns.push_back({title});
   for (const char* title : {"DEVICE", "LANE", "POLICY", "ACTIONS"}) {
-    columns.push_back({title, Align::kLeft, /*is_optional=*/true});
+    // The lane is what one looks for when replays became slow.
+    columns.push_back({title, Align::kLeft, /*is_optional=*/title != std::string_view("LANE")});
   }
   columns.push_back({"GRAPH"});
   columns.push_back({"RING", Align::kRight, /*is_optional=*/true});

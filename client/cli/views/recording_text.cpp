@@ -49,6 +49,12 @@ std::string RecordingText(const live::Recording& recording, const Style& style) 
   return text;
 }
 
+std::string NearPath(const std::string& path) {
+  std::error_code failure;
+  const fs::path near = fs::path(path).lexically_relative(fs::current_path(failure));
+  return failure || near.empty() || *near.begin() == ".." ? path : near.string();
+}
+
 int ReportRecording(const Context& context, const live::Recording& recording,
                     std::string_view why_missing) {
   const bool troubled = !recording.error.empty();
@@ -57,8 +63,8 @@ int ReportRecording(const Context& context, const live::Recording& recording,
     Context::PrintJson(FieldsJson(recording));
     return missing ? kExitInconclusive : kExitOk;
   }
-  std::string text =
-      fmt::format("{}: {}", Printable(recording.directory), RecordingText(recording, context.err));
+  std::string text = fmt::format("{}: {}", Printable(NearPath(recording.directory)),
+                                 RecordingText(recording, context.err));
   if (troubled) {
     text += fmt::format("\n  {}: {}", context.err.Red(recording.state), Printable(recording.error));
   } else if (recording.lost > 0) {
@@ -68,7 +74,7 @@ int ReportRecording(const Context& context, const live::Recording& recording,
   if (recording.snapshots == 0) {
     context.Hint("cgdebug-cli probes" + context.SameJob());
   } else {
-    context.Hint("cgdebug-cli check " + ShellWord(recording.directory));
+    context.Hint("cgdebug-cli check " + ShellWord(NearPath(recording.directory)));
   }
   return missing ? kExitInconclusive : kExitOk;
 }

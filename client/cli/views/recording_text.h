@@ -14,6 +14,9 @@ namespace cgdebug::cli {
 // `directory` is empty, a new path under $CGDEBUG_DIR or runs, named by the time.
 std::string RecordingPath(const std::string& directory);
 
+// The absolute path from the current directory on, if it lies in it: what one would type.
+std::string NearPath(const std::string& path);
+
 // "1 024 snapshots of 4 probes, 12.0 MiB, all on the disk"
 std::string RecordingText(const live::Recording& recording, const Style& style);
 

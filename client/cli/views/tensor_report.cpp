@@ -205,7 +205,7 @@ Result<std::string> TensorReport(const source::Tensor& tensor, const TensorRepor
   }
   const Result<TensorView> view = ViewOf(tensor);
   if (!view.ok()) return view.error();
-  if (options.where == "nonfinite") {
+  if (options.where == "nan") {
     const std::uint64_t all = tensor.stats.nonfinite();
     const auto found = FindNonfinite(*view, kMaxListedElements);
     out += Elements("elements that are NaN or Inf", *view, found,
@@ -230,7 +230,7 @@ Json TensorReportJson(const source::Tensor& tensor, const TensorReportOptions& o
     values.push_back(ElementJson(*view, i));
   }
   json["values"] = std::move(values);
-  if (options.where == "nonfinite") {
+  if (options.where == "nan") {
     json["nonfinite"] = ElementsJson(*view, FindNonfinite(*view, kMaxListedElements));
   }
   if (options.topk > 0) json["topk"] = ElementsJson(*view, FindLargest(*view, options.topk));

@@ -14,7 +14,7 @@ namespace cgdebug::cli {
 struct TensorReportOptions {
   std::size_t values = 64;
   int precision = 4;
-  std::string where;  // "nonfinite" or empty
+  std::string where;  // "nan" or empty
   std::size_t topk = 0;
 };
 

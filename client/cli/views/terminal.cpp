@@ -1,14 +1,17 @@
 #include "client/cli/views/terminal.h"
 
 #include <fmt/format.h>
+#include <locale.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
+#include <utility>
 
 #include "daemon/core/numerics/ascii.h"
 
@@ -28,6 +31,40 @@ std::size_t EscapeBytes(std::string_view text) {
 }
 
 bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
+
+// What a terminal draws at once: an escape sequence, or one code point.
+struct Drawn {
+  std::size_t bytes = 0;
+  std::size_t columns = 0;
+  bool is_escape = false;
+};
+
+// The C library's table, for UTF-8 whatever the locale is: 2 for CJK and emoji, 0 for what is put
+// on top of the character before it.
+std::size_t ColumnsOf(wchar_t point) {
+  static const locale_t utf8 = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  if (utf8 == nullptr) return 1;
+  const locale_t before = ::uselocale(utf8);
+  const int columns = ::wcwidth(point);
+  ::uselocale(before);
+  return columns < 0 ? 1 : static_cast<std::size_t>(columns);
+}
+
+// Requires: `text` is not empty.
+Drawn FirstDrawn(std::string_view text) {
+  if (const std::size_t bytes = EscapeBytes(text); bytes > 0) return {bytes, 0, true};
+  const auto first = static_cast<unsigned char>(text.front());
+  if (first < 0x80) return {1, 1};
+  std::size_t bytes = 1;
+  while (bytes < text.size() && IsContinuation(text[bytes])) ++bytes;
+  constexpr unsigned kFirstBits[] = {0, 0, 0x1f, 0x0f, 0x07};  // by the length of the character
+  if (bytes >= std::size(kFirstBits)) return {bytes, 1};
+  wchar_t point = static_cast<wchar_t>(first & kFirstBits[bytes]);
+  for (std::size_t i = 1; i < bytes; ++i) {
+    point = (point << 6) | (static_cast<unsigned char>(text[i]) & 0x3f);
+  }
+  return {bytes, ColumnsOf(point)};
+}
 
 TextForm text_form;
 std::size_t paged_columns = 0;
@@ -57,31 +94,31 @@ std::string Style::Wrap(const char* code, std::string_view text) const {
 
 std::string CutToColumns(const std::string& text, std::size_t columns) {
   if (DisplayWidth(text) <= columns) return text;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0, seen = 0;
   bool has_escape = false;
-  for (std::size_t seen = 0; bytes < text.size();) {
-    if (const std::size_t escape_bytes = EscapeBytes(std::string_view(text).substr(bytes))) {
-      bytes += escape_bytes;
-      has_escape = true;
-      continue;
-    }
-    if (!IsContinuation(text[bytes]) && ++seen >= columns) break;
-    ++bytes;
+  while (bytes < text.size()) {
+    const Drawn drawn = FirstDrawn(std::string_view(text).substr(bytes));
+    if (seen + drawn.columns + 1 > columns) break;  // one is for the ellipsis
+    has_escape |= drawn.is_escape;
+    seen += drawn.columns;
+    bytes += drawn.bytes;
   }
   return text.substr(0, bytes) + "…" + (has_escape ? "\x1b[0m" : "");
 }
 
 std::size_t DisplayWidth(std::string_view text) {
   std::size_t columns = 0;
-  for (std::size_t i = 0; i < text.size();) {
-    if (const std::size_t escape_bytes = EscapeBytes(text.substr(i)); escape_bytes > 0) {
-      i += escape_bytes;
-      continue;
-    }
-    if (!IsContinuation(text[i])) ++columns;
-    ++i;
+  while (!text.empty()) {
+    const Drawn drawn = FirstDrawn(text);
+    columns += drawn.columns;
+    text.remove_prefix(drawn.bytes);
   }
   return columns;
+}
+
+std::string PadToColumns(std::string text, std::size_t columns) {
+  const std::size_t width = DisplayWidth(text);
+  return width < columns ? std::move(text) + std::string(columns - width, ' ') : text;
 }
 
 std::string Printable(std::string_view text) {
@@ -146,14 +183,11 @@ std::size_t BytesThatFit(std::string_view line, std::size_t columns) {
   std::size_t seen = 0, last_space = 0;
   const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
   for (std::size_t i = 0; i < line.size();) {
-    if (const std::size_t escape_bytes = EscapeBytes(line.substr(i)); escape_bytes > 0) {
-      i += escape_bytes;
-      continue;
-    }
+    const Drawn drawn = FirstDrawn(line.substr(i));
     if (seen > columns && last_space > 0) return last_space;
     if (line[i] == ' ' && i > begin) last_space = i;
-    if (!IsContinuation(line[i])) ++seen;
-    ++i;
+    seen += drawn.columns;
+    i += drawn.bytes;
   }
   return seen > columns && last_space > 0 ? last_space : line.size();
 }

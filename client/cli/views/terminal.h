@@ -37,8 +37,12 @@ class Style {
 // The first `columns` columns of `text`, with an ellipsis when something is missing.
 std::string CutToColumns(const std::string& text, std::size_t columns);
 
-// Columns on a terminal: escape sequences take none, every other code point takes one.
+// Columns on a terminal: escape sequences take none, CJK and emoji two, accents that are put on a
+// letter none.
 std::size_t DisplayWidth(std::string_view text);
+
+// `text` with blanks behind it, so that it takes `columns` at least.
+std::string PadToColumns(std::string text, std::size_t columns);
 
 // `text` without control characters (except tab), so that a name that a job chose cannot control
 // the terminal.

@@ -195,7 +195,7 @@ TextTable ProbeTable(const TopModel& model, const std::vector<const TopProbe*>& 
       return fmt::format("{:>8}",
                          !stats || std::isnan(value) ? "-" : numerics::FormatNumber(value, 3));
     };
-    std::vector<std::string> cells = {fmt::format("{:<{}}", NameText(*one), name_columns)};
+    std::vector<std::string> cells = {PadToColumns(NameText(*one), name_columns)};
     if (ranks.size() > 1) {
       cells.push_back(probe.slot.rank < 0 ? "-" : std::to_string(probe.slot.rank));
     }

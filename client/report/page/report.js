@@ -63,7 +63,7 @@
   }
   function showCommand(source, side, replay, isBad) {
     const hasElements = isBad && side.first_bad && side.first_bad.has_values;
-    return `cgdebug-cli show ${selectorOf(source, side, replay)}${ownerOf(source, side)}${hasElements ? " --where nonfinite" : ""}`;
+    return `cgdebug-cli show ${selectorOf(source, side, replay)}${ownerOf(source, side)}${hasElements ? " --where nan" : ""}`;
   }
   // Of a column that stands for several replays.
   function columnCommand(source, side, column, isBad) {

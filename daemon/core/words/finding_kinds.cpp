@@ -8,7 +8,7 @@ using layout::FindingKind;
 
 static_assert(kFindingWords[static_cast<int>(FindingKind::kNan)] == "nan" &&
               kFindingWords[static_cast<int>(FindingKind::kInf)] == "inf" &&
-              kFindingWords[static_cast<int>(FindingKind::kMismatch)] == "compare" &&
+              kFindingWords[static_cast<int>(FindingKind::kMismatch)] == "mismatch" &&
               kFindingWords[static_cast<int>(FindingKind::kReplica)] == "replica");
 
 Result<std::vector<FindingKind>> ParseFindingKinds(std::string_view list, std::string_view what) {
@@ -19,7 +19,7 @@ Result<std::vector<FindingKind>> ParseFindingKinds(std::string_view list, std::s
     list.remove_prefix(std::min(comma + 1, list.size()));
     const auto* const known = std::find(std::begin(kFindingWords), std::end(kFindingWords), word);
     if (known == std::end(kFindingWords)) {
-      return Error{std::string(what) + " knows nan, inf, compare and replica, not '" +
+      return Error{std::string(what) + " knows nan, inf, mismatch and replica, not '" +
                    std::string(word) + "'. Type for example: " + std::string(what) + " nan,inf"};
     }
     kinds.push_back(static_cast<FindingKind>(known - std::begin(kFindingWords)));

@@ -1,4 +1,4 @@
-// finding_kinds.h: lists of what may be found: "nan,inf,compare,replica".
+// finding_kinds.h: lists of what may be found: "nan,inf,mismatch,replica".
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace cgdebug::words {
 
 // By the numbers of layout::FindingKind.
-inline constexpr std::string_view kFindingWords[layout::kFindingKinds] = {"nan", "inf", "compare",
+inline constexpr std::string_view kFindingWords[layout::kFindingKinds] = {"nan", "inf", "mismatch",
                                                                           "replica"};
 
 // Kinds with commas between them; none of an empty text.

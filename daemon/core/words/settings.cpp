@@ -91,7 +91,7 @@ constexpr Setting kSettings[] = {
      &IsCondition},
     {"CGDEBUG_FAIL_ON", "job",
      "what `cgdebug.step()` and `cgdebug.check()` raise for, as `run --fail-on`: `nan`, `inf` "
-     "(also -Inf, and so a mask of -Inf), `compare`, `replica`, with commas between them",
+     "(also -Inf, and so a mask of -Inf), `mismatch`, `replica`, with commas between them",
      &AreFindingKinds},
     {"CGDEBUG_DEVICE_MIB", "job",
      "how many MiB of a device the rings with `where=\"auto\"` take at most. Unset: a quarter of "
@@ -127,6 +127,11 @@ constexpr Setting kSettings[] = {
      "`1`, as `run --races` sets it: `races` and `why` name ops of a captured graph that touch the "
      "same bytes with no path between them",
      &IsFlag},
+    {"CGDEBUG_CONFIG", "Python jobs, `run`",
+     "a file of settings, such as `cgdebug.toml`: its keys are the variables that a job reads, in "
+     "lower case and without `cgdebug_`, as in `watch = [\"blk*\", \"!blk3\"]` or `fail_on = "
+     "\"nan\"`. A variable that is set comes before the file. `run` takes `./cgdebug.toml` by "
+     "itself, and hands the settings to the job"},
     {"CGDEBUG_RUN_ID", "job, `run`",
      "the name of the run that the job's ranks belong to. It comes before `TORCHELASTIC_RUN_ID` "
      "and `SLURM_JOB_ID.SLURM_STEP_ID`"},
@@ -167,6 +172,8 @@ constexpr Setting kSettings[] = {
     {"PATH", "all", "where `cgdebug-daemon` is looked for"},
     {"NO_COLOR, FORCE_COLOR, TERM, LC_ALL, LC_CTYPE, LANG", "`cgdebug-cli`",
      "colours, the status line, the screen of `top`, and ASCII instead of bars and Greek letters"},
+    {"BROWSER, DISPLAY, WAYLAND_DISPLAY", "`report --open`",
+     "the program that opens the report. Unset: `xdg-open`, where there is a screen"},
     {"PAGER", "`cgdebug-cli`",
      "the program that long output goes through on a terminal. Unset: `less -FRX`"},
     {"KUBERNETES_SERVICE_HOST", "`doctor`", "says how to enlarge `/dev/shm` there"},
