@@ -185,7 +185,7 @@ def test_without_hooks_nothing_of_them_runs(debug_mode, monkeypatch):
     def fail(*_):
         raise AssertionError("it ran")
 
-    for name in ("_told", "_compute", "_forget_nodes", "_add_computed"):
+    for name in ("_tell_hooks", "_told", "_compute", "_forget_nodes", "_add_computed"):
         monkeypatch.setattr(recorder.Recorder, name, fail)
     with (dm := debug_mode()):
         torch.ones(3) + 1

@@ -112,7 +112,10 @@ class NodeMap:
     def tell_gaps(self) -> None:
         pass
 
-    def add_row(self, name: str, op: str, tensor, inputs, site: str) -> int:
+    def add_views(self, views: list[str]) -> None:
+        pass
+
+    def add_row(self, name: str, op: str, tensor, inputs, site: str, details=None) -> int:
         self.rows.append(name)
         if op != "input" and self._made is None:
             self._made = len(self.rows)

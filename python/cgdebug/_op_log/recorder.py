@@ -102,7 +102,9 @@ class Recorder:
             plan = written.plan_of(op)
             with self._lock:
                 if not self.is_done:
-                    call = self._before(op, plan, args, kwargs)
+                    call = self._before(plan, args, kwargs)
+                    if self.extras.hooks:
+                        self._tell_hooks(op, call)
         except Exception as error:  # the op goes on
             self._note(str(op), error)
             self._flush()
@@ -350,7 +352,7 @@ class Recorder:
 
     # --- one op -----------------------------------------------------------------------------------
 
-    def _before(self, op, plan: written.Plan, args, kwargs) -> _Call:
+    def _before(self, plan: written.Plan, args, kwargs) -> _Call:
         if plan.kind is Kind.IGNORED:
             return _Call(plan, [])
         call = _Call(plan, written.arguments_of(plan, args, kwargs), args, kwargs)
@@ -362,11 +364,15 @@ class Recorder:
                 for place, tensor in enumerate(argument.tensors):
                     self._read(call, argument, place, tensor)
         self._guard(call)
-        if self.extras.hooks and plan.kind not in (Kind.EMPTY, Kind.UNKNOWN):
-            stem = self._counter.peek(call.place, plan.base)
-            call.told = self._told(call.place, stem, plan.name, op, args, dict(kwargs))
-            self.extras.before(call.told)
         return call
+
+    def _tell_hooks(self, op, call: _Call) -> None:
+        """Of the users, before the op runs."""
+        plan = call.plan
+        if plan.kind not in (Kind.IGNORED, Kind.EMPTY, Kind.UNKNOWN):
+            stem = self._counter.peek(call.place, plan.base)
+            call.told = self._told(call.place, stem, plan.name, op, call.args, dict(call.kwargs))
+            self.extras.before(call.told)
 
     def _told(self, place: names.Place, stem: str, name: str, op, args, kwargs) -> OpCall:
         """For hooks."""
