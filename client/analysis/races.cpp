@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "client/analysis/op_log.h"
+#include "client/analysis/pieces.h"
 #include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis {
@@ -97,7 +98,7 @@ Races FindRaces(const source::Source& source) {
   for (std::size_t i = 0; i < source.slots().size(); ++i) {
     const source::Slot& slot = source.slots()[i];
     if (slot.graph_id != 0) others[{slot.session, slot.rank, slot.graph_id}] = slot.graph;
-    if (!layout::IsOpOrder(slot.op)) continue;
+    if (!layout::IsOpOrder(slot.op) || ReadPieceNote(slot)) continue;
     std::string_view op = slot.op;
     (void)TakeWord(&op);
     const std::optional<std::uint64_t> graph_id = NumberOf(TakeWord(&op));

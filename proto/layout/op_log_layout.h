@@ -62,6 +62,11 @@ constexpr bool IsOpGap(std::string_view op) { return op.substr(0, 4) == "gap "; 
 //       the same, where nobody knows which bytes of a tensor they touch
 //   "order 12 missing TEXT"
 //       why the order of capture 12 is not known
+// Or what a process tells of a graph that it launches in pieces: the newest of these holds.
+//   "order 12 stands TEXT", "order 12 failed TEXT"
+//       which piece runs for long, or has failed
+//   "order 12 passed"
+//       the one that ran for long has ended
 constexpr bool IsOpOrder(std::string_view op) { return op.substr(0, 6) == "order "; }
 constexpr bool IsNoRow(std::string_view op) { return IsOpGap(op) || IsOpOrder(op); }
 

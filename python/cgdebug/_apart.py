@@ -290,12 +290,16 @@ class Pieces:
         while True:
             try:
                 if await_stream(stream, _LOOKS_EACH_S):
+                    if has_told:
+                        self._tell("passed")
                     return
             except Exception as error:
                 self._fail(piece, replay, error)
             if not has_told and piece is not None and time.monotonic() - begun >= HANGS_AFTER_S:
                 has_told = True
-                _say(self.report(piece, replay, f"still runs after {HANGS_AFTER_S:.0f} s"))
+                what = f"still runs after {HANGS_AFTER_S:.0f} s"
+                _say(self.report(piece, replay, what))
+                self._tell(f"stands {self.summary(piece)}, in replay {replay}: {what}")
 
     def _fail(self, piece: int | None, replay: int, error: Exception) -> typing.NoReturn:
         import torch
@@ -309,14 +313,36 @@ class Pieces:
             )
         else:
             _say(self.report(piece, replay, f"failed: {what}"))
+            self._tell(f"failed {self.summary(piece)}, in replay {replay}: {what}")
         torch.cuda.synchronize()  # raises what torch raises for it
         raise error
 
+    def _tell(self, text: str) -> None:
+        """For `where` and `why`, also when this process is gone."""
+        with contextlib.suppress(Exception):
+            from ._op_log.node_order import notes
+
+            notes.tell_piece(self.capture, text)
+
+    def summary(self, piece: int) -> str:
+        """What a piece is, in one line: its first node."""
+        shown = self._shown(piece)
+        text = f"node {shown[0]}" if len(shown) == 1 else f"one of {len(shown)} parallel nodes"
+        text += f", kernel {self.nodes[shown[0]]['name']}"
+        op, is_own = self.op_of(shown[0])
+        if op is None:
+            return text
+        text += f", {'op' if is_own else 'launched behind'} {op.op} {op.name}".rstrip()
+        text += f" of {op.module}" * bool(op.module) + f" ({op.site})" * bool(op.site)
+        return text
+
+    def _shown(self, piece: int) -> list[int]:
+        nodes = self.pieces[piece]
+        return [number for number in nodes if not self.nodes[number]["is_own"]] or nodes
+
     def report(self, piece: int, replay: int, what: str) -> str:
         """What a piece is, in lines."""
-        nodes = self.pieces[piece]
-        kernels = [number for number in nodes if not self.nodes[number]["is_own"]]
-        shown = kernels or nodes
+        shown = self._shown(piece)
         head = (
             f"cgdebug: node {shown[0]}"
             if len(shown) == 1

@@ -1,5 +1,6 @@
 """run --blocking, and what it says of a piece, where there is no GPU."""
 
+import json
 import sys
 import types
 
@@ -55,6 +56,18 @@ def test_a_piece_is_named_with_its_op_and_its_tensors(pieces):
     ]
 
 
+def test_a_piece_is_named_in_one_line_for_where_and_why(pieces):
+    assert pieces.summary(0) == (
+        "node 0, kernel gemm, op aten.mm.default fwd/layers.3/mm_0 of layers.3 "
+        "(model.py:7 in forward)"
+    )
+    assert pieces.summary(1) == (
+        "node 1, kernel stray, launched behind aten.mm.default fwd/layers.3/mm_0 of layers.3 "
+        "(model.py:7 in forward)"
+    )
+    assert pieces.summary(3) == "one of 2 parallel nodes, kernel other"
+
+
 def test_a_node_that_no_op_made_says_behind_which_it_was_launched(pieces):
     text = pieces.report(1, 1, "failed: cudaErrorAssert")
     assert "op      none; launched behind aten.mm.default fwd/layers.3/mm_0" in text
@@ -74,6 +87,52 @@ def test_an_error_of_cuda_is_given_by_its_name():
         "Type: cgdebug-cli doctor"
     )
     assert _apart._cuda_error(error) == "cudaErrorAssert (device-side assert triggered)"
+
+
+PIECES = """
+    from cgdebug._op_log.node_order import notes
+    for text in {texts}:
+        notes.tell_piece(12, text)
+    print(cgdebug._native.probe_module().session()["uuid"][:8])
+    sys.stdin.readline()
+"""
+STANDS = "stands node 3, kernel spin, in replay 4: still runs after 10 s"
+FAILED = "failed node 3, kernel gather, in replay 4: cudaErrorAssert"
+
+
+@pytest.mark.parametrize(
+    ("texts", "place", "cause"),
+    [
+        (
+            [STANDS],
+            "graph 12, launched kernel by kernel, stands: node 3, kernel spin",
+            "consistent",
+        ),
+        ([STANDS, "passed"], None, None),
+        (
+            [STANDS, "passed", FAILED],
+            "graph 12, launched kernel by kernel, failed: node 3",
+            "shown",
+        ),
+    ],
+    ids=["stands", "passed", "failed"],
+)
+def test_where_and_why_name_the_piece_of_a_graph(job, cli, texts, place, cause):
+    running = job(PIECES.format(texts=texts), CGDEBUG="1")
+    session = running.line()
+    told = cli("where", session)
+    piece = json.loads(cli("where", session, "--json").stdout)["jobs"][0]["ranks"][0]["piece"]
+    causes = json.loads(cli("why", session, "--json").stdout)["findings"]
+    if place is None:
+        assert piece is None and told.returncode == 3 and causes == []
+    else:
+        assert piece.startswith(place) and place in told.stdout
+        assert told.returncode == 0, told.stdout
+        assert [one["level"] for one in causes] == [cause]
+    # It says nothing of the order of the graph.
+    assert cli("races", session).returncode == 3
+    running.go_on()
+    running.finish()
 
 
 JOB = "import torch; print(torch.cuda.CUDAGraph.replay.__name__, hasattr({0}, '__wrapped__'))"

@@ -1,8 +1,10 @@
 """Captured graphs that are launched piece by piece."""
 
 import ctypes
+import json
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import torch
 
 import cgdebug
 from cgdebug import _native
-from conftest import find_program
+from conftest import find_program, wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 HERE = pathlib.Path(__file__).parent
@@ -188,7 +190,7 @@ def script(tmp_path, daemon):
     return run_it
 
 
-def test_blocking_names_the_op_that_fails_inside_of_a_graph(script):
+def test_blocking_names_the_op_that_fails_inside_of_a_graph(script, cli):
     fails = """
         graph.replay()
         ids[3][2] = 1_000_000
@@ -208,6 +210,10 @@ def test_blocking_names_the_op_that_fails_inside_of_a_graph(script):
     assert "reads   indices in/layers.3.table/embedding_0.indices int64[8]" in text
     assert "writes  fwd/layers.3.table/embedding_0 float32[8, 16]" in text
     assert "Type: cgdebug-cli run --watch 'op:*'" in text
+    # Others are told, too, although the process is gone.
+    why = cli("why", re.search(r"\(pid (\d+)\)", err)[1], "--json")
+    assert "op aten.embedding.default fwd/layers.3.table/embedding_0" in why.stdout, why.stdout
+    assert json.loads(why.stdout)["findings"][0]["kind"] == "failed_kernel"
 
 
 def test_a_graph_that_does_not_fail_is_as_without_blocking(script):
@@ -249,7 +255,7 @@ def test_an_illegal_address_of_a_kernel_that_is_no_op_is_named_too(script):
     assert "op      triton.write_far" in report
 
 
-def test_a_kernel_that_hangs_is_named_while_it_hangs(script, tmp_path):
+def test_a_kernel_that_hangs_is_named_while_it_hangs(daemon, cli, tmp_path):
     path = tmp_path / "layers.py"
     hangs = """
         import apart_kernels
@@ -281,6 +287,8 @@ def test_a_kernel_that_hangs_is_named_while_it_hangs(script, tmp_path):
         text = "".join(lines)
         assert "still runs after 10 s, in replay 1" in text
         assert "kernel  wait_for" in text
+        place = "launched kernel by kernel, stands: node"
+        wait_until(lambda: place in cli("where", str(process.pid)).stdout, "where names the kernel")
     finally:
         process.kill()
         process.communicate()

@@ -8,9 +8,9 @@ namespace cgdebug::analysis::why {
 
 std::span<const Detector> Detectors() {
   static constexpr Detector kDetectors[] = {
-      FindNonfinite,     FindUnequalReplicas, FindUnorderedOps, FindFailedChecks,
-      FindIdleOptimizer, FindRepeatedNoise,   FindStaleOutputs, FindFrozenInputs,
-      FindDeadLayers,    FindUntrained,       FindUnread,       FindUnreplayed};
+      FindFailedKernels, FindNonfinite,     FindUnequalReplicas, FindUnorderedOps, FindFailedChecks,
+      FindIdleOptimizer, FindRepeatedNoise, FindStaleOutputs,    FindFrozenInputs, FindDeadLayers,
+      FindUntrained,     FindUnread,        FindUnreplayed};
   return kDetectors;
 }
 

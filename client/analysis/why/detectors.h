@@ -28,6 +28,7 @@ std::span<const Detector> Detectors();
 
 Found FindNonfinite(const Evidence& evidence);
 Found FindFailedChecks(const Evidence& evidence);
+Found FindFailedKernels(const Evidence& evidence);
 Found FindUnequalReplicas(const Evidence& evidence);
 Found FindUnorderedOps(const Evidence& evidence);
 Found FindIdleOptimizer(const Evidence& evidence);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "client/analysis/op_log.h"
+#include "client/analysis/pieces.h"
 #include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis::why {
@@ -88,6 +89,7 @@ Json CauseJson(const source::Source& source, const Finding& finding, const Comma
 CommandOf CommandsOf(const std::string& path) {
   return [path](const source::Slot& slot, const Place& place) {
     const std::string at = place.replay == 0 ? "" : ReplayMark(slot, place.replay);
+    if (ReadPieceNote(slot)) return fmt::format("cgdebug-cli where '{}'", path);
     if (layout::IsOpOrder(slot.op)) return fmt::format("cgdebug-cli races '{}'", path);
     if (!ParseOpText(slot.op)) {
       return fmt::format("cgdebug-cli show '{}:{}{}'", path, SlotText(slot), at);

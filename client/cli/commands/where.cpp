@@ -14,6 +14,7 @@
 
 #include "client/analysis/align.h"
 #include "client/analysis/op_log.h"
+#include "client/analysis/pieces.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/session_text.h"
@@ -40,6 +41,7 @@ struct Rank {
   int rank = -1;
   int pid = 0;
   Place place = {};
+  std::optional<analysis::PieceNote> piece = {};  // of a graph that is launched in pieces
   bool is_odd = false;
   bool is_file = false;
 };
@@ -172,6 +174,7 @@ Json RankJson(const Rank& rank) {
           {"moved_ns", place.moved_ns},
           {"odd", rank.is_odd},
           {"also_launched", std::move(also)},
+          {"piece", rank.piece ? Json(ToText(*rank.piece)) : Json(nullptr)},
           {"next", NextCommand(rank)}};
 }
 
@@ -185,7 +188,7 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
       job.ranks[i].is_odd = odd[i];
       const Place& place = places[i];
-      is_unknown |= place.kind == Place::Kind::kNowhere;
+      is_unknown |= place.kind == Place::Kind::kNowhere && !job.ranks[i].piece;
       if (place.kind != Place::Kind::kInside && place.kind != Place::Kind::kLaunched) continue;
       (place.has_rows ? has_rows : has_probes) = true;
     }
@@ -211,6 +214,7 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
                                      Printable(PlaceText(rank.place)), MovedText(rank.place));
       if (rank.is_odd) line += context.out.Red("  <-- differs");
       out += fmt::format("{}  -> {}\n", line, Printable(NextCommand(rank)));
+      if (rank.piece) out += "    " + Printable(ToText(*rank.piece)) + "\n";
       if (const std::string also = LaunchesText(rank.place); !also.empty()) {
         out += fmt::format("    launched too, and not finished: {}\n", Printable(also));
       }
@@ -291,10 +295,10 @@ int RunLive(Context& context, const std::string& wanted) {
         "no job with a probe is here. Type: cgdebug-cli ps -a, or cgdebug-cli run -- python "
         "train.py");
   }
-  const Result<std::vector<live::Probe>> probes =
-      live::ListProbes(context.client(), wanted, {}, live::LastStats::kNone);
+  const Result<std::vector<live::Probe>> probes = live::ListProbesAndGaps(context.client(), wanted);
   if (!probes.ok()) return context.Fail(probes.error());
   std::map<std::string, Trail> trails;  // by key
+  analysis::PieceNotes<std::string> pieces;
   for (const live::SessionGraphs& session : *graphs) {
     for (const layout::GraphFacts& graph : session.graphs) {
       if (graph.state != layout::GraphState::kLive || graph.probes == 0) continue;
@@ -306,6 +310,8 @@ int RunLive(Context& context, const std::string& wanted) {
     if (session.state == live::SessionState::kAlive) alive.insert(session.key);
   }
   for (const live::Probe& probe : *probes) {
+    pieces.Add(probe.session, probe.slot);
+    if (layout::IsNoRow(probe.slot.op)) continue;
     // A job that ends closes its probes.
     const bool is_in_body = probe.slot.in_body && !probe.slot.counts_calls();
     if ((probe.retired && alive.contains(probe.session)) || is_in_body) continue;
@@ -330,7 +336,8 @@ int RunLive(Context& context, const std::string& wanted) {
                            .selector = session->key,
                            .rank = session->rank,
                            .pid = session->pid,
-                           .place = analysis::FindPlace(trails[session->key])});
+                           .place = analysis::FindPlace(trails[session->key]),
+                           .piece = pieces.Of(session->key)});
     }
     std::ranges::stable_sort(job.ranks, {}, &Rank::rank);
     jobs.push_back(std::move(job));
@@ -355,6 +362,7 @@ int RunFile(Context& context, const std::string& path) {
   if (const int failed = OpenSource(context, path, &source); failed != kExitOk) return failed;
   const source::Description description = source->Describe();
   std::map<std::pair<int, std::string>, Trail> trails;  // by rank and session
+  analysis::PieceNotes<std::pair<int, std::string>> pieces;
   std::vector<std::string> missing = description.unread;
   for (std::string& text : NotSeenTexts(description, [&](const source::Slot& process) {
          return context.ranks.Contains(process.rank);
@@ -364,7 +372,12 @@ int RunFile(Context& context, const std::string& path) {
   for (std::size_t i = 0; i < source->slots().size(); ++i) {
     const source::Slot& slot = source->slots()[i];
     const bool is_in_body = slot.in_body && !slot.counts_calls();
-    if (is_in_body || layout::IsNoRow(slot.op) || !context.ranks.Contains(slot.rank)) continue;
+    if (!context.ranks.Contains(slot.rank)) continue;
+    if (analysis::ReadPieceNote(slot)) {
+      pieces.Add({slot.rank, slot.session}, slot);
+      trails.try_emplace({slot.rank, slot.session});
+    }
+    if (is_in_body || layout::IsNoRow(slot.op)) continue;
     Passed passed = PassedAt(slot);
     passed.every = slot.every;
     if (const Result<void> read = ReadSlot(*source, i, &passed); !read.ok()) {
@@ -407,6 +420,7 @@ int RunFile(Context& context, const std::string& path) {
                                   (rank >= 0 ? fmt::format(" --ranks {}", rank) : ""),
                          .rank = rank,
                          .place = analysis::FindPlace(trail),
+                         .piece = pieces.Of(key),
                          .is_file = true});
   }
   return Show(context, {std::move(job)}, missing);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "client/analysis/op_log.h"
+#include "client/analysis/pieces.h"
 #include "client/analysis/why/why_report.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
@@ -33,6 +34,7 @@ int RunWhy(Context& context, const WhyCommand& command) {
   const auto command_of = [&](const source::Slot& slot, const analysis::why::Place& place) {
     const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
                               (slot.session.empty() ? "" : " -s " + KeyOfJob(*source, slot));
+    if (analysis::ReadPieceNote(slot)) return "cgdebug-cli where " + ShellWord(command.source);
     if (layout::IsOpOrder(slot.op)) return "cgdebug-cli races " + ShellWord(command.source) + among;
     if (analysis::ParseOpText(slot.op)) {
       return OpsCommandOf(command.source, slot, place.replay) + among;

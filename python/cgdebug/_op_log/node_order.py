@@ -167,6 +167,10 @@ class OrderNotes:
     def tell_missing(self, capture: int, why: str) -> None:
         self._add(capture, [f"missing {_cut(why)}"])
 
+    def tell_piece(self, capture: int, text: str) -> None:
+        """Of a graph that is launched in pieces: "stands ...", "passed", "failed ..."."""
+        self._add(capture, [_cut(text)])
+
     def _add(self, capture: int, texts: list[str]) -> None:
         with self._lock:
             if self._native is None:

@@ -1,0 +1,39 @@
+// Kernels of graphs that are launched one by one, and that failed or do not end.
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "client/analysis/pieces.h"
+#include "client/analysis/why/detectors.h"
+
+namespace cgdebug::analysis::why {
+
+Found FindFailedKernels(const Evidence& evidence) {
+  using Process = std::pair<int, std::string>;  // rank and session
+  PieceNotes<Process> notes;
+  std::map<Process, std::size_t> slots;
+  for (std::size_t i = 0; i < evidence.source->slots().size(); ++i) {
+    const source::Slot& slot = evidence.source->slots()[i];
+    if (!ReadPieceNote(slot)) continue;
+    notes.Add({slot.rank, slot.session}, slot);
+    slots[{slot.rank, slot.session}] = i;
+  }
+  Found answer;
+  for (const auto& [process, slot] : slots) {
+    const std::optional<PieceNote> note = notes.Of(process);
+    if (!note) continue;
+    const bool has_failed = note->kind == PieceNote::Kind::kFailed;
+    answer.findings.push_back(
+        {.level = has_failed ? Level::kShown : Level::kConsistent,
+         .kind = has_failed ? "failed_kernel" : "hanging_kernel",
+         .place = {.slot = slot},
+         .sentence =
+             (process.first >= 0 ? fmt::format("rank {}: ", process.first) : "") + ToText(*note),
+         .refute = has_failed ? "nothing: it was launched alone, and CUDA reported the error"
+                              : "a kernel that waits for another rank, or is slow"});
+  }
+  return answer;
+}
+
+}  // namespace cgdebug::analysis::why
