@@ -971,6 +971,52 @@ def test_what_goes_wrong_around_a_kernel_is_noted_and_does_not_reach_it(debug_mo
     assert not log["fwd/exp_0"].is_covered, "what the kernel wrote has no row"
 
 
+def give_up(function, arguments, _):
+    """As torch's own function does where it cannot read a kernel."""
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    triton_kernel_wrap.log.warning("Encountered an exception in identify_mutated_tensors, ...")
+    return list(arguments)
+
+
+def test_a_kernel_is_not_said_to_write_what_torch_does_not_know_that_it_writes(
+    debug_mode, monkeypatch, caplog
+):
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    monkeypatch.setattr(triton_kernel_wrap, "identify_mutated_tensors", give_up)
+    with (dm := debug_mode(level="kernel")):
+        x, y = torch.ones(4), torch.zeros(4)
+        launch(add_one, ["x", "y"], [], x, y, custom=True)
+        y + 1
+    log = dm.log()
+    assert [row.name for row in log] == ["fwd/ones_0", "fwd/zeros_0", "fwd/add_0"]
+    assert not log["fwd/add_0"].is_covered
+    assert (
+        "triton_poi_0: torch cannot tell which arguments it writes, so it has no rows" in log.gaps
+    )
+    assert "identify_mutated_tensors" not in caplog.text
+
+
+def test_what_a_kernel_changes_in_place_has_a_row_before_and_after(debug_mode, monkeypatch):
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    monkeypatch.setattr(triton_kernel_wrap, "identify_mutated_tensors", give_up)
+
+    def double(x):
+        x.numpy()[:] *= 2
+
+    with (dm := debug_mode(level="kernel")):
+        x = torch.ones(4)
+        launch(double, ["x"], [], x, custom=True)  # no row shows what is in x now
+        launch(double, ["in_out_ptr0"], ["in_out_ptr0"], x)
+    rows = {row.name: row for row in dm.log()}
+    before = rows["fwd/triton_poi_0_0.in_out_ptr0.pre"]
+    after = rows["fwd/triton_poi_0_0.in_out_ptr0"]
+    assert (before.stats.max, after.stats.max) == (2, 4)
+    assert before.number in after.inputs and not before.is_covered
+
+
 def test_memory_that_only_a_kernel_fills_is_not_read(debug_mode):
     with (dm := debug_mode(level="kernel", pre=True)):
         x, out = torch.ones(4), torch.empty(4)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import typing
+import warnings
 
 import torch
 
@@ -294,7 +295,9 @@ def _careful(captured: bool) -> Iterator[None]:
             yield
             return
         before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+            torch.cuda.set_sync_debug_mode("error")
         try:
             yield
         finally:

@@ -204,6 +204,11 @@ class Recorder:
                 if self._rows.get(tensor) is None:
                     self._rows.set(tensor, UNKNOWN)
 
+    def is_unknown(self, tensor: torch.Tensor) -> bool:
+        """Whether something has written it that no row shows."""
+        with self._lock:
+            return self._rows.get(tensor) == UNKNOWN
+
     def will_read(self, place: names.Place, base: str, reads) -> None:
         """A kernel is about to read what it then overwrites. What no row shows yet gets one now.
         reads: as for wrote()."""
@@ -216,13 +221,15 @@ class Recorder:
             self._note(base, error)
 
     def will_write(self, place: names.Place, op: str, base: str, writes) -> None:
-        """The kernel is about to run. writes: as for wrote(), what it overwrites."""
+        """The kernel is about to run. writes: as for wrote(), what it overwrites. An in_out_ptr is
+        read too, so somebody has written it, also if no row shows it."""
         try:
             with self._lock:
                 stem = self._counter.peek(place, base)
                 for name, tensor in writes:
                     known = self._rows.get(tensor)
-                    if known not in (_EMPTY, UNKNOWN):
+                    is_filled = known == UNKNOWN and name.startswith("in_out_ptr")
+                    if is_filled or known not in (_EMPTY, UNKNOWN):
                         inputs = [] if known is None else [known]
                         self._add(f"{stem}.{name}.pre", op, tensor, inputs, place)
         except Exception as error:  # the job goes on

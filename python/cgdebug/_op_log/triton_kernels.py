@@ -8,6 +8,7 @@ original.
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 import typing
 
@@ -21,7 +22,8 @@ if typing.TYPE_CHECKING:
 
 _recorders: list[Recorder] = []
 _wrapped: set[str] = set()
-_written: dict[int, frozenset[str]] = {}  # by kernel of the user: names of arguments
+# By kernel of the user: names of arguments; None: torch cannot tell.
+_written: dict[int, frozenset[str] | None] = {}
 
 
 def follow(recorder: Recorder) -> None:
@@ -127,10 +129,35 @@ def _written_by(function, arguments) -> frozenset[str] | None:
         return None
     key = id(function)
     if key not in _written:
-        from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
-
-        _written[key] = frozenset(identify_mutated_tensors(function, arguments, {}))
+        _written[key] = _find_written(function, arguments)
+    if _written[key] is None:
+        for recorder in _recorders:
+            recorder.log.note(
+                f"{getattr(function, '__name__', 'a Triton kernel')}: torch cannot tell which "
+                f"arguments it writes, so it has no rows"
+            )
     return _written[key]
+
+
+def _find_written(function, arguments) -> frozenset[str] | None:
+    """None where torch gives up: it then names all tensors, those that are only read among them,
+    and warns of it."""
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    gave_up = []
+
+    def notice(record: logging.LogRecord) -> bool:
+        is_it = "identify_mutated_tensors" in record.getMessage()
+        if is_it:
+            gave_up.append(record)
+        return not is_it
+
+    triton_kernel_wrap.log.addFilter(notice)
+    try:
+        found = triton_kernel_wrap.identify_mutated_tensors(function, arguments, {})
+    finally:
+        triton_kernel_wrap.log.removeFilter(notice)
+    return None if gave_up else frozenset(found)
 
 
 def _follow_launch(launch, describe):
@@ -172,7 +199,10 @@ def _tell_reads(recorder: Recorder, kernel: _Launch) -> None:
     if kernel.is_compiled and not kernel.is_inductors:
         recorder.may_be_empty(one for _, one in writes)
     recorder.will_read(place, kernel.kernel, reads)
-    if recorder.has_pre:
+    if not recorder.has_pre:  # what a row shows already needs no other
+        inout = [(name, one) for name, one in writes if name.startswith("in_out_ptr")]
+        writes = [(name, one) for name, one in inout if recorder.is_unknown(one)]
+    if writes:
         recorder.will_write(place, f"triton.{kernel.kernel}.pre", kernel.kernel, writes)
 
 
