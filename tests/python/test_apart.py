@@ -1,12 +1,16 @@
 """run --blocking, and what it says of a piece, where there is no GPU."""
 
+import gc
 import json
 import sys
 import types
 
 import pytest
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from cgdebug import _apart
+from cgdebug._op_log import node_map
 from cgdebug._op_log.node_map import Given, Op
 
 OP = Op(
@@ -133,6 +137,81 @@ def test_where_and_why_name_the_piece_of_a_graph(job, cli, texts, place, cause):
     assert cli("races", session).returncode == 3
     running.go_on()
     running.finish()
+
+
+class OneNodeEach:
+    """Stands for a capture in which each op adds a node, and something else one in front of it."""
+
+    def __init__(self, capture):
+        self._count = 0
+
+    def take(self, stream):
+        self._count += 1
+        return [self._count]
+
+    def take_rest(self, stream):
+        return []
+
+
+@pytest.fixture
+def mapped(monkeypatch):
+    """mapped(function): the NodeMap of what it runs, as if a stream captured it."""
+    native = types.SimpleNamespace(CaptureNodes=OneNodeEach)
+    monkeypatch.setattr(node_map._native, "load", lambda: native)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(node_map.MapRecorder, "_is_logged", lambda self, name, tensor: True)
+
+    def of(function):
+        mapping = node_map.Mapping(capture=1)
+        function()
+        found = mapping.end()
+        assert gc.isenabled() and _get_current_dispatch_mode_stack() == []
+        return found
+
+    return of
+
+
+def test_a_map_of_nodes_has_the_op_its_module_its_line_and_what_it_was_given(mapped):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2, bias=False), torch.nn.ReLU())
+    x = torch.ones(3, 4)
+    with torch.no_grad():
+        found = mapped(lambda: model(x))
+    by_op = {op.op: op for op in found.op_of.values()}
+    product = by_op["aten.mm.default"]
+    assert (product.name, product.module) == ("fwd/0/mm_0", "0")
+    assert "test_apart.py" in product.site
+    assert [(one.argument, one.row, one.shape) for one in product.given] == [
+        ("self", "in/0/mm_0.self", (3, 4)),
+        ("mat2", "in/0.weight", (4, 2)),
+        ("", "fwd/0/mm_0", (3, 2)),
+    ]
+    assert [(one.reads, one.writes) for one in product.given] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+    begin, end = product.given[2].extent
+    assert end - begin == 3 * 2 * 4
+    assert by_op["aten.relu.default"].given[0].row == "fwd/0/mm_0"
+    assert product in found.behind.values(), "a node that no op made is behind the op before it"
+
+
+def test_a_map_tells_what_an_op_overwrites_by_what_was_there_before(mapped):
+    x, y = torch.ones(4), torch.zeros(4)
+
+    def run():
+        torch.add(x, 1, out=y)
+        y.mul_(2)
+
+    found = mapped(run)
+    by_op = {op.op: op for op in found.op_of.values()}
+    changed = by_op["aten.mul_.Tensor"]
+    assert changed.name == "fwd/mul__0"
+    assert [(one.row, one.reads, one.writes) for one in changed.given] == [
+        ("fwd/add_0", True, True)
+    ]
+    out = by_op["aten.add.out"].given[-1]
+    assert (out.argument, out.reads, out.writes) == ("out", False, True)
 
 
 JOB = "import torch; print(torch.cuda.CUDAGraph.replay.__name__, hasattr({0}, '__wrapped__'))"
