@@ -11,7 +11,7 @@ import weakref
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from . import _native, _site, _words
+from . import _native, _site, _torch_logs, _words
 from ._after_import import call_after_import
 from ._op_log.capture_cost import CaptureCost
 from ._op_log.extras import Extras, after_run
@@ -36,6 +36,7 @@ _VALUES_OF_TRIGGER = 8
 _DIRECT_STATS_BYTES_PER_SM = 4096  # of device memory: partial sums of a captured TensorStats
 
 _watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+_numbers = itertools.count(1)
 
 
 def watch(
@@ -290,6 +291,17 @@ class Watch:
             self._prefix = _free_prefix(next(iter(found)), chosen)
             self._names = {self._prefix + name for name in chosen}
             _watches.add(self)
+            _torch_logs.watched(
+                next(_numbers),
+                {
+                    "model": next(iter(found)),
+                    "select": select,
+                    "level": level,
+                    "site": self._site,
+                    "modules": list(chosen),
+                    "not_watched": dict(self._not_watched),
+                },
+            )
             if is_log:
                 self._open_scope(model, level, bool(pre), eager, frames, extras)
                 return

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import json
 import math
+import re
 import subprocess
 import sys
 import types
@@ -301,10 +302,38 @@ def test_torch_trace_gets_an_artifact_with_the_rows(job, daemon, tmp_path):
         if '"artifact"' in line
     ]
     own = [name for name in names if name.startswith("cgdebug_")]  # torch 2.15 has its version
-    assert own == ["cgdebug_capture_0_rows", "cgdebug_capture_0_probes"]
+    assert own == ["cgdebug_call_1_rows", "cgdebug_capture_0_rows", "cgdebug_capture_0_probes"]
     payloads = [json.loads(line) for line in lines if line.startswith('\t{"graph_id"')]
     rows, probes = payloads
     assert rows["rows"][-1]["name"] == "fwd/exp_0" and probes["probes"][0]["probe"] == "told"
+
+
+ALL_TOLD = """
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    watch = cgdebug.watch(model, "0")
+    torch.compile(model)(torch.ones(1, 2))
+    watch.close()
+    inputs = [torch.ones(size, 2) for size in (1, 1, 3)]
+    dm = debug_mode(model, eager=True)
+    with dm:
+        for x in inputs:
+            model(x)
+"""
+
+
+def test_watches_compiled_probes_and_eager_logs_are_told_once_for_each_list_of_rows(
+    job, daemon, tmp_path
+):
+    trace = {"TORCH_TRACE": str(tmp_path), "TORCH_LOGS": "+cgdebug"}
+    _, text = job(ALL_TOLD, stderr=subprocess.PIPE, **trace).finish()
+    assert "watch 1: 0 of Sequential, level module: 1 modules" in text
+    assert "compiled graph 1: 1 probes are in it" in text
+    (path,) = tmp_path.glob("*.log")
+    names = re.findall(r'"name": ?"(cgdebug_[a-z_0-9]+)"', path.read_text())
+    assert names[:2] == ["cgdebug_watch_1", "cgdebug_compiled_1_probes"], names
+    calls = [name for name in names if name.startswith("cgdebug_call_")]
+    assert len(calls) == 2, names  # three calls, the first two with the same rows
+    assert '"args": "bias' in path.read_text() or '"args": "self=#' in path.read_text()
 
 
 def test_kernels_are_marked_only_where_a_capture_asks_for_it(monkeypatch):

@@ -234,3 +234,18 @@ def test_ops_of_inductor_have_their_modules_and_lines(
 )
 def test_a_path_of_a_compiler_becomes_the_name_of_a_module(text):
     assert compiled_names.relative_path(text) == "layers.0.q"
+
+
+def test_the_code_that_runs_is_known_where_a_log_begins_inside_it(fresh_compiler):
+    seen = []
+
+    @torch.library.custom_op("cgdebug_test::look", mutates_args=())
+    def look(x: torch.Tensor) -> torch.Tensor:
+        seen.append(list(compiled_names._thread.running))  # as where a capture begins
+        return x.clone()
+
+    look.register_fake(torch.empty_like)
+    torch.compile(lambda x: look(x) + 1)(torch.ones(3))
+    (code,) = seen[-1]
+    assert compiled_names._codes[id(code)][1]
+    assert compiled_names._thread.running == []

@@ -20,7 +20,7 @@ import weakref
 
 import torch
 
-from .. import _site
+from .. import _site, _torch_logs
 
 _COMMENT = re.compile(r"^\s*(?:#|//) (?:Topologically Sorted|Unsorted) Source Nodes: \[(.*?)\], ")
 _KERNEL = re.compile(r"^\s*(?:[\w.]+\.run\(|extern_kernels\.|torch\.ops\.)")
@@ -147,6 +147,8 @@ def _kept(original, is_aot: bool):
     @functools.wraps(original)
     def compile_graph(graph, *args, **kwargs):
         nodes = _nodes_by_name(graph, is_aot)
+        if not is_aot:
+            _tell_probes(graph)
         if nodes is None:
             return original(graph, *args, **kwargs)
         _thread.compiling.append((nodes, is_aot))
@@ -159,6 +161,20 @@ def _kept(original, is_aot: bool):
         return code
 
     return compile_graph
+
+
+def _tell_probes(graph) -> None:
+    """Tells torch's tools of the probes in a graph that Dynamo made."""
+    with contextlib.suppress(Exception):  # the compiler goes on
+        probes = [one for one in graph.graph.nodes if str(one.target).startswith("cgdebug.observe")]
+        if probes:
+            lines = [_lines(one.meta.get("stack_trace") or "") for one in probes]
+            _torch_logs.compiled(
+                [
+                    {"node": one.name, "site": known[0][0] if known else ""}
+                    for one, known in zip(probes, lines)
+                ]
+            )
 
 
 def _wrap_code(module) -> None:

@@ -187,6 +187,7 @@ class OpLog:
         self._lock = threading.RLock()
         self.calls: collections.deque[int] = collections.deque(maxlen=_MAX_CALLS)
         self.copies = 0
+        self.told_rows: set[int] = set()  # lists of rows that torch's tools were told, hashed
         self._before: list[tuple] = []  # the rows of the run before
         # Of an eager log: what the rows said at first, and what of that has varied since.
         self._details: dict[tuple, tuple[dict, set[str]]] = {}
@@ -408,6 +409,8 @@ class OpLog:
                     self._add_gaps()
                     if call := self._native.end():
                         self.calls.append(call)
+                        with contextlib.suppress(Exception):  # the job goes on
+                            _torch_logs.op_log_called(self, call)
                         self._of_calls[call] = {row.number: row.details for row in self.rows}
                         while len(self._of_calls) > _MAX_EXACT_CALLS:
                             self._of_calls.popitem(last=False)
