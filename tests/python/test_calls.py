@@ -144,6 +144,33 @@ def test_each_thread_that_calls_the_model_is_logged(eager_rows):
     assert rows["fwd/Linear/addmm_0"] == 7
 
 
+THREADS = """
+    import sys, threading, torch
+    net = torch.nn.Linear(4, 4)
+    def prepare():
+        (torch.zeros(2, 4) / 0).sum()
+    def serve():
+        net(torch.ones(2, 4)).tan()
+    net(torch.ones(2, 4))
+    for work in [serve, prepare][: 1 + (sys.argv[-1] == "both")]:
+        thread = threading.Thread(target=work, name=work.__name__)
+        thread.start()
+        thread.join()
+"""
+
+
+def test_ops_on_a_thread_that_does_not_call_the_model_are_said_to_be_missing(daemon, cli, tmp_path):
+    (tmp_path / "job.py").write_text(textwrap.dedent(THREADS), encoding="utf-8")
+    for which, code in (("one", 0), ("both", 3)):
+        path = tmp_path / f"{which}.cgrec"
+        job = [sys.executable, tmp_path / "job.py", which]
+        done = cli("run", "--watch", "op:*", "--eager", "-o", path, "--", *job)
+        assert done.returncode in (0, code), done.stderr
+        checked = cli("check", path)
+        assert checked.returncode == code, checked.stdout
+        assert ("ops on thread 'prepare'" in checked.stdout) == (which == "both"), checked.stdout
+
+
 def test_a_model_without_parameters_is_logged(eager_rows):
     rows = eager_rows(
         """

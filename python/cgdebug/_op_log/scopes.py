@@ -14,12 +14,12 @@ import torch
 
 from .. import _graphs, _native, _torch_logs, _words
 from .._watching.modules import is_selected
-from . import compiled_code, names, regions, triton_kernels
+from . import compiled_code, names, regions, threads, triton_kernels
 from .capture_cost import CaptureCost
 from .extras import Extras, Values
 from .outputs import OutputRecorder
 from .recorder import OpMode, Recorder, leave
-from .rows import GapRows, OpLog
+from .rows import ACCOUNT, GapRows, OpLog
 
 # What a recorder does while the job waits.
 _TIMED = (
@@ -75,6 +75,7 @@ class Scope:
         self._here = threading.local()  # by_call: `one`, what follows this thread
         self._of_threads: set[_Following] = set()  # by_call: those of other threads
         self._free_logs: list[OpLog] = []  # of threads that have ended
+        self._threads: threads.Watcher | None = None  # by_call
         self.captured_before: list[int] = []  # live graphs that nobody logs
 
     def open(self) -> None:
@@ -96,6 +97,8 @@ class Scope:
             if self in _scopes:
                 _scopes.remove(self)
         self.owner = None
+        if self._threads is not None:
+            self._threads.close()
         following, self._following = self._following, None
         for one in list(self._of_threads):
             one.finish()
@@ -166,6 +169,12 @@ class Scope:
             self._eager_log.begin_run()
         cost = CaptureCost(graph=0)
         self._following = _Following([self], self._eager_log, captured=False, cost=cost)
+        if self.by_call:
+            self._threads = threads.Watcher(self._is_followed_here, _tell_of_job)
+            self._threads.open()
+
+    def _is_followed_here(self) -> bool:
+        return getattr(self._here, "one", None) is not None
 
 
 class _OfThread:
@@ -188,6 +197,11 @@ class _OfThread:
         if scope is not None:
             scope._of_threads.discard(self.following)
             scope._free_logs.append(self.following.log)
+
+
+def _tell_of_job(gap: str) -> None:
+    _job_gaps.tell([gap])
+    _native.not_seen(ACCOUNT, gap)
 
 
 def captured_before(capture: int) -> str:
