@@ -1,5 +1,6 @@
 #include "libprobe/not_seen.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -10,6 +11,7 @@
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/utf8.h"
+#include "proto/layout/not_seen.h"
 
 namespace cgdebug {
 namespace {
@@ -45,8 +47,20 @@ void NotSeen::Count(std::string_view name, std::string_view reason, bool is_capt
   Show();
 }
 
-void NotSeen::NoteSeen(std::string_view name) noexcept try {
+void NotSeen::CountMalformed(std::string_view problem) noexcept try {
   const std::lock_guard lock(mutex_);
+  if (++counts_.malformed == 1) {
+    const std::string text(problem);
+    counts_.malformed_reason =
+        text.substr(0, ring::CutLength(text, sizeof(layout::NotSeenBlock::setting)));
+  }
+  Show();
+} catch (const std::bad_alloc&) {  // it is counted, its text is not there
+}
+
+void NotSeen::NoteSeen(std::string_view name, std::uint64_t last_order) noexcept try {
+  const std::lock_guard lock(mutex_);
+  newest_order_ = std::max(newest_order_, last_order);
   if (places_.contains(name)) return;
   places_.emplace(name, Place{});
   ++counts_.wanted;
@@ -62,7 +76,10 @@ void NotSeen::Forget(std::string_view name) noexcept {
   places_.erase(found);
   ++gone_.wanted;
   gone_.calls += place.calls;
-  if (place.calls > 0) ++gone_.places;
+  if (place.calls > 0) {
+    ++gone_.places;
+    gone_order_ = newest_order_;
+  }
   if (place.number != 0 && place.number == first_number_) NameFirst();
   Show();
 }
@@ -104,6 +121,12 @@ void NotSeen::Show() {
   if (shared_ == nullptr) return;
   ring::StoreRelaxed(shared_->rows_begun, rows_begun_);
   ring::StoreRelaxed(shared_->rows_sent, rows_sent_);
+  if (counts_.malformed != 0) {
+    const std::string& setting = counts_.malformed_reason;
+    ring::CopyShared(shared_->setting, setting.data(), setting.size());
+    ring::StoreRelaxed(shared_->setting_bytes, std::uint64_t{setting.size()});
+    ring::StoreRelease(shared_->malformed, counts_.malformed);
+  }
   if (counts_.calls == 0) return;
   if (first_number_ != 0 && shown_number_ != first_number_) {
     shown_number_ = first_number_;
@@ -118,6 +141,7 @@ void NotSeen::Show() {
   }
   ring::StoreRelaxed(shared_->refused_places, counts_.places);
   ring::StoreRelaxed(shared_->wanted_places, counts_.wanted);
+  ring::StoreRelaxed(shared_->gone_order, gone_order_);
   ring::StoreRelaxed(shared_->gone_places, gone_.places);
   ring::StoreRelaxed(shared_->gone_calls, gone_.calls);
   ring::StoreRelaxed(shared_->gone_wanted, gone_.wanted);
@@ -161,6 +185,25 @@ void CountNotSeen(std::string_view name, std::string_view reason, bool is_captur
 }
 
 void NotWanted(std::string_view name) noexcept { ProbeTable::Instance().not_seen.Forget(name); }
+
+std::string NotSeenText() {
+  const NotSeenCounts counts = NotSeenSoFar();
+  std::string text;
+  if (counts.calls != 0) {
+    text = layout::ToText({.kind = layout::NotSeenKind::kRefused,
+                           .count = counts.places,
+                           .of = counts.wanted,
+                           .calls = counts.calls,
+                           .name = counts.name,
+                           .reason = counts.reason});
+  }
+  if (counts.malformed != 0) {
+    text += (text.empty() ? "" : "; ") + layout::ToText({.kind = layout::NotSeenKind::kMalformed,
+                                                         .count = counts.malformed,
+                                                         .reason = counts.malformed_reason});
+  }
+  return text;
+}
 
 NotSeenCounts NotSeenSoFar() { return ProbeTable::Instance().not_seen.counts(); }
 

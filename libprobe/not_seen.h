@@ -23,8 +23,10 @@ class NotSeen {
  public:
   // As CountNotSeen(), but makes no segment.
   void Count(std::string_view name, std::string_view reason, bool is_captured) noexcept;
-  // The probe has a slot.
-  void NoteSeen(std::string_view name) noexcept;
+  // A variable of the environment is malformed. Its text is cut to what the segment holds.
+  void CountMalformed(std::string_view problem) noexcept;
+  // The probe has a slot; `last_order` is the highest order of its rows, or its own.
+  void NoteSeen(std::string_view name, std::uint64_t last_order) noexcept;
   // As the function NotWanted().
   void Forget(std::string_view name) noexcept;
   // A row of an op log is here, and no ring has it yet. As it is not shown as missing unless the
@@ -65,9 +67,11 @@ class NotSeen {
   mutable std::mutex mutex_;
   NotSeenCounts counts_;
   NotSeenCounts gone_;
+  std::uint64_t gone_order_ = 0;
   Places places_;                   // that are wanted
   std::uint64_t first_number_ = 0;  // of the place that is named
   std::uint64_t shown_number_ = 0;  // of the one that the segment names
+  std::uint64_t newest_order_ = 0;  // of all slots so far
   std::uint64_t rows_begun_ = 0;
   std::uint64_t rows_sent_ = 0;
   layout::NotSeenBlock* shared_ = nullptr;

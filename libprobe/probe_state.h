@@ -74,6 +74,7 @@ struct ProbeState {
   const void* owner = nullptr;  // the table it belongs to; a forked child has its own
   std::vector<capture::ProbeSlot*> slots;
   capture::ProbeSlot* newest_eager = nullptr;  // of the eager ones, the one that was used last
+  std::uint64_t eager_uses = 0;                // of all of them
   Refusals refusals;
   std::unordered_map<std::uint64_t, std::uint32_t> invocations;  // capture id -> calls so far
   // In shared memory, by index and whether the part of it was taken.

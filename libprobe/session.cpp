@@ -83,17 +83,6 @@ void SendLastValues(ProbeTable& table) {
   }
 }
 
-// Nobody else can say it: without a segment no daemon knows this process.
-std::string TextOfNotSeen(const NotSeenCounts& counts) {
-  if (counts.calls == 0) return {};
-  return "cgdebug: " + layout::ToText({.kind = layout::NotSeenKind::kRefused,
-                                       .count = counts.places,
-                                       .of = counts.wanted,
-                                       .calls = counts.calls,
-                                       .name = counts.name,
-                                       .reason = counts.reason});
-}
-
 }  // namespace
 
 bool DaemonAlive() {
@@ -196,7 +185,11 @@ std::string Finish(std::chrono::nanoseconds timeout) {
   ProbeTable& table = ProbeTable::Instance();
   {
     const ProbeTable::Lock lock = table.Acquire();
-    if (table.slots.segment() == nullptr) return TextOfNotSeen(table.not_seen.counts());
+    if (table.slots.segment() == nullptr) {
+      // Nobody else can say it: without a segment no daemon knows this process.
+      const std::string text = NotSeenText();
+      return text.empty() ? text : "cgdebug: " + text;
+    }
     if (!table.slots.Finish()) return {};
   }
   try {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "daemon/core/words/settings.h"
-#include "libprobe/not_seen.h"
+#include "libprobe/probe_table.h"
 
 namespace cgdebug {
 
@@ -20,8 +20,7 @@ void TellMalformedSettings() noexcept try {
       if (!told.insert(setting.problem).second) continue;
     }
     std::fprintf(stderr, "cgdebug: %s. The job goes on as without it\n", setting.problem.c_str());
-    // Told as of a capture: no probe ends it, so it stays in the account.
-    CountNotSeen(setting.name, setting.problem, /*is_captured=*/true);
+    ProbeTable::Instance().not_seen.CountMalformed(setting.problem);
   }
 } catch (const std::exception&) {  // no memory is left
 }

@@ -26,6 +26,8 @@ using capture::SlotPhase;
 
 constexpr double kReclaimAfterSeconds = 3600;
 constexpr std::size_t kMaxEagerSlots = 64;  // per probe: one per shape and stream
+// A shape that came again is expected to come again, for so many uses of its probe.
+constexpr std::uint64_t kExpectedFor = 8 * kMaxEagerSlots;
 
 // What closed probes wrote is kept for a daemon that may still come, but not without limit: a job
 // that makes and closes probes all the time would fill /dev/shm, which others need as well.
@@ -227,7 +229,9 @@ ProbeSlot* SlotStore::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& slo
   if (capture::IsOnDevice(*slot)) {
     on_device_bytes_[slot->buffers.device] += slot->registration.device_bytes;
   }
-  not_seen_->NoteSeen(probe.name);
+  const layout::SlotFacts& facts = slot->registration;
+  const bool holds_rows = (facts.flags & layout::kSlotHoldsOpLog) != 0;
+  not_seen_->NoteSeen(probe.name, facts.order + (holds_rows ? facts.shape[0] - 1 : 0));
   probe.slots.push_back(slot.get());
   node.front() = std::move(slot);
   node.front()->self = node.begin();
@@ -284,6 +288,8 @@ void SlotStore::Evict(ProbeState& probe, ProbeSlot& slot) {
 
 void SlotStore::Touch(ProbeState& probe, ProbeSlot& slot) {
   slot.last_used = Clock::now();
+  slot.was_used_again = slot.used_at != 0;
+  slot.used_at = ++probe.eager_uses;
   if ((slot.registration.flags & layout::kSlotHoldsOpLog) != 0) return;
   probe.newest_eager = &slot;
   if (slot.in_use_order) {
@@ -305,8 +311,13 @@ void SlotStore::EvictOldEager(ProbeState& probe, std::uint64_t bytes) {
     if (!slot->life.pinned()) idle.push_back(slot);
   }
   if (count >= kMaxEagerSlots) {
-    std::sort(idle.begin(), idle.end(),
-              [](const ProbeSlot* a, const ProbeSlot* b) { return a->last_used < b->last_used; });
+    // First what nobody expects, or each shape that comes once would cost one that comes in turn,
+    // and that the next one.
+    std::ranges::sort(idle, {}, [&](const ProbeSlot* slot) {
+      const bool is_expected =
+          slot->was_used_again && probe.eager_uses - slot->used_at < kExpectedFor;
+      return std::pair(is_expected, slot->used_at);
+    });
     idle.resize(std::min(idle.size(), count - kMaxEagerSlots + 1));
     for (ProbeSlot* slot : idle) Evict(probe, *slot);
     FreeLeaving(/*all=*/false, /*force=*/false);

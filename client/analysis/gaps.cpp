@@ -167,7 +167,8 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
     ++summary.count;
   }
   const auto wants = [&](const source::Slot& process) { return scope.WantsRank(process); };
-  for (std::string& text : NotSeenTexts(about, wants)) {
+  const auto looks_at = [&](const source::Slot& slot) { return scope.Wants(slot); };
+  for (std::string& text : NotSeenTexts(source, wants, looks_at)) {
     summary.sentences.push_back(std::move(text));
     ++summary.count;
   }

@@ -278,7 +278,10 @@ Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
     }
   }
   const auto is_its_job = [&](const Slot& process) { return process.uuid == log.uuid; };
-  for (std::string& text : NotSeenTexts(source.Describe(), is_its_job)) {
+  std::set<std::uint64_t> orders;
+  for (const Entry& entry : rows) orders.insert(source.slots()[entry.slot].order);
+  const auto is_row = [&](const Slot& slot) { return orders.contains(slot.order); };
+  for (std::string& text : NotSeenTexts(source, is_its_job, is_row)) {
     log.gaps.push_back(std::move(text));
   }
   if (!log.rows.empty() && log.rows.front().number > 1) {

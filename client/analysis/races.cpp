@@ -137,10 +137,10 @@ Races FindRaces(const source::Source& source) {
   const source::Description about = source.Describe();
   for (const std::string& text : about.unread) races.not_looked.push_back(text);
   for (const std::string& text : about.damage) races.not_looked.push_back(text);
-  for (std::string& text : NotSeenTexts(about, [](const source::Slot&) { return true; })) {
+  const auto all = [](const source::Slot&) { return true; };
+  for (std::string& text : NotSeenTexts(source, all, all)) {
     races.not_looked.push_back(std::move(text));
   }
-  const auto all = [](const source::Slot&) { return true; };
   const auto none = [](const source::Slot&) { return false; };
   for (const std::string& gap : OpGapsOf(source, none, all)) races.not_looked.push_back(gap);
   races.goes_on = about.is_growing;

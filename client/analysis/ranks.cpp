@@ -215,7 +215,8 @@ class RankFold::State {
     // One that is still written is added again.
     if (options_.follows && about.is_growing) return {};
     const auto wants = [&](const Slot& process) { return options_.scope.WantsRank(process); };
-    for (const std::string& text : NotSeenTexts(about, wants)) {
+    const auto looks_at = [&](const Slot& slot) { return options_.scope.Wants(slot); };
+    for (const std::string& text : NotSeenTexts(source, wants, looks_at)) {
       kept_.unreadable.insert(fmt::format("{}: {}", path, text));
     }
     for (const std::string& damage : about.damage) {

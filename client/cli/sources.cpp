@@ -311,7 +311,7 @@ int FailNoProbe(const Context& context, const source::Source& source, const Scop
   const auto is_shown = [&](const source::Slot& process) {
     return context.ranks.Contains(process.rank);
   };
-  const std::vector<std::string> not_seen = NotSeenTexts(about, is_shown);
+  const std::vector<std::string> not_seen = NotSeenTexts(source, is_shown, is_shown);
   if (names.empty() && !not_seen.empty()) {
     return context.Fail(kExitInconclusive,
                         fmt::format("{} has no probe that saw a tensor. {}", path,

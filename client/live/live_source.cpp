@@ -44,6 +44,8 @@ class LiveSource : public source::Source {
       Slot process;
       SetProcess(session, &process);
       not_seen_.push_back({std::move(process), one});
+      // Of a job that has ended, answers are about its whole life.
+      if (session.state != SessionState::kAlive) not_seen_.back().what.gone = {};
     }
     if (counters.produced > shown + counters.lost_released) {
       unread_.push_back(fmt::format(

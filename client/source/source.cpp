@@ -45,12 +45,21 @@ bool IsLabelOfRank(const std::string& text) {
 
 }  // namespace
 
-std::vector<std::string> NotSeenTexts(const Description& about,
-                                      const std::function<bool(const Slot&)>& wants) {
+std::vector<std::string> NotSeenTexts(const Source& source,
+                                      const std::function<bool(const Slot&)>& wants_process,
+                                      const std::function<bool(const Slot&)>& looks_at) {
+  const Description about = source.Describe();
   std::vector<std::string> texts;
   for (const NotSeen& one : about.not_seen) {
-    if (!wants(one.of)) continue;
-    texts.push_back((about.sessions.size() > 1 ? one.of.session + ": " : "") + ToText(one.what));
+    if (!wants_process(one.of)) continue;
+    layout::NotSeen what = one.what;
+    const bool was_beside =
+        what.gone.count > 0 && std::ranges::any_of(source.slots(), [&](const Slot& slot) {
+          return slot.uuid == one.of.uuid && slot.order <= what.gone.order && looks_at(slot);
+        });
+    if (!was_beside) what = what.Without(what.gone);
+    if (what.count == 0) continue;
+    texts.push_back((about.sessions.size() > 1 ? one.of.session + ": " : "") + ToText(what));
   }
   return texts;
 }

@@ -157,11 +157,6 @@ struct Description {
   bool is_cut_off = false;  // its end is missing: what came after is unknown
 };
 
-// What the wanted processes wanted to be seen and nobody saw, in sentences; empty if nothing. Every
-// answer about completeness is made of these and of the accounts of the slots.
-std::vector<std::string> NotSeenTexts(const Description& about,
-                                      const std::function<bool(const Slot&)>& wants);
-
 // Thread: one at a time; Values are independent. Lifetime: slots() until the end of the source.
 class Source {
  public:
@@ -283,5 +278,13 @@ std::string TypeText(const Slot& slot);
 std::string FullShapeText(const Slot& slot);
 // For a place in its tensor: " of part rows:0:8 of [64,512]"; empty if it has all elements.
 std::string OfPart(const Slot& slot);
+
+// What the wanted processes wanted to be seen and nobody saw, in sentences; empty if nothing. Every
+// answer about completeness is made of these and of the accounts of the slots. A place that is gone
+// counts if the answer looks at a slot that was there before it went.
+// wants_process: given a slot without a probe. looks_at: given a slot of the source.
+std::vector<std::string> NotSeenTexts(const Source& source,
+                                      const std::function<bool(const Slot&)>& wants_process,
+                                      const std::function<bool(const Slot&)>& looks_at);
 
 }  // namespace cgdebug::source

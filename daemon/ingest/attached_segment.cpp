@@ -15,6 +15,8 @@ namespace {
 // Slots of a session whose graph is gone and whose last values are still shown. Without a limit,
 // jobs that capture again and again would fill the daemon.
 constexpr std::size_t kMaxGivenUp = 256;
+// Likewise, of the rows of their op logs, each of which keeps as much as a slot.
+constexpr std::size_t kMaxGivenUpRows = 8192;
 
 // Credits are settled after this many bytes, so that producers wait no longer than it takes to
 // consume them.
@@ -192,10 +194,14 @@ void AttachedSegment::CloseSlot(std::uint32_t index) {
   if (slots_[index] == nullptr) return;
   slots_[index]->GiveUp();
   given_up_.push_back(slots_[index]->shown_slots());
+  given_up_count_ += given_up_.back().size();
   slots_[index] = nullptr;
-  if (given_up_.size() <= kMaxGivenUp) return;
-  for (const pipeline::SlotPtr& slot : given_up_.front()) destination_.sink->ForgetSlot(slot);
-  given_up_.pop_front();
+  while (given_up_.size() > kMaxGivenUp ||
+         (given_up_count_ > kMaxGivenUpRows && given_up_.size() > 1)) {
+    for (const pipeline::SlotPtr& slot : given_up_.front()) destination_.sink->ForgetSlot(slot);
+    given_up_count_ -= given_up_.front().size();
+    given_up_.pop_front();
+  }
 }
 
 void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready) {
@@ -401,14 +407,15 @@ void AttachedSegment::ShowNotSeen() {
     all.push_back({.kind = NotSeenKind::kCutOff, .count = 1});
   } else {
     all.push_back(view_->refused_places());
+    all.push_back(view_->malformed_settings());
     all.push_back({.kind = NotSeenKind::kGivenUp, .count = view_->released_unread()});
     // While the job lives, it is about to send them.
     if (!alive_) all.push_back({.kind = NotSeenKind::kNeverSent, .count = view_->rows_in_job()});
+    if (SigbusGuard::Hit()) return;  // what was read means nothing; Abandon() follows
   }
   NotSeen unreadable{.kind = NotSeenKind::kUnreadable, .count = refused_.size()};
   if (!refused_.empty()) unreadable.reason = refused_.begin()->second.reason;
   all.push_back(std::move(unreadable));
-  if (SigbusGuard::Hit()) return;
   for (NotSeen& one : all) {
     if (one.count == 0) continue;
     one.name = pipeline::CleanText(one.name);

@@ -124,6 +124,7 @@ class AttachedSegment {
   std::vector<SlotConsumer*> graph_order_;
   // Still shown, oldest first; the rows of an op log together.
   std::deque<std::vector<pipeline::SlotPtr>> given_up_;
+  std::size_t given_up_count_ = 0;            // of the slots in it
   std::map<std::uint32_t, Refused> refused_;  // by directory index
   std::int64_t released_last_ns_ = 0;         // last_timestamp_ns() of the slots that are gone
   std::uint64_t activity_ = 0;                // when the pass began

@@ -391,14 +391,9 @@ void ActiveRecording::BeginNotSeen(const SessionPtr& session, const layout::NotS
 
 void ActiveRecording::NotSeen(const SessionPtr& session, const layout::NotSeen& told) {
   if (!Wants(*session)) return;
-  layout::NotSeen not_seen = told;
-  if (const auto before = not_seen_before_.find({session, told.kind});
-      before != not_seen_before_.end()) {
-    // A job writes these numbers one after the other.
-    not_seen.count -= std::min(not_seen.count, before->second.count);
-    not_seen.of -= std::min(not_seen.of, before->second.of);
-    not_seen.calls -= std::min(not_seen.calls, before->second.calls);
-  }
+  const auto before = not_seen_before_.find({session, told.kind});
+  const layout::NotSeen not_seen =
+      told.Without(before == not_seen_before_.end() ? layout::NotSeen::Gone{} : before->second);
   if (not_seen.count == 0) return;
   const auto id = SessionId(session);
   if (!id) return;

@@ -90,6 +90,8 @@ struct ProbeSlot {
   std::vector<std::byte> op_log_table;  // of an eager page of an op log: the rows in it
   // Of an eager slot: when it was used last, and its place among the others in that order.
   std::chrono::steady_clock::time_point last_used;
+  std::uint64_t used_at = 0;    // ProbeState::eager_uses then
+  bool was_used_again = false;  // after its first use
   std::list<ProbeSlot*>::iterator use;
   bool in_use_order = false;
   // Of a slot with kEagerStats: calls on their way to the GPU hold one pin together.

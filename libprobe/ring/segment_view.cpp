@@ -381,7 +381,8 @@ layout::NotSeen SegmentView::refused_places() const {
   refused.of = LoadRelaxed(shared.wanted_places);
   refused.gone = {.count = LoadRelaxed(shared.gone_places),
                   .of = LoadRelaxed(shared.gone_wanted),
-                  .calls = LoadRelaxed(shared.gone_calls)};
+                  .calls = LoadRelaxed(shared.gone_calls),
+                  .order = LoadRelaxed(shared.gone_order)};
   const std::uint64_t first_untrusted = LoadAcquire(shared.first);
   if (first_untrusted == 0) return refused;
   refused.name.resize(std::min(layout::NameBytesOf(first_untrusted), sizeof(shared.name)));
@@ -394,6 +395,17 @@ layout::NotSeen SegmentView::refused_places() const {
     refused.reason.clear();
   }
   return refused;
+}
+
+layout::NotSeen SegmentView::malformed_settings() const {
+  const layout::NotSeenBlock& shared = shared_not_seen();
+  layout::NotSeen malformed{.kind = layout::NotSeenKind::kMalformed};
+  malformed.count = LoadAcquire(shared.malformed);
+  if (malformed.count == 0) return malformed;
+  const std::uint64_t bytes_untrusted = LoadRelaxed(shared.setting_bytes);
+  malformed.reason.resize(std::min<std::uint64_t>(bytes_untrusted, sizeof(shared.setting)));
+  CopyShared(malformed.reason.data(), shared.setting, malformed.reason.size());
+  return malformed;
 }
 
 layout::ThawLine* SegmentView::thaw_line(std::uint32_t device) const {

@@ -56,6 +56,7 @@ class SegmentView {
   std::uint64_t released_unread() const;  // entries the producer gave up before they were read
   // What the producer could not watch.
   layout::NotSeen refused_places() const;
+  layout::NotSeen malformed_settings() const;
   // Rows of op logs that wait in the job.
   std::uint64_t rows_in_job() const;
   std::uint32_t slot_count() const;

@@ -19,29 +19,42 @@ enum class NotSeenKind : std::uint32_t {
   kCutOff = 4,       // the job's shared memory was cut off
   kNotRecorded = 5,  // a recording that the job asked for cannot be written
   kNeverSent = 6,    // rows of op logs that the job had when it died
+  kMalformed = 7,    // variables of the environment that the job goes on without
 };
 
 // All of one kind in one process.
 struct NotSeen {
   NotSeenKind kind = NotSeenKind::kRefused;
-  std::uint64_t count = 0;  // probes, slots, snapshots, recordings or rows
+  std::uint64_t count = 0;  // probes, slots, snapshots, recordings, rows or variables
   std::uint64_t of = 0;     // kRefused: all that the job wanted; 0 = unknown
   std::uint64_t calls = 0;  // kRefused: that left no snapshot
   std::string name;         // of the first; empty = unknown
   std::string reason;       // of the first
 
-  // Of these numbers, what nobody wants any longer. For recordings that begin now; told to nobody.
+  // Of these numbers, what nobody wants any longer: it is missing from what came before it went,
+  // and from nothing that began later.
   struct Gone {
     std::uint64_t count = 0;
     std::uint64_t of = 0;
     std::uint64_t calls = 0;
+    std::uint64_t order = 0;  // the highest of a slot that there was when the last of them went
 
     bool operator==(const Gone&) const = default;
   } gone = {};
 
+  // Without what was gone already. A job writes these numbers one after the other.
+  NotSeen Without(const Gone& before) const {
+    NotSeen rest = *this;
+    rest.count -= before.count < count ? before.count : count;
+    rest.of -= before.of < of ? before.of : of;
+    rest.calls -= before.calls < calls ? before.calls : calls;
+    rest.gone = {};
+    return rest;
+  }
+
   bool operator==(const NotSeen&) const = default;
 
-  // Numbers and names are those of `NotSeen` in proto/recording.proto and proto/control.proto.
+  // Numbers and names are those of `NotSeen` in proto/tensor.proto.
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
     visit(Field{1, "kind"}, self.kind);
@@ -50,6 +63,10 @@ struct NotSeen {
     visit(Field{4, "calls"}, self.calls);
     visit(Field{5, "name"}, self.name);
     visit(Field{6, "reason"}, self.reason);
+    visit(Field{7, "gone_count"}, self.gone.count);
+    visit(Field{8, "gone_of"}, self.gone.of);
+    visit(Field{9, "gone_calls"}, self.gone.calls);
+    visit(Field{10, "gone_order"}, self.gone.order);
   }
 };
 
@@ -81,6 +98,11 @@ inline std::string ToText(const NotSeen& not_seen) {
     case NotSeenKind::kNeverSent:
       return count + (is_one ? " row" : " rows") +
              " of op logs never left the job: it died before it could send them";
+    case NotSeenKind::kMalformed:
+      return "the job goes on without " + count +
+             (is_one ? " variable of its environment that is"
+                     : " variables of its environment that are") +
+             " malformed" + (is_one ? "" : ", the first") + why;
     case NotSeenKind::kNotRecorded:
       return "a recording that the job asked for is not whole" + why;
   }

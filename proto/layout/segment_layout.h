@@ -155,9 +155,17 @@ struct alignas(kCacheLineBytes) NotSeenBlock {
   // the others are lost.
   std::uint64_t rows_begun;
   std::uint64_t rows_sent;
-  std::uint64_t reserved[23];  // for other words of this account; 0 = nothing to tell
+  // The highest order of a slot that there was when the last place went: it may have been wanted
+  // beside that slot and those before it.
+  std::uint64_t gone_order;
+  // Variables of the environment that the job goes on without. Written after `setting`, which is
+  // about the first of them and stays. 0 = none.
+  std::uint64_t malformed;
+  std::uint64_t setting_bytes;
+  std::uint64_t reserved[20];  // for other words of this account; 0 = nothing to tell
   char name[512];              // UTF-8, not terminated
-  char reason[1280];           // UTF-8, not terminated
+  char reason[1024];           // UTF-8, not terminated
+  char setting[256];           // UTF-8, not terminated
 };
 static_assert(sizeof(NotSeenBlock) == 2048);
 constexpr std::uint64_t NotSeenFirst(std::uint32_t number, std::uint32_t name_bytes,

@@ -520,14 +520,8 @@ PYBIND11_MODULE(_probe, module) {
              py::arg("is_captured"), py::call_guard<WithoutGil>());
   module.def("not_wanted", &NotWanted, py::arg("name"), py::call_guard<WithoutGil>());
   module.def("not_seen", [] {
-    const NotSeenCounts counts = NotSeenSoFar();
-    const layout::NotSeen refused{.kind = layout::NotSeenKind::kRefused,
-                                  .count = counts.places,
-                                  .of = counts.wanted,
-                                  .calls = counts.calls,
-                                  .name = counts.name,
-                                  .reason = counts.reason};
-    return counts.calls == 0 ? py::object(py::none()) : Text(layout::ToText(refused));
+    const std::string text = NotSeenText();
+    return text.empty() ? py::object(py::none()) : Text(text);
   });
   module.def(
       "await_read",

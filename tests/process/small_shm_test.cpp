@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 
+#include "libprobe/probe_table.h"
 #include "libprobe/ring/segment_view.h"
 #include "tests/support/child_process.h"
 #include "tests/support/private_shm.h"
@@ -82,7 +83,8 @@ TEST(SmallShm, WhatIsNotSeenIsCountedInTheControlFileAndWithoutOneInTheProcess) 
     const auto gone = [&] {
       const layout::NotSeen all = view->refused_places();
       return std::to_string(all.gone.count) + " of " + std::to_string(all.gone.of) + ", " +
-             std::to_string(all.gone.calls) + " calls, " + all.name + ": " + all.reason;
+             std::to_string(all.gone.calls) + " calls" +
+             (all.gone.order > 0 ? " beside a slot, " : ", ") + all.name + ": " + all.reason;
     };
     NotWanted("first");
     line.Send("4:" + gone());
@@ -94,16 +96,27 @@ TEST(SmallShm, WhatIsNotSeenIsCountedInTheControlFileAndWithoutOneInTheProcess) 
     line.Send("6:" + gone());
     CountNotSeen("first", "again");
     line.Send("7:" + layout::ToText(view->refused_places()));
+    ProbeTable::Instance().not_seen.CountMalformed("CGDEBUG_LANE is direct or callback, not 'x'");
+    ProbeTable::Instance().not_seen.CountMalformed("CGDEBUG_WAIT_MS is a number, not '2s'");
+    line.Send("8:" + layout::ToText(view->malformed_settings()));
+    line.Send("9:" + NotSeenText());
   });
   SKIP_WITHOUT_SHM(lines);
-  ASSERT_EQ(lines.size(), 8u);
+  ASSERT_EQ(lines.size(), 10u);
   EXPECT_EQ(lines[0], "1:1 1 first");
   EXPECT_EQ(lines[1], "2:2 5 first shown");
   EXPECT_EQ(lines[2], "3:2 of 3 probes are not watched, the first first (5 calls): too small");
-  EXPECT_THAT(lines[3], StartsWith("4:1 of 1, 1 calls, large: "));
-  EXPECT_THAT(lines[4], StartsWith("5:2 of 2, 5 calls, large: ")) << "nothing else is to be named";
-  EXPECT_EQ(lines[5], "6:2 of 2, 5 calls, captured: no room") << "a graph has it for good";
+  EXPECT_THAT(lines[3], StartsWith("4:1 of 1, 1 calls beside a slot, large: "));
+  EXPECT_THAT(lines[4], StartsWith("5:2 of 2, 5 calls beside a slot, large: "))
+      << "nothing else is to be named";
+  EXPECT_EQ(lines[5], "6:2 of 2, 5 calls beside a slot, captured: no room")
+      << "a graph has it for good";
   EXPECT_EQ(lines[6], "7:4 of 5 probes are not watched, the first captured (7 calls): no room");
+  const std::string malformed =
+      "the job goes on without 2 variables of its environment that are malformed, the first: "
+      "CGDEBUG_LANE is direct or callback, not 'x'";
+  EXPECT_EQ(lines[7], "8:" + malformed);
+  EXPECT_EQ(lines[8], "9:" + lines[6].substr(2) + "; " + malformed);
 }
 
 TEST(SmallShm, ARingThatDoesNotFitIsRefusedWithItsSizeAndARemedyAndSmallOnesGoOn) {

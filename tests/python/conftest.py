@@ -40,9 +40,6 @@ DEADLINE_S = 120.0  # only a hang reaches it
 
 
 def pytest_collection_modifyitems(items):
-    # What a watch could not see counts for all live answers about its process, which is pytest's.
-    last = ["test_not_seen", "test_compile_frames"]
-    items.sort(key=lambda item: item.path.stem in last and 1 + last.index(item.path.stem))
     if torch.cuda.is_available() or os.environ.get("CGDEBUG_REQUIRE_GPU") == "1":
         return
     skip = pytest.mark.skip(reason="needs a CUDA GPU")

@@ -130,12 +130,107 @@ def commands_for(job, folder, *arguments, watch=()):
         ("report", [cli, "report", recording, "-o", str(folder / "a.html")]),
         ("export", [cli, "export", recording, "--to", "safetensors", "-o", export]),
         ("check export", [cli, "check", export]),
+        ("ops", [cli, "ops", recording]),
+        ("ranks", [cli, "ranks", recording]),
+        ("top", [cli, "--json", "top"]),
     ]
 
 
 VERDICTS = (
-    "run", "live check", "check", "check json", "diff", "why", "python", "check export",
+    "run", "live check", "check", "check json", "diff", "why", "python", "check export", "ops",
+    "ranks",
 )  # fmt: skip
+
+
+STOPPED = """
+import glob, os, signal
+with cgdebug.connect() as client:
+    daemon = client.status().pid
+os.kill(daemon, signal.SIGSTOP)
+"""
+# Of each kind: (size of /dev/shm, options of `run`, job, what the answers say).
+KINDS = {
+    "given up": (
+        "24m",
+        (),
+        "model(x)\n"
+        + STOPPED
+        + """
+for i in range(60):
+    with CudaGraphTensorProbe(f"p{i}", [TensorRecord(capacity=1)], mode="always") as probe:
+        probe(x * float("nan") if fault and i == 30 else x)
+os.kill(daemon, signal.SIGCONT)
+""",
+        "given up unread by the job",
+    ),
+    "cut off": (
+        "64m",
+        (),
+        """
+probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=8)], mode="always")
+for _ in range(3): probe(x)
+cgdebug.check("nan")
+"""
+        + STOPPED
+        + """
+for _ in range(3): probe(x * float("nan") if fault else x)
+for path in glob.glob("/dev/shm/cgdebug-*.*"): os.truncate(path, 0)
+os.kill(daemon, signal.SIGCONT)
+os._exit(0)
+""",
+        "shared memory was cut off",
+    ),
+    "killed": (
+        "64m",
+        ("--watch", "op:*", "--eager"),
+        """
+import os, signal
+class Dies(torch.nn.Module):
+    calls = 0
+    def forward(self, x):
+        self.calls += 1
+        if self.calls < 12: return x
+        y = x * float("nan") if fault else x + 1
+        os.kill(os.getpid(), signal.SIGKILL)
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), Dies())
+with torch.no_grad():
+    for _ in range(20): net(torch.ones(2, 4))
+""",
+        "of op logs never left the job",
+    ),
+    "thread": (
+        "64m",
+        ("--watch", "op:*", "--eager"),
+        """
+import threading
+net = torch.nn.Linear(4, 4)
+with torch.no_grad():
+    for _ in range(3): net(torch.ones(2, 4))
+def work(): return torch.ones(2, 4) * float("nan") if fault else torch.ones(2, 4)
+thread = threading.Thread(target=work, name="beside")
+thread.start()
+thread.join()
+""",
+        "ops on thread 'beside', which does not call the model, are not shown",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@needs_mode
+def test_no_answer_passes_over_what_never_came(in_shm, tmp_path, kind):
+    size, watch, job, sentence = KINDS[kind]
+    results = in_shm(size, commands_for(job, tmp_path, "fault", watch=watch))
+    for name, (code, out, err) in results.items():
+        text = out + err
+        assert "nothing found in" not in text or "inconclusive" in text.lower(), (name, text)
+        assert "nothing is known to be missing" not in text, (name, text)
+        assert not text.startswith("same"), (name, text)
+        if name in VERDICTS:
+            assert code != 0, (name, text)
+    for name in ("run", "check", "live check"):
+        assert sentence in results[name][1] + results[name][2], (name, results[name])
+    assert not json.loads(results["check json"][1])["complete"]
 
 
 @pytest.mark.parametrize("size", ["2m", "12m", "64m"])
@@ -151,8 +246,14 @@ def test_no_answer_passes_over_what_had_no_room(in_shm, tmp_path, kind, size):
             # Without any probe that had room there is nothing to look at, and no file to check.
             is_without_file = name == "check export" and "does not exist" in text
             assert code in ((2,) if is_without_file else (3, 4)), (name, code, text)
-    for name in ("run", "check", "live check", "info", "status"):
+    for name in ("run", "check", "live check", "info", "status", "top"):
         text = results[name][1] + results[name][2]
+        if name == "top":
+            text = " ".join(
+                ("not watched " * (one["kind"] == 1)) + one["reason"]
+                for session in json.loads(results[name][1])["sessions"]
+                for one in session["not_seen"]
+            )
         assert "not watched" in text and "too small" in text, (name, text)
     assert "not checked" in results["run"][1], results["run"]
     assert "--shm-size" in results["run"][2], results["run"]

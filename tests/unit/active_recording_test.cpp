@@ -3,6 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -34,6 +39,7 @@ class Recorded : public testing::Test {
     request.to_disk_only = every > 1;
     request.replays = replays;
     request.align = align;
+    request.owner = owner_;
     auto recording = ActiveRecording::Start(1, std::move(request), {});
     ASSERT_TRUE(recording.ok()) << recording.error().message;
     recording_ = *std::move(recording);
@@ -88,6 +94,7 @@ class Recorded : public testing::Test {
     return lost;
   }
 
+  pid_t owner_ = 0;  // for Start()
   testing_support::TempDir dir_;
   SessionPtr session_ = test::MakeSession("1");
   SlotPtr slot_;
@@ -481,6 +488,43 @@ TEST_F(Recorded, WhatIsNotSeenAfterItsBeginIsCountedWithoutWhatWasGoneBefore) {
   }
   ASSERT_EQ(told.size(), 3u);
   EXPECT_EQ(told[1], "1 of 4 probes is not watched, y (6 calls): no room");
+}
+
+// A child that sleeps until it is killed; with this pid, if it is not 0. -1: that cannot be had.
+pid_t Sleeper(pid_t wanted) {
+  clone_args arguments = {};
+  arguments.exit_signal = SIGCHLD;
+  if (wanted != 0) {
+    arguments.set_tid = reinterpret_cast<std::uintptr_t>(&wanted);
+    arguments.set_tid_size = 1;
+  }
+  const long pid = syscall(SYS_clone3, &arguments, sizeof(arguments));
+  if (pid == 0) {
+    for (;;) pause();
+  }
+  return static_cast<pid_t>(pid);
+}
+
+void End(pid_t pid) {
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+}
+
+TEST_F(Recorded, AProcessThatGetsThePidOfItsDeadOwnerDoesNotKeepItOpen) {
+  owner_ = Sleeper(0);
+  ASSERT_GT(owner_, 0);
+  Start();
+  Replay(1);
+  recording_->Close(slot_, 1);
+  recording_->EndSession(session_, /*died=*/false);
+  EXPECT_EQ(recording_->Over(), StopReason::kNone) << "more jobs of the run may come";
+  End(owner_);
+  usleep(20'000);  // so that the next one does not begin in the same clock tick
+  const pid_t other = Sleeper(owner_);
+  if (other == -1) GTEST_SKIP() << "the system lets nobody choose a pid";
+  ASSERT_EQ(other, owner_);
+  EXPECT_EQ(recording_->Over(), StopReason::kJobEnded);
+  End(other);
 }
 
 TEST_F(Recorded, TheEndOfASlotIsUnknownIfTheMemoryOfItsJobWasCutOff) {

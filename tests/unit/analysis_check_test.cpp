@@ -241,6 +241,21 @@ TEST(Check, WhatNobodySawIsMissing) {
                     HasSubstr("missing: 2 of 5 probes are not watched (9 calls): no room")));
 }
 
+TEST(Check, WhatIsGoneIsMissingOnlyFromAnswersAboutProbesThatWereThereBefore) {
+  MemorySource source = Healthy();
+  source.description.not_seen = {{{}, {.count = 2, .of = 5, .calls = 9, .reason = "no room"}}};
+  layout::NotSeen& what = source.description.not_seen[0].what;
+  what.gone = {.count = 2, .of = 2, .calls = 9, .order = 0};  // before the first probe came
+  EXPECT_TRUE(CheckOf(source).complete());
+  what.gone.order = source.slots().front().order;
+  EXPECT_FALSE(CheckOf(source).complete());
+  what.gone = {.count = 1, .of = 1, .calls = 4, .order = 0};
+  const Check check = CheckOf(source);
+  EXPECT_FALSE(check.complete());
+  EXPECT_THAT(CheckText(source, check),
+              HasSubstr("missing: 1 of 4 probes is not watched (5 calls): no room"));
+}
+
 TEST(Check, ValuesThatDoNotMatchTheirHashAreMissingAndNotFoundToBeGood) {
   MemorySource source = Healthy();
   source.damaged.insert(1);

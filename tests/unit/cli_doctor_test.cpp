@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "client/cli/doctor/checks.h"
 #include "daemon/core/base/unique_fd.h"
 #include "proto/layout/segment_layout.h"
@@ -147,6 +149,19 @@ TEST_F(DoctorSegmentsTest, ADeadJobThatNobodyHoldsIsAWarningWithItsSizeAndPath) 
   EXPECT_EQ(checks[1].level, Level::kWarn);
   EXPECT_THAT(checks[1].text, HasSubstr("1 left rings"));
   EXPECT_THAT(checks[1].fix, HasSubstr("cgdebug-cli ps --prune"));
+}
+
+TEST_F(DoctorSegmentsTest, AMarkThatSomebodyElseMadeIsSaid) {
+  const std::string user = std::to_string(::geteuid());
+  std::ofstream(dir_ / ("cgdebug-reader-" + user)) << "";
+  EXPECT_TRUE(CheckMarks(dir_.path()).empty());
+  std::filesystem::create_directory(dir_ / ("cgdebug-recorder-" + user));
+  const std::vector<Check> checks = CheckMarks(dir_.path());
+  ASSERT_EQ(checks.size(), 1u);
+  EXPECT_EQ(checks[0].level, Level::kFail);
+  EXPECT_THAT(checks[0].text, HasSubstr("/cgdebug-recorder-" + user + " is no file: "));
+  EXPECT_THAT(checks[0].text, HasSubstr("may lose snapshots"));
+  EXPECT_THAT(checks[0].fix, HasSubstr("sudo rm -r "));
 }
 
 }  // namespace

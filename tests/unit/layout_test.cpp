@@ -140,8 +140,11 @@ TEST(Layout, LinesOfTheControlFileAreFrozen) {
   EXPECT_EQ(offsetof(NotSeenBlock, refused_calls), 8u);
   EXPECT_EQ(offsetof(NotSeenBlock, first), 16u);
   EXPECT_EQ(offsetof(NotSeenBlock, wanted_places), 24u);
+  EXPECT_EQ(offsetof(NotSeenBlock, gone_order), 72u);
+  EXPECT_EQ(offsetof(NotSeenBlock, malformed), 80u);
   EXPECT_EQ(offsetof(NotSeenBlock, name), 256u);
   EXPECT_EQ(offsetof(NotSeenBlock, reason), 768u);
+  EXPECT_EQ(offsetof(NotSeenBlock, setting), 1792u);
   EXPECT_EQ(offsetof(DeviceWindow, checksum), 8u);
   EXPECT_EQ(offsetof(WindowRequest, order), 8u);
   EXPECT_EQ(offsetof(DirectoryEntry, word), 0u);

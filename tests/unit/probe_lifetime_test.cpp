@@ -280,6 +280,32 @@ TEST(ProbeSlots, AFullDirectoryIsCountedCostsNothingAndEndsWithAClose) {
   EXPECT_THAT(Values(last.Records().at(0)), ElementsAre(2));
 }
 
+TEST(ProbeSlots, AShapeThatComesOnceDoesNotDisplaceTheOnesThatComeInTurn) {
+  Probe probe("x", Always(2));
+  const auto observe = [&](std::size_t elements) {
+    probe.Observe(Cpu(std::vector<float>(elements)));
+  };
+  const auto kept_of = [&](std::int64_t elements) {
+    return std::ranges::count_if(
+        probe.Records(), [&](const auto& record) { return record.shape.at(0) == elements; });
+  };
+  for (int round = 0; round < 2; ++round) {
+    for (std::size_t elements = 1; elements <= 64; ++elements) observe(elements);
+  }
+  EXPECT_EQ(kept_of(2), 2);
+  observe(1000);  // takes the place of the one that was used the longest time ago
+  EXPECT_EQ(kept_of(1), 0);
+  observe(1);  // takes the place of the one that came once
+  EXPECT_EQ(kept_of(1000), 0);
+  EXPECT_EQ(kept_of(2), 2);
+  // What came in turn and does so no longer gives way in the end.
+  for (int round = 0; round < 20; ++round) {
+    for (std::size_t elements = 101; elements <= 164; ++elements) observe(elements);
+  }
+  EXPECT_EQ(kept_of(2), 0);
+  EXPECT_EQ(kept_of(101), 2);
+}
+
 TEST(ProbeSlots, TenThousandProbesLeaveNothing) {
   for (int i = 0; i < 10; ++i) Probe("x", Always()).Observe(Cpu({1}));
   const SessionInfo before = *CurrentSession();

@@ -37,6 +37,7 @@ std::vector<Check> RunChecks(Context& context) {
                                CheckDaemon(context)};
   for (Check& check : CheckSettings()) checks.push_back(std::move(check));
   for (Check& check : CheckStaleSegments(layout::kShmDirectory)) checks.push_back(std::move(check));
+  for (Check& check : CheckMarks(layout::kShmDirectory)) checks.push_back(std::move(check));
   for (Check& check : CheckPython()) checks.push_back(std::move(check));
   return checks;
 }

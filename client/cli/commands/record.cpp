@@ -10,6 +10,7 @@
 #include "client/cli/command.h"
 #include "client/cli/commands/disk_options.h"
 #include "client/cli/commands/recordings.h"
+#include "client/cli/doctor/checks.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/recording_text.h"
@@ -75,6 +76,7 @@ int RunStart(Context& context, const RecordOptions& options) {
   request.duration_s = std::chrono::duration<double>(options.duration).count();
   if (options.lossy) request.lossless = live::Lossless::kNever;
   if (options.lossless) request.lossless = live::Lossless::kAlways;
+  NoteMarks(context);
   const Result<live::Recording> recording = live::StartRecording(context.client(), request);
   if (!recording.ok()) {
     const int failed = context.Fail(recording.error());

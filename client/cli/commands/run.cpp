@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -19,6 +18,7 @@
 #include "client/cli/command.h"
 #include "client/cli/commands/disk_options.h"
 #include "client/cli/commands/recordings.h"
+#include "client/cli/doctor/checks.h"
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_summary.h"
 #include "client/cli/run/run_watch.h"
@@ -348,6 +348,7 @@ std::uint64_t StartRecording(Context& context, const RunOptions& options,
   request.run_id = run_id;
   request.owner_pid = ::getpid();
   if (options.lossy) request.lossless = live::Lossless::kNever;
+  NoteMarks(context);
   const Result<live::Recording> recording = live::StartRecording(context.client(), request);
   if (!recording.ok()) {
     context.Fail(recording.error());

@@ -364,9 +364,8 @@ int RunFile(Context& context, const std::string& path) {
   std::map<std::pair<int, std::string>, Trail> trails;  // by rank and session
   analysis::PieceNotes<std::pair<int, std::string>> pieces;
   std::vector<std::string> missing = description.unread;
-  for (std::string& text : NotSeenTexts(description, [&](const source::Slot& process) {
-         return context.ranks.Contains(process.rank);
-       })) {
+  const auto is_meant = [&](const source::Slot& one) { return context.ranks.Contains(one.rank); };
+  for (std::string& text : NotSeenTexts(*source, is_meant, is_meant)) {
     missing.push_back(std::move(text));
   }
   for (std::size_t i = 0; i < source->slots().size(); ++i) {

@@ -57,5 +57,10 @@ std::vector<Check> CheckSettings();
 std::vector<Check> CheckPython();
 // Control files of dead producers: how many bytes they keep, and whether a daemon reads them.
 std::vector<Check> CheckStaleSegments(const std::string& directory);
+// Files by which jobs and daemons of this user find each other, where somebody else has made one of
+// that name: one check each.
+std::vector<Check> CheckMarks(const std::string& directory);
+// Says the same before a recording begins.
+void NoteMarks(Context& context);
 
 }  // namespace cgdebug::cli

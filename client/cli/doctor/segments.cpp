@@ -103,4 +103,32 @@ std::vector<Check> CheckStaleSegments(const std::string& directory) {
   return checks;
 }
 
+std::vector<Check> CheckMarks(const std::string& directory) {
+  const std::pair<const char*, const char*> marks[] = {
+      {"daemon", "other programs do not find the daemon"},
+      {"reader", "a job that ends before the daemon finds it leaves nothing behind"},
+      {"recorder", "a job that starts does not wait for a recording, and may lose snapshots"},
+  };
+  std::vector<Check> checks;
+  for (const auto& [kind, effect] : marks) {
+    const std::string path =
+        fmt::format("{}/{}{}-{}", directory, layout::kNamePrefix, kind, ::geteuid());
+    struct stat info {};
+    if (::lstat(path.c_str(), &info) != 0) continue;
+    if (S_ISREG(info.st_mode) && info.st_uid == ::geteuid()) continue;
+    const std::string whose = info.st_uid == ::geteuid()
+                                  ? "is no file"
+                                  : fmt::format("belongs to the user with the id {}", info.st_uid);
+    checks.push_back({"marks", Level::kFail, fmt::format("{} {}: {}", path, whose, effect),
+                      "sudo rm -r " + path});
+  }
+  return checks;
+}
+
+void NoteMarks(Context& context) {
+  for (const Check& check : CheckMarks(layout::kShmDirectory)) {
+    context.Note(fmt::format("{}. Type: {}", check.text, check.fix));
+  }
+}
+
 }  // namespace cgdebug::cli

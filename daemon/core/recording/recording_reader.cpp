@@ -96,6 +96,7 @@ Result<void> RecordingReader::Refresh() {
   }
   loaded_ = segments_.size() - 1;
   FindMissing();
+  SortEnds();
   return FetchedAll();
 }
 
@@ -133,25 +134,20 @@ Account RecordingReader::AccountOf(std::uint32_t slot) const {
   account.kept = snapshot_count(slot);
   std::uint64_t last = account.before;
   if (const auto newest = Last(slot)) last = std::max(last, newest->ordinal);
-  for (const Loss& loss : losses_) {
-    if (loss.slot != slot) continue;
-    last = std::max(last, loss.last_ordinal);
-    (loss.cause == LossCause::kValuesGone ? account.without_values
-                                          : account.lost[std::string(ToText(loss.cause))]) +=
-        loss.count;
+  if (const auto found = losses_of_.find(slot); found != losses_of_.end()) {
+    for (const std::size_t place : found->second) {
+      const Loss& loss = losses_[place];
+      last = std::max(last, loss.last_ordinal);
+      (loss.cause == LossCause::kValuesGone ? account.without_values
+                                            : account.lost[std::string(ToText(loss.cause))]) +=
+          loss.count;
+    }
   }
+  const auto closed = closed_at_.find(slot);
+  if (closed != closed_at_.end()) last = std::max(last, closed->second);
   // A recording without any such mark was not written by a daemon. The slots of a job whose memory
   // was cut off have none.
-  bool any_closed = false, closed = false;
-  for (const Mark& mark : marks_) {
-    any_closed = any_closed || mark.kind == MarkKind::kSessionDied;
-    if (mark.kind != MarkKind::kSlotClosed) continue;
-    any_closed = true;
-    if (mark.slot != static_cast<std::int64_t>(slot)) continue;
-    closed = true;
-    last = std::max(last, mark.ordinal);
-  }
-  account.is_end_known = closed || (!any_closed && had_all());
+  account.is_end_known = closed != closed_at_.end() || (!has_ends_ && had_all());
   const std::uint64_t known = account.kept + account.lost_count();
   account.produced = std::max(last - account.before, known);
   account.not_wanted = account.produced - known;
@@ -615,6 +611,21 @@ void RecordingReader::FindMissingEnds() {
                      replay - std::min(replay, out), 0, mark.timestamp_ns});
   }
   losses_.insert(losses_.end(), found.begin(), found.end());
+}
+
+void RecordingReader::SortEnds() {
+  has_ends_ = false;
+  losses_of_.clear();
+  closed_at_.clear();
+  for (std::size_t i = 0; i < losses_.size(); ++i) losses_of_[losses_[i].slot].push_back(i);
+  for (const Mark& mark : marks_) {
+    has_ends_ = has_ends_ || mark.kind == MarkKind::kSessionDied;
+    if (mark.kind != MarkKind::kSlotClosed) continue;
+    has_ends_ = true;
+    if (mark.slot < 0 || static_cast<std::size_t>(mark.slot) >= slots_.size()) continue;
+    std::uint64_t& ordinal = closed_at_[static_cast<std::uint32_t>(mark.slot)];
+    ordinal = std::max(ordinal, mark.ordinal);
+  }
 }
 
 // --- every byte against every check -------------------------------------------------------------

@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "daemon/core/base/result.h"
@@ -157,6 +158,7 @@ class RecordingReader {
                                          const Record& record) const;
   void FindMissing();
   void FindMissingEnds();
+  void SortEnds();
   bool had_all() const;
   void AddDamage(std::size_t place, std::uint64_t offset, std::uint64_t bytes,
                  std::uint64_t missing_records, std::string what) const;
@@ -173,6 +175,10 @@ class RecordingReader {
   std::vector<Slot> slots_;
   std::vector<Mark> marks_;
   std::vector<Loss> losses_;
+  // By slot: its places in losses_, and the last ordinal of the marks that closed it.
+  std::unordered_map<std::uint32_t, std::vector<std::size_t>> losses_of_;
+  std::unordered_map<std::uint32_t, std::uint64_t> closed_at_;
+  bool has_ends_ = false;  // whether any mark says that a slot or a session has ended
   SnapshotIndex index_;
   bool closed_ = false;
   StopReason stop_reason_ = StopReason::kNone;

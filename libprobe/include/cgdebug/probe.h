@@ -354,11 +354,13 @@ std::optional<std::string> FindingText(layout::FindingKind kind);
 // What was to be looked at and is not, such as a probe for which /dev/shm has no room. Daemon and
 // recordings learn of it, so that nobody takes it for checked.
 struct NotSeenCounts {
-  std::uint64_t places = 0;  // probes, modules and the like that were refused at least once
-  std::uint64_t calls = 0;   // of them, that left no snapshot
-  std::uint64_t wanted = 0;  // those places, and the probes that have had a slot
-  std::string name;          // of the first
-  std::string reason;        // of the first
+  std::uint64_t places = 0;      // probes, modules and the like that were refused at least once
+  std::uint64_t calls = 0;       // of them, that left no snapshot
+  std::uint64_t wanted = 0;      // those places, and the probes that have had a slot
+  std::string name;              // of the first
+  std::string reason;            // of the first
+  std::uint64_t malformed = 0;   // variables of the environment
+  std::string malformed_reason;  // of the first
 };
 // Counts a call of the place `name` that is not looked at. `is_captured`: a graph has the call, so
 // it is not looked at for as long as the process lives. Makes the segment if there is none. Waits
@@ -369,6 +371,8 @@ void CountNotSeen(std::string_view name, std::string_view reason,
 // unless a graph has it. Thread: any.
 void NotWanted(std::string_view name) noexcept;
 NotSeenCounts NotSeenSoFar();
+// The same in words, as every answer has them; empty if everything was seen. Thread: any.
+std::string NotSeenText();
 
 // How much of what the probes of this process wrote the daemon has read. Requires: the caller has
 // synchronized with the GPU.
