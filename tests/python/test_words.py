@@ -112,7 +112,7 @@ def test_a_malformed_variable_in_a_job_is_one_line_and_an_entry_of_the_account(t
         lines += [line for line in run.stderr.splitlines() if line.startswith(f"cgdebug: {name}:")]
         assert len(lines) == 1 and "goes on as without it" in lines[0], (name, text, run.stderr)
     assert f"without {len(MALFORMED)} variables of its environment" in run.stdout, run.stdout
-    assert "the first: CGDEBUG_" in run.stdout, run.stdout
+    assert "the first: CGDEBUG" in run.stdout, run.stdout
 
 
 def test_doctor_names_variables_that_are_malformed_or_unknown(cli, monkeypatch):
