@@ -3,6 +3,9 @@
     python tests/field/matrix.py                     the short table, without the programs that take long
     python tests/field/matrix.py --whole             all programs at all levels
     python tests/field/matrix.py 'llama_*' -l '*'    what these globs name, at one level; -v shows what failed
+    python tests/field/matrix.py --gpu '*inductor*'  on a GPU, where Inductor makes CUDA graphs (reduce-overhead)
+
+A row is shown as soon as its program has run at each level.
 
 Code that Inductor makes keeps tensors that are watched, so last bits may differ there at the levels "*" and "fx:*": the
 table then says how far from eager code the outputs are, as part of the largest value, watched and alone.
@@ -17,7 +20,6 @@ import argparse
 import fnmatch
 import importlib
 import importlib.util
-import itertools
 import os
 import pathlib
 import pickle
@@ -38,6 +40,8 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
     TORCHINDUCTOR_CACHE_DIR=str(FOLDER / "inductor"),
     TORCHINDUCTOR_COMPILE_THREADS="1",
+    TORCHINDUCTOR_DETERMINISTIC="1",  # else each process takes the kernels that it measures as fastest
+    PYTORCH_NVML_BASED_CUDA_CHECK="1",  # a parent that asks the driver leaves none to its children
 )
 for name in ("CGDEBUG_WATCH", "CGDEBUG_WATCH_EAGER", "CGDEBUG_PROBES", "RANK", "WORLD_SIZE"):
     os.environ.pop(name, None)
@@ -61,6 +65,7 @@ QUICK_LEVELS = ("*", "op:*")
 FUSES_LESS = ("*", "fx:*")  # the levels that change what Inductor fuses
 DEADLINE_S = 600
 NOISE = 4 * torch.finfo(torch.float32).eps
+ZERO = 1e-3
 # Imported once, before the children are forked.
 PRELOADED = (
     *(
@@ -88,6 +93,7 @@ class Task(typing.NamedTuple):
     program: Program
     level: str
     reopens: bool = False
+    on_gpu: bool = False
 
     @property
     def folder(self) -> pathlib.Path:
@@ -112,12 +118,15 @@ def run_child(task: Task) -> None:
         import cgdebug  # noqa: F401  # as Python's start does in a job of `cgdebug-cli run --watch`
     elif task.reopens:
         sys.modules["cgdebug"] = None  # type: ignore[assignment]
+    if task.on_gpu:
+        torch.set_default_device("cuda")
     torch.manual_seed(0)
     if task.reopens:
         assert task.program.reopen is not None
         values = task.program.reopen(task.folder)
     else:
-        values = task.program.function(Run(task.program.backend, task.folder, not task.level))
+        run = Run(task.program.backend, task.folder, not task.level, task.on_gpu)
+        values = task.program.function(run)
     assert task.level or "cgdebug._probe" not in sys.modules, "a program alone has no probe"
     counters = torch._dynamo.utils.counters
     found = {
@@ -125,6 +134,7 @@ def run_child(task: Task) -> None:
         "frames": dict(counters["frames"]).get("ok", 0),
         "graphs": counters["stats"].get("unique_graphs", 0),
         "breaks": sorted(counters["graph_break"].items()),
+        "skipped CUDA graphs": counters["inductor"]["cudagraph_skips"],
     }
     with open(task.folder / f"found{task.reopens}", "wb") as file:
         pickle.dump(found, file)
@@ -135,7 +145,7 @@ def flat(value):
     if isinstance(value, torch.Tensor):
         plain = value.detach()
         plain = plain.dequantize() if plain.is_quantized else plain
-        plain = plain.contiguous().flatten()
+        plain = plain.contiguous().flatten().cpu()
         yield str(value.dtype), tuple(value.shape), plain.view(torch.uint8).numpy().tobytes()
     elif isinstance(value, dict):
         for name, item in value.items():
@@ -197,7 +207,7 @@ def run_all(tasks: list[Task], jobs: int, told) -> dict:
             waiting.insert(0, task._replace(reopens=True))
         else:
             shutil.rmtree(task.folder, ignore_errors=True)
-            told(task)
+            told(task, results)
     return results
 
 
@@ -229,11 +239,11 @@ def judge(program: Program, level: str, results: dict) -> tuple[str, str]:
     if watched.found is None:
         return "differs", watched.problem()
     text = "same"
-    for what in ("frames", "graphs", "breaks"):
+    for what in ("frames", "graphs", "breaks", "skipped CUDA graphs"):
         if watched.found[what] != alone.found[what]:
             return "differs", f"{what} {alone.found[what]} -> {watched.found[what]}"
     if watched.found["values"] != alone.found["values"]:
-        eager = results.get((f"{program.name} in eager code", "", False))
+        eager = results.get((name_in_eager(program), "", False))
         if (
             program.backend != "inductor"
             or level not in FUSES_LESS
@@ -273,20 +283,28 @@ def first_difference(a: list, b: list) -> str:
 
 
 def distance(a: list, b: list) -> float:
-    """The largest difference of two tensors in the same place, as part of the largest value of the first."""
+    """The largest difference of two tensors in the same place, as part of the largest value of the first, or of
+    `ZERO` of the largest value of all: a tensor below that is zero but for rounding."""
     if len(a) != len(b):
         return float("inf")
-    found = 0.0
+    pairs = []
     for x, y in zip(a, b):
         if not isinstance(x, tuple) or x[:2] != y[:2] or not x[2]:
             continue
         dtype = getattr(torch, x[0].removeprefix("torch."))
-        if not dtype.is_floating_point:
-            continue
-        left, right = (torch.frombuffer(bytearray(one[2]), dtype=dtype).double() for one in (x, y))
-        largest = left.abs().max().item() or 1.0
-        found = max(found, (left - right).abs().max().item() / largest)
-    return found
+        if dtype.is_floating_point:
+            pairs.append(
+                [torch.frombuffer(bytearray(one[2]), dtype=dtype).double() for one in (x, y)]
+            )
+    largest = [left.abs().max().item() for left, _ in pairs]
+    least = ZERO * max(largest, default=0.0) or 1.0
+    return max(
+        (
+            (left - right).abs().max().item() / max(most, least)
+            for (left, right), most in zip(pairs, largest)
+        ),
+        default=0.0,
+    )
 
 
 # --- the table ----------------------------------------------------------------------------------------------------
@@ -300,6 +318,7 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="all programs at all levels")
     parser.add_argument("-l", "--level", action="append", choices=LEVELS)
     parser.add_argument("-j", "--jobs", type=int, default=min(os.cpu_count() or 1, 8))
+    parser.add_argument("--gpu", action="store_true", help="all tensors on the GPU")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="shows what children that failed wrote"
     )
@@ -319,21 +338,21 @@ def main() -> int:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        results = run_all(tasks_of(chosen, levels), options.jobs, progress)
+        tasks = tasks_of(chosen, levels, options.gpu)
+        table = Table(chosen, missing, levels, tasks)
+        results = run_all(tasks, options.jobs, table.ended)
     finally:
         daemon.terminate()
         daemon.wait()
-    states = show(chosen, missing, levels, results, options.verbose)
+    states = table.states
+    for key, result in results.items() if options.verbose else ():
+        if result.code:
+            print(f"--- {key[0]} {key[1] or 'alone'}\n{result.output}")
     total = f"{states.count('same')} same, {states.count('differs')} differ, {states.count('not run')} not run"
     print(
         f"{total}; {len(chosen)} programs, torch {torch.__version__}, {time.monotonic() - start:.0f} s"
     )
     return int("differs" in states)
-
-
-def progress(task: Task) -> None:
-    if sys.stdout.isatty():
-        print(f"\r{task.program.name} {task.level or 'alone'}\033[K", end="")
 
 
 def choose(options) -> tuple[list[Program], dict[str, str]]:
@@ -352,42 +371,57 @@ def choose(options) -> tuple[list[Program], dict[str, str]]:
     return chosen, missing
 
 
-def tasks_of(chosen: list[Program], levels: list[str]) -> list[Task]:
+def tasks_of(chosen: list[Program], levels: list[str], on_gpu: bool) -> list[Task]:
     tasks = []
     for program in chosen:
-        tasks += [Task(program, level) for level in ("", *levels)]
+        tasks += [Task(program, level, on_gpu=on_gpu) for level in ("", *levels)]
         if program.backend == "inductor" and set(levels) & set(FUSES_LESS):
-            eager = Program(
-                f"{program.name} in eager code", program.function, "eager", (), False, None
-            )
-            tasks.append(Task(eager, ""))
+            eager = Program(name_in_eager(program), program.function, "eager", (), False, None)
+            tasks.append(Task(eager, "", on_gpu=on_gpu))
     return tasks
 
 
-def show(chosen, missing, levels, results, verbose) -> list[str]:
-    print(end="\r\033[K" if sys.stdout.isatty() else "")
-    rows, states = [["program", "alone", "code", *levels]], []
-    for program in chosen:
-        alone = results[program.name, "", False]
+def name_in_eager(program: Program) -> str:
+    return f"{program.name} in eager code"
+
+
+class Table:
+    """Shows the row of a program when the last of its tasks has ended. `states`: of all cells so far."""
+
+    def __init__(self, chosen, missing, levels, tasks):
+        self.states: list[str] = []
+        self._levels = levels
+        self._programs = {program.name: program for program in chosen}
+        self._program_of = {name_in_eager(program): program.name for program in chosen}
+        self._open: dict[str, int] = {}
+        for task in tasks:
+            name = self._name_of(task)
+            self._open[name] = self._open.get(name, 0) + 1
+        self._width = max(map(len, [*self._programs, *missing, "program"]))
+        self._show("program", "alone", "code", levels)
+        for name, why in missing.items():
+            self.states += ["not run"] * len(levels)
+            self._show(name, "", "", [why] * len(levels))
+
+    def _name_of(self, task: Task) -> str:
+        return self._program_of.get(task.program.name, task.program.name)
+
+    def ended(self, task: Task, results: dict) -> None:
+        name = self._name_of(task)
+        self._open[name] -= 1
+        if self._open[name]:
+            return
+        program, alone = self._programs[name], results[name, "", False]
         code = f"{alone.found['frames']} frames" if alone.found and alone.found["frames"] else ""
-        row = [program.name, f"{alone.seconds:.1f} s", code]
-        for level in levels:
-            state, text = judge(program, level, results)
-            states.append(state)
-            row.append(text)
-        rows.append(row)
-    for name, why in missing.items():
-        rows.append([name, "", "", *itertools.repeat(why, len(levels))])
-        states += ["not run"] * len(levels)
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
-        texts = row[3:] if len(set(row[3:])) > 1 else [f"all {row[3]}" if len(row) > 4 else row[3]]
-        print("  ".join([*cells, " | ".join(texts)]))
-    for key, result in results.items() if verbose else ():
-        if result.code:
-            print(f"--- {key[0]} {key[1] or 'alone'}\n{result.output}")
-    return states
+        cells = [judge(program, level, results) for level in self._levels]
+        self.states += [state for state, _ in cells]
+        self._show(name, f"{alone.seconds:.1f} s", code, [text for _, text in cells])
+
+    def _show(self, name: str, seconds: str, code: str, texts: list[str]) -> None:
+        if len(texts) > 1 and len(set(texts)) == 1:
+            texts = [f"all {texts[0]}"]
+        cells = [name.ljust(self._width), seconds.rjust(8), code.ljust(9)]
+        print("  ".join([*cells, " | ".join(texts)]), flush=True)
 
 
 if __name__ == "__main__":

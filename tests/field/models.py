@@ -171,10 +171,13 @@ def eagerly(run, model):
 @for_each(gpt2, bert, backends=("eager", "aot_eager", "inductor"), quick=False)
 @for_each(llama, backends=("(eager)", "aot_eager", "(inductor)"))
 def compiled(run, model):
-    fast = run.compile(model)
-    with torch.no_grad():
-        before = call_of(model, fast)
-    return [before, results(model, call_of(model, fast))]
+    fast, found = run.compile(model), []
+    for _ in range(run.calls):
+        with torch.no_grad():
+            found.append(run.keep(call_of(model, fast)))
+        model.zero_grad()
+        found.append(run.keep(results(model, call_of(model, fast))))
+    return found
 
 
 @for_each(t5, vit, mixtral, mamba, whisper, backends=("aot_eager",), quick=False)
@@ -208,8 +211,12 @@ def dynamic(run, model):
 def layers_compiled(run, model):
     layers = model.model.layers if hasattr(model, "model") else model.transformer.h
     for layer in layers:
-        layer.compile(backend=run.backend)
-    return [results(model, call(model)), call(model)]
+        layer.compile(**run.how)
+    found = []
+    for _ in range(run.calls):
+        model.zero_grad()
+        found.append(run.keep(results(model, call(model))))
+    return [found, run.keep(call(model))]
 
 
 @for_each(llama, backends=("eager", "aot_eager"), quick=False)
@@ -365,10 +372,14 @@ def equal_blocks_compiled(run):
     torch.manual_seed(0)
     net, x = nn.Sequential(*[Block() for _ in range(12)]), torch.randn(4, 16)
     for block in net:
-        block.compile(backend=run.backend, fullgraph=True)
-    out = net(x)
-    out.square().mean().backward()
-    return [out, [p.grad for p in net.parameters()], net(torch.randn(3, 16))]
+        block.compile(fullgraph=True, **run.how)
+    found = []
+    for _ in range(run.calls):
+        net.zero_grad()
+        out = net(x)
+        out.square().mean().backward()
+        found.append(run.keep([out, [p.grad for p in net.parameters()]]))
+    return [found, run.keep(net(torch.randn(3, 16)))]
 
 
 @program(quick=False)

@@ -17,11 +17,34 @@ class Run:
     backend: str | None  # of torch.compile
     folder: pathlib.Path  # its own, for files
     is_alone: bool  # without a watch
+    on_gpu: bool = False
+
+    @property
+    def how(self) -> dict:
+        """The options of compile(): on a GPU Inductor makes CUDA graphs of what it compiles."""
+        if self.on_gpu and self.backend == "inductor":
+            return {"mode": "reduce-overhead"}
+        return {"backend": self.backend}
+
+    @property
+    def calls(self) -> int:
+        """How often it calls compiled code: a CUDA graph is recorded in the second call."""
+        return 4 if self.on_gpu else 1
 
     def compile(self, target, **options):
         import torch
 
-        return torch.compile(target, backend=self.backend, **options)
+        return torch.compile(target, **self.how, **options)
+
+    def keep(self, value):
+        """A copy: the next replay of a CUDA graph overwrites its outputs."""
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return value.detach().clone()
+        if isinstance(value, dict):
+            return {name: self.keep(item) for name, item in value.items()}
+        return [self.keep(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 @dataclasses.dataclass(frozen=True)
