@@ -253,7 +253,9 @@ def _load_op() -> None:
         ) from error
     _op_library = ctypes.CDLL(str(OP_LIBRARY))
     _complete_ops()
-    _register_effects()
+    from . import _effects  # needs torch
+
+    _effects.register(torch.ops.cgdebug)
     _leave_out_of_branches()
     _op_loaded = True
     for action in _when_op_loads:
@@ -304,16 +306,6 @@ def _complete_ops() -> None:
     _ops.impl("note_at", lambda tag, problem: None, "Meta")
     for op in ("observe", "observe_at", "note_at", "prepare"):
         _ops.impl(op, torch.library.fallthrough_kernel, "Autograd")
-
-
-def _register_effects() -> None:
-    """Without this a compiler drops an op that returns nothing, or moves it."""
-    import torch
-    from torch._library.effects import EffectType
-
-    namespace = torch.ops.cgdebug
-    for op in (namespace.observe, namespace.observe_at, namespace.note_at):
-        torch.library._register_effectful_op(op.default, EffectType.ORDERED)
 
 
 def _leave_out_of_branches() -> None:

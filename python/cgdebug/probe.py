@@ -61,7 +61,8 @@ class CudaGraphTensorProbe:
     One probe may be called many times in a capture (`invocation_index` tells the calls apart) and
     used in several captures. Of a DTensor it sees this rank's part, which `TensorSnapshot.shard`
     describes and `cgdebug.assemble` puts together with the others. Probe and graphs may be closed
-    or garbage-collected in any order; a graph whose probe is gone replays without it.
+    or garbage-collected in any order; a graph whose probe is gone replays without it. A copy, also
+    one that was pickled, is the live probe of that name; if there is none, it sees nothing.
     Dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64,
     float8_e4m3fn, float8_e5m2, uint16.
 
@@ -148,6 +149,9 @@ class CudaGraphTensorProbe:
     def _make_tag(self) -> None:
         """For compiled code that calls this probe."""
         self._tag = _tags.Tag(self)
+
+    def __reduce__(self):
+        return _called, (self._name, self._mode, self._active)
 
     @property
     def name(self) -> str:
@@ -366,6 +370,20 @@ class CudaGraphTensorProbe:
 
 _live: weakref.WeakValueDictionary[str, CudaGraphTensorProbe] = weakref.WeakValueDictionary()
 _told_notes: set[str] = set()  # why triggers do nothing
+
+
+def _called(name: str, mode: str, active: bool) -> CudaGraphTensorProbe:
+    """The live probe of that name, or one that sees nothing."""
+    probe = _live.get(name)
+    if probe is not None:
+        return probe
+    probe = CudaGraphTensorProbe(name, [], mode=typing.cast(typing.Any, mode))
+    if active and _native.native_extension_available():
+        # As a guard of compiled code that was saved with an active one expects it.
+        probe._active = True
+        probe._site_key = f"0:{name}"  # that no probe has
+        probe._make_tag()
+    return probe
 
 
 def step(number: int | None) -> None:

@@ -218,3 +218,21 @@ def test_a_hook_that_fails_is_said_and_counted_and_the_module_runs_on(monkeypatc
     assert counted == [("fwd/0", reason)] * 3
     assert [one.getMessage() for one in caplog.records].count(f"fwd/0 is not seen: {reason}") == 1
     assert watch.explain().not_seen["fwd/0"] == reason
+
+
+def test_code_of_aot_eager_calls_a_probe_at_once(monkeypatch):
+    """torch's operator for ops with effects would make a token for each of them."""
+    model = Net()
+    watch = cgdebug.watch(model)
+    compiled = torch.compile(model, backend="aot_eager")
+    compiled(torch.ones(2, SIZE)).sum().backward()
+    dispatched = []
+    monkeypatch.setattr(
+        torch._higher_order_ops.effects,
+        "new_token_tensor",
+        lambda: dispatched.append(1) or torch.tensor([]),
+    )
+    compiled(torch.ones(2, SIZE)).sum().backward()
+    assert not dispatched
+    slots = [slot for probe in watch.probes.values() for slot in probe.status().slots]
+    assert {slot.accepted for slot in slots} == {2}

@@ -1,8 +1,12 @@
 """Layers that are alike share the code that torch.compile makes for them, watched or not."""
 
 import contextlib
+import copy
 import itertools
 import json
+import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -379,3 +383,58 @@ def test_names_of_layers_are_right_in_any_order_of_calls():
                           for n in range(len(calls))]  # fmt: skip
             got = [record.tensor for record in w.probes[f"fwd/layers.{index}"].records()]
             torch.testing.assert_close(got, wanted)
+
+
+SAVES = """
+import subprocess, sys, torch, cgdebug
+torch._dynamo.config.enable_aot_compile = True
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.probe = cgdebug.CudaGraphTensorProbe("mine", [cgdebug.TensorStats()], mode="always")
+
+    def forward(self, x):
+        return self.probe(self.linear(x)).relu()
+
+torch.manual_seed(0)
+model, x, path = Net(), torch.ones(2, 8), sys.argv[1]
+with torch.no_grad():
+    if len(sys.argv) == 2:
+        compiled = torch.compile(model.forward, fullgraph=True, backend="inductor")
+        made = compiled.aot_compile(((x,), {}))
+        made.save_compiled_function(path)
+        done = subprocess.run([sys.executable, __file__, path, "loads"], capture_output=True, text=True)
+        print(done.stdout, done.stderr[-2000:])
+    else:
+        with open(path, "rb") as file:
+            made = torch.compiler.load_compiled_function(file)
+        assert model.probe.status().replays == 0
+        assert torch.equal(made(model, x), model.linear(x).relu())
+        print("seen", model.probe.status(timeout=5).replays)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._dynamo.config, "enable_aot_compile"), reason="torch 2.10 has no aot_compile"
+)
+def test_code_compiled_ahead_of_time_keeps_a_probe_of_the_program(tmp_path):
+    script = tmp_path / "saves.py"
+    script.write_text(SAVES)
+    command = [sys.executable, str(script), str(tmp_path / "code")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert "seen 1" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_copy_of_a_probe_is_the_live_one_of_its_name_or_sees_nothing(probe):
+    p = probe(cgdebug.TensorStats(), name="copied")
+    assert copy.deepcopy(p) is p
+    kept = pickle.dumps(p)
+    assert pickle.loads(kept) is p
+    p.close()
+    gone = pickle.loads(kept)
+    x = torch.ones(2)
+    assert gone(x) is x and gone.status().replays == 0
+    compiled = torch.compile(lambda x: gone(x) + 1, backend="eager")
+    assert torch.equal(compiled(x), x + 1)
