@@ -407,3 +407,28 @@ def test_continuous_batching_of_transformers_needs_the_variable_alone(daemon, jo
     assert {one["graph"] for one in of_layer} == labels()
     assert int(watched_memory) - int(memory) < 16 * int(graphs), lines
     running.go_on()
+
+
+def test_rows_of_graphs_that_the_compiler_captures_have_their_layers_and_lines(debug_mode):
+    torch.compiler.reset()
+    model, x = make(4).cuda(), tokens().cuda()
+    compiled = torch.compile(model, mode="reduce-overhead")
+    dm = debug_mode(model, level="kernel")
+    with dm:
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            logits = compiled(x)
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), x.flatten()).backward()
+    assert dm.logs == 2  # the forward pass, and the backward pass
+    layers = {name for name, _ in model.named_modules() if name}
+    for graph in range(dm.logs):
+        rows = [row for row in dm.log(graph=graph) if row.op != "input"]
+        placed = [
+            row
+            for row in rows
+            if row.site.endswith("in forward") and row.name.split("/")[1] in layers
+        ]
+        missing = [str(row) for row in rows if row not in placed]
+        assert len(placed) >= 0.95 * len(rows), missing[:8]
+        assert any(len(row.sources) > 1 for row in rows)  # kernels name what they were fused from
+    torch.compiler.reset()
