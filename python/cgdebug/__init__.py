@@ -146,9 +146,10 @@ def __dir__():
 
 
 if os.environ.get("CGDEBUG_CONFIG"):
-    from . import _words
+    from . import _fail_soft, _words
 
-    _words.apply_config(os.environ["CGDEBUG_CONFIG"])
+    with _fail_soft.guard("CGDEBUG_CONFIG"):
+        _words.apply_config(os.environ["CGDEBUG_CONFIG"])
 
 if os.environ.get("CGDEBUG_WATCH"):
     from . import _auto

@@ -9,22 +9,22 @@ the op at once.
 from __future__ import annotations
 
 import functools
-import typing
 
 import torch
 
+from . import _native
 from ._after_import import call_after_import
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ours: frozenset = frozenset()
 
 
-def register(namespace: typing.Any) -> None:
-    """Without this a compiler drops an op that returns nothing, or moves it. Requires: the ops of
-    `namespace` are loaded."""
+def _register() -> None:
+    """Without this a compiler drops an op that returns nothing, or moves it."""
     from torch._library.effects import EffectType
 
     global _ours
+    namespace = torch.ops.cgdebug
     _ours = frozenset(
         op.default for op in (namespace.observe, namespace.observe_at, namespace.note_at)
     )
@@ -58,3 +58,6 @@ def _is_plain(tensor) -> bool:
         and not torch._C._len_torch_dispatch_stack()
         and torch._C._functorch.peek_interpreter_stack() is None
     )
+
+
+_native.when_op_loads(_register)

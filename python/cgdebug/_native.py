@@ -253,9 +253,6 @@ def _load_op() -> None:
         ) from error
     _op_library = ctypes.CDLL(str(OP_LIBRARY))
     _complete_ops()
-    from . import _effects  # needs torch
-
-    _effects.register(torch.ops.cgdebug)
     _leave_out_of_branches()
     _op_loaded = True
     for action in _when_op_loads:

@@ -20,7 +20,7 @@ import weakref
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import _compile_cache, _native
+from . import _compile_cache, _effects, _native  # noqa: F401  # _effects: orders the ops
 from ._after_import import constant_in_traces
 
 _lock = threading.Lock()

@@ -39,15 +39,12 @@ def _tell(problem: str) -> None:
 
 
 def apply_config(path: str) -> None:
-    """Sets the variables that a file of settings names and that are unset. A file that cannot be
-    read or understood costs one line on stderr and is counted as not seen."""
-    try:
-        for name, text in _parser().read_config(path):
-            os.environ[name] = os.environ.get(name) or text
-    except Exception as error:
-        from . import _fail_soft
+    """Sets the variables that a file of settings names and that are unset.
 
-        _fail_soft.tell("CGDEBUG_CONFIG", str(error))
+    Fails: ValueError, if it cannot be read or understood.
+    """
+    for name, text in _parser().read_config(path):
+        os.environ[name] = os.environ.get(name) or text
 
 
 def watch_levels() -> list[str]:

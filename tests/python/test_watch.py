@@ -209,7 +209,8 @@ def test_two_models_and_two_watches_keep_their_rows_apart():
         ({"select": "nothing*"}, "no module matches select='nothing*'. The model has: Net, layers"),
         ({"select": "re:("}, r"select='re:\('"),
         ({"select": "layers.*,,head"}, "select='layers.*,,head': empty probe pattern"),
-        ({"values": "many"}, "values must be an integer"),
+        ({"values": "many"}, "values='GLOBS' are of levels with a log"),
+        ({"values": 1.5}, "values must be an integer"),
         ({"grads": "yes"}, "grads must be True or False, not 'yes'"),
     ],
 )
