@@ -49,7 +49,7 @@ def test_run_passes_the_exit_code_and_sums_up(cli):
 
 @pytest.mark.parametrize(
     "fail_on, value, code",
-    [("nan", "nan", 1), ("inf", "nan", 0), ("nan,inf", "inf", 1), ("nan,inf,compare", "1", 0)],
+    [("nan", "nan", 1), ("inf", "nan", 0), ("nan,inf", "inf", 1), ("nan,inf,mismatch", "1", 0)],
 )
 def test_run_fails_on_what_was_asked_for_only(cli, fail_on, value, code):
     result = cli(
