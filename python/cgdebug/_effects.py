@@ -34,30 +34,30 @@ def _register() -> None:
 
 
 def _run_at_once(effects) -> None:
-    """A torch that has this operator no more needs no help."""
+    """Does nothing for a torch that is built differently."""
     operator = getattr(effects, "WithEffects", None)
     if operator is None or hasattr(operator.__call__, "_cgdebug_wraps"):
         return
+    modes_of = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    transform_of = getattr(torch._C._functorch, "peek_interpreter_stack", None)
+    if modes_of is None or transform_of is None:
+        return
+
+    def is_plain(tensor) -> bool:
+        """Whether no mode, no transform and no subclass has to see an op on it."""
+        return type(tensor) in _PLAIN and not modes_of() and transform_of() is None
+
     dispatch = operator.__call__
 
     @functools.wraps(dispatch)
     def call(self, token, op, *args, **kwargs):
-        if op in _ours and not kwargs and _is_plain(args[0]):
+        if op in _ours and not kwargs and is_plain(args[0]):
             op(*args)
             return token, None
         return dispatch(self, token, op, *args, **kwargs)
 
     call._cgdebug_wraps = dispatch  # type: ignore[attr-defined]
     operator.__call__ = call
-
-
-def _is_plain(tensor) -> bool:
-    """Whether no mode, no transform and no subclass has to see an op on it."""
-    return (
-        type(tensor) in _PLAIN
-        and not torch._C._len_torch_dispatch_stack()
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )
 
 
 _native.when_op_loads(_register)
