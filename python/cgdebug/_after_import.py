@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -24,6 +25,17 @@ def call_after_import(name: str, action: typing.Callable[[typing.Any], object]) 
         spec.__class__ = _Initializing
     else:
         _act(action, module)
+
+
+def function_of(module_name: str, function: str) -> typing.Callable[[typing.Any], object]:
+    """An action that imports the module which has it when it acts. It holds no name of the package:
+    an action that waits until Python ends keeps what it refers to, and torch's debug server aborts a
+    process whose handlers outlive the interpreter."""
+
+    def act(module):
+        return getattr(importlib.import_module(module_name), function)(module)
+
+    return act
 
 
 def _act(action, module) -> None:
