@@ -28,9 +28,12 @@ def call_after_import(name: str, action: typing.Callable[[typing.Any], object]) 
 
 
 def function_of(module_name: str, function: str) -> typing.Callable[[typing.Any], object]:
-    """An action that imports the module which has it when it acts. It holds no name of the package:
-    an action that waits until Python ends keeps what it refers to, and torch's debug server aborts a
-    process whose handlers outlive the interpreter."""
+    """An action that imports the module which has `function` when it acts.
+
+    It refers to nothing of that module or of the package: an action that waits until Python ends
+    keeps what it refers to, and torch's debug server aborts a process whose handlers outlive the
+    interpreter.
+    """
 
     def act(module):
         return getattr(importlib.import_module(module_name), function)(module)
