@@ -13,6 +13,7 @@ import torch
 
 from .. import _native
 from .node_map import Given, NodeMap, Op
+from .rows import add_note
 
 _MAX_TEXT_BYTES = 470  # of a note; kMaxOpBytes, less what comes before it
 _MAX_NOTES = 32  # of a graph and a kind
@@ -178,16 +179,7 @@ class OrderNotes:
                 _native.finish_at_exit()
                 _native.start_daemon()
             for text in texts:
-                self._native.add(
-                    "ops/order",
-                    op=f"order {capture} {text}",
-                    site="",
-                    data=0,
-                    dtype="uint8",
-                    shape=[0],
-                    cuda=None,
-                    stream=0,
-                )
+                add_note(self._native, "ops/order", f"order {capture} {text}")
             self._native.end()
 
 

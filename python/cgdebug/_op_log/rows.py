@@ -137,7 +137,7 @@ class GapRows:
                 self._native = _native.load().NativeOpLog()
             self._told.update(new)
             for gap in new:
-                _add_gap(self._native, self._of, gap)
+                add_note(self._native, "ops/gap", f"gap {self._of} {gap}")
             self._native.end()
 
     def are_told(self, gaps: typing.Iterable[str]) -> None:
@@ -156,10 +156,11 @@ class GapRows:
                 self._native.close()
 
 
-def _add_gap(native, of: int | str, gap: str) -> None:
+def add_note(native, name: str, text: str) -> None:
+    """A row that has no tensor, only a text."""
     native.add(
-        "ops/gap",
-        op=f"gap {of} {gap}",
+        name,
+        op=text,
         site="",
         data=0,
         dtype="uint8",
@@ -442,7 +443,7 @@ class OpLog:
             return
         with contextlib.suppress(Exception):  # the rows must be ended; tell_gaps() tries again
             for gap in self._gaps_to_tell():
-                _add_gap(self._native, "log", gap)
+                add_note(self._native, "ops/gap", f"gap log {gap}")
                 self._gap_rows.are_told([gap])
 
     def tell_gaps(self) -> None:
