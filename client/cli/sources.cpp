@@ -240,6 +240,11 @@ int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogCh
               &none);
 }
 
+std::string HeadLine(const source::Source& source) {
+  const std::string head = source.Describe().head;
+  return head.empty() ? "" : PrintableLines(head + "\n");
+}
+
 std::string RanksHere(source::Source& source) {
   if (const std::string ranks = source.Describe().ranks; !ranks.empty()) return ranks + "\n";
   std::string text;

@@ -38,6 +38,10 @@ int OpenSource(Context& context, const std::string& text, std::unique_ptr<source
 int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogChoice& choice,
               analysis::OpLog* log, std::vector<std::string>* others);
 
+// The line that stands above an answer and says what was read, ready to print. Empty if the source
+// has none.
+std::string HeadLine(const source::Source& source);
+
 // Lines that say which ranks of a distributed job the source has. Empty if a file has all of them.
 std::string RanksHere(source::Source& source);
 

@@ -53,9 +53,8 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
       Context::Print(PrintableLines(answer.title()) + "\n");
       return ExitCodeOf(check->outcome());
     }
-    const std::string head = source->Describe().head;
-    Context::Print(PrintableLines(head.empty() ? "" : head + "\n") +
-                   AnswerText(context.out, answer) + PrintableLines(RanksHere(*source)));
+    Context::Print(HeadLine(*source) + AnswerText(context.out, answer) +
+                   PrintableLines(RanksHere(*source)));
   }
   if (check->first && command.source != "live") {
     const source::Slot& slot = source->slots()[check->first->slot];

@@ -26,8 +26,7 @@ int RunRaces(Context& context, const RacesCommand& command) {
   if (context.options.json) {
     Context::PrintJson(analysis::RacesJson(*source, races));
   } else {
-    const std::string head = source->Describe().head;
-    Context::Print(PrintableLines(head.empty() ? "" : head + "\n") +
+    Context::Print(HeadLine(*source) +
                    AnswerText(context.out, analysis::RacesAnswer(races, command.max_rows)));
   }
   return ExitCodeOf(races.outcome());

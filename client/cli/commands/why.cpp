@@ -46,10 +46,10 @@ int RunWhy(Context& context, const WhyCommand& command) {
   if (context.options.json) {
     Context::PrintJson(analysis::why::CausesJson(*source, *causes, command_of));
   } else {
-    const std::string head = source->Describe().head;
-    Context::Print(PrintableLines(
-        (head.empty() ? "" : head + "\n") +
-        analysis::why::CausesText(*source, *causes, command_of, command.max_rows) + "\n"));
+    Context::Print(
+        HeadLine(*source) +
+        PrintableLines(analysis::why::CausesText(*source, *causes, command_of, command.max_rows) +
+                       "\n"));
   }
   return ExitCodeOf(causes->outcome());
 }
