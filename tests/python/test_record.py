@@ -1,7 +1,6 @@
 """Recording from Python: Client.record, Client.freeze, TensorRecord(to="disk")."""
 
 import os
-import pathlib
 import shutil
 import sqlite3
 import subprocess
@@ -197,7 +196,8 @@ def test_a_probe_records_to_disk_without_losing_one(daemon, tmp_path):
     assert len(found) == 1
     wait_until(lambda: cgdebug.open(found[0]).complete, "the recording is closed")
     assert values(cgdebug.open(found[0]), "x") == [float(step) for step in range(50)]
-    assert (pathlib.Path(found[0]) / "catalogue.sqlite").exists()
+    # The daemon makes it after it has closed the last segment.
+    wait_until((found[0] / "catalogue.sqlite").exists, "the catalogue is there")
 
 
 def test_a_job_that_no_daemon_saw_alive_is_recorded_in_the_daemons_folder(
