@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/analysis/check.h"
-#include "client/analysis/check_report.h"
+#include "client/analysis/check/check.h"
+#include "client/analysis/check/check_report.h"
 #include "client/analysis/diff.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/gaps.h"

@@ -12,8 +12,8 @@
 #include <string>
 #include <variant>
 
-#include "client/analysis/check.h"
-#include "client/analysis/check_report.h"
+#include "client/analysis/check/check.h"
+#include "client/analysis/check/check_report.h"
 #include "client/analysis/diff.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/gaps.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "client/analysis/check_report.h"
+#include "client/analysis/check/check_report.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/ranks_report.h"
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "client/analysis/check.h"
+#include "client/analysis/check/check.h"
 #include "tests/support/memory_source.h"
 
 namespace cgdebug::testing_support {

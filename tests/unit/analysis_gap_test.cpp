@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "client/analysis/check.h"
-#include "client/analysis/check_report.h"
+#include "client/analysis/check/check.h"
+#include "client/analysis/check/check_report.h"
 #include "client/analysis/gaps.h"
 #include "tests/support/answer_text.h"
 #include "tests/support/check_fixture.h"

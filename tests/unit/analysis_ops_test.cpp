@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "client/analysis/check.h"
+#include "client/analysis/check/check.h"
 #include "client/analysis/op_diff.h"
 #include "client/analysis/op_log.h"
 #include "client/analysis/op_runs.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "client/analysis/check.h"
+#include "client/analysis/check/check.h"
 #include "client/analysis/masks.h"
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"

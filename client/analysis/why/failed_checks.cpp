@@ -1,7 +1,7 @@
 // What `check` knows besides NaN and Inf.
 #include <fmt/format.h>
 
-#include "client/analysis/check_report.h"
+#include "client/analysis/check/check_report.h"
 #include "client/analysis/op_log.h"
 #include "client/analysis/why/detectors.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "client/analysis/answer.h"
-#include "client/analysis/check.h"
+#include "client/analysis/check/check.h"
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"
 

@@ -1,4 +1,4 @@
-#include "client/analysis/check.h"
+#include "client/analysis/check/check.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "client/analysis/check_report.h"
+#include "client/analysis/check/check_report.h"
 #include "client/analysis/op_log.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"

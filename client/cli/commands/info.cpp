@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "client/analysis/check_report.h"
+#include "client/analysis/check/check_report.h"
 #include "client/analysis/gaps.h"
 #include "client/cli/commands/overview.h"
 #include "client/cli/views/source_table.h"

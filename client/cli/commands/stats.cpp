@@ -9,7 +9,7 @@
 #include <string>
 
 #include "client/analysis/align.h"
-#include "client/analysis/check_report.h"
+#include "client/analysis/check/check_report.h"
 #include "client/analysis/gaps.h"
 #include "client/analysis/ranks_report.h"
 #include "client/analysis/source_rows.h"

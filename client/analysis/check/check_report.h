@@ -4,7 +4,7 @@
 #include <string>
 
 #include "client/analysis/answer.h"
-#include "client/analysis/check.h"
+#include "client/analysis/check/check.h"
 #include "client/analysis/json_number.h"
 #include "client/source/source.h"
 

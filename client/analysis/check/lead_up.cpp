@@ -1,4 +1,4 @@
-#include "client/analysis/lead_up.h"
+#include "client/analysis/check/lead_up.h"
 
 #include <algorithm>
 #include <cmath>

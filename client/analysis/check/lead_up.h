@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/analysis/check.h"
+#include "client/analysis/check/check.h"
 #include "client/source/source.h"
 
 namespace cgdebug::analysis {

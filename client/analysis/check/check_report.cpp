@@ -1,4 +1,4 @@
-#include "client/analysis/check_report.h"
+#include "client/analysis/check/check_report.h"
 
 #include <fmt/format.h>
 

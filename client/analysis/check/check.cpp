@@ -1,0 +1,134 @@
+#include "client/analysis/check/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "client/analysis/check/completeness.h"
+#include "client/analysis/check/finding_list.h"
+#include "client/analysis/check/lead_up.h"
+#include "client/analysis/check/nonfinite.h"
+#include "client/analysis/check/scan.h"
+#include "client/analysis/check/told.h"
+#include "client/analysis/gaps.h"
+#include "client/analysis/op_log.h"
+#include "client/analysis/verify.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using source::Slot;
+using source::Source;
+
+void AddScanned(const Scan& scan, FindingList* findings, Check* check) {
+  for (const Scanned& scanned : scan.probes()) {
+    findings->Add(scanned.mismatch);
+    findings->Add(scanned.largest);
+    const bool is_always_zero =
+        scanned.zero.finding && scanned.zero.finding->count == scanned.keys.size();
+    if (is_always_zero) findings->Add(scanned.zero);
+    if (scanned.keys.empty()) continue;
+    check->last_replay = std::max(check->last_replay, scanned.keys.back().replay);
+  }
+}
+
+// Kernels that run between the rows of op logs.
+void CountUnseen(const Source& source, const Scope& scope, Check* check) {
+  for (const std::size_t index : WantedSlots(source, scope)) {
+    const Slot& slot = source.slots()[index];
+    const std::optional<OpText> text = ParseOpText(slot.op);
+    if (!text) continue;
+    for (const auto& [nodes, word] :
+         {std::pair(&text->unseen_before, "before"), std::pair(&text->unseen_after, "after")}) {
+      if (!*nodes) continue;
+      check->unseen_kernels += (*nodes)->count;
+      if (!check->first_unseen.empty()) continue;
+      check->first_unseen = fmt::format("{}, {} {}", (*nodes)->names, word, SlotText(slot));
+    }
+  }
+}
+
+void AddOpGaps(const Source& source, const Scope& scope, const Scan& scan, Check* check) {
+  const bool has_rows = std::ranges::any_of(scan.probes(), [&](const Scanned& scanned) {
+    return ParseOpText(source.slots()[scanned.slot].op).has_value();
+  });
+  const bool wants_jobs = has_rows || scope.probes.selects_everything();
+  for (std::string& gap : OpGapsOf(
+           source, [&](const Slot& slot) { return scope.Wants(slot); },
+           [&](const Slot& slot) { return wants_jobs && scope.WantsRank(slot); })) {
+    ++check->missing_count;
+    check->missing.push_back("not logged: " + std::move(gap));
+  }
+}
+
+void AddDamaged(const Source& source, const std::vector<SnapshotName>& snapshots, Check* check) {
+  for (const DamagedSnapshot& one : FindDamaged(source, snapshots)) {
+    const auto& [slot, key] = snapshots[one.place];
+    ++check->missing_count;
+    check->missing.push_back(fmt::format("{}@{}: {}", SlotText(source.slots()[slot]),
+                                         ReplayText(source.slots()[slot], key), one.why));
+  }
+}
+
+// Where the first bad snapshot stands in its graph, and what led to it.
+void DescribeFirst(Source& source, const Scan& scan, std::size_t max_frames, FirstBad* first) {
+  const GraphKey graph = GraphOf(source.slots()[first->slot]);
+  std::vector<const SeenProbe*> of_graph;
+  for (const Scanned& scanned : scan.probes()) {
+    if (GraphOf(source.slots()[scanned.slot]) != graph) continue;
+    of_graph.push_back(&scanned);
+    if (scanned.slot == first->slot) first->place = of_graph.size();
+  }
+  first->place_count = of_graph.size();
+  DescribeLeadUp(source, of_graph, max_frames, first);
+}
+
+}  // namespace
+
+Result<Check> RunCheck(Source& source, const CheckOptions& options) {
+  Scan scan(source, options);
+  if (const Result<void> done = scan.Run(); !done.ok()) return done.error();
+  Check check;
+  check.snapshots = scan.snapshots();
+  check.slots = scan.probes().size();
+  check.values_read = !options.trusts_hashes;
+  check.missing = scan.unread();
+  check.missing_count = scan.unread_count();
+  check.replays.assign(scan.replays().begin(), scan.replays().end());
+  check.in_part = static_cast<std::size_t>(std::ranges::count_if(
+      scan.probes(), [&](const Scanned& one) { return !source.slots()[one.slot].part.empty(); }));
+  FindingList findings;
+  AddScanned(scan, &findings, &check);
+  Result<std::optional<EarliestBad>> first = SortOutNonfinite(source, &scan, &findings);
+  if (!first.ok()) return first.error();
+  std::optional<source::Moment> first_moment;
+  if (*first) {
+    first_moment = (*first)->moment;
+    check.first = std::move((*first)->bad);
+  }
+  SortOutNearOverflow(source, scan, &findings);
+  if (!options.trusts_hashes) AddDamaged(source, scan.with_hash(), &check);
+  check.first_told = AddTold(source, options.scope, scan, first_moment, &findings);
+  scan.staleness().Find(scan.probes(), &findings);
+  Completeness completeness(source, scan);
+  completeness.FindNeverWritten(&findings);
+  if (check.first) DescribeFirst(source, scan, options.frames, &*check.first);
+  completeness.Count(&check);
+  CountUnseen(source, options.scope, &check);
+  AddOpGaps(source, options.scope, scan, &check);
+  const GapSummary gaps = SummarizeGaps(source, options.scope);
+  check.missing.insert(check.missing.end(), gaps.sentences.begin(), gaps.sentences.end());
+  check.missing_count += gaps.count;
+  check.goes_on = !gaps.goes_on.empty();
+  check.account = gaps.account;
+  check.seen_finite = SeenFinite(source, options.scope, scan, check);
+  check.findings = findings.Take();
+  for (const Scanned& scanned : scan.probes()) check.ranks[source.slots()[scanned.slot].rank];
+  for (const Finding& finding : check.findings) {
+    if (finding.is_bad()) check.ranks[source.slots()[finding.slot].rank] = true;
+  }
+  return check;
+}
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,139 @@
+#include "client/analysis/check/scan.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "client/analysis/op_log.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using numerics::Stats;
+using source::Key;
+using source::Slot;
+using source::Snapshot;
+
+constexpr double kNearOverflowShare = 0.5;
+
+std::size_t ElementBytes(const Slot& slot) {
+  const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
+  return info == nullptr ? 0 : info->bytes;
+}
+
+double ShareOfMaximum(const Slot& slot, const Stats& stats) {
+  const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
+  if (info == nullptr || !info->is_floating || !(stats.abs_max > 0)) return 0;
+  return stats.abs_max / info->max_finite;
+}
+
+}  // namespace
+
+Scan::Scan(source::Source& source, const CheckOptions& options)
+    : source_(source), options_(options), staleness_(source) {}
+
+Result<void> Scan::Run() {
+  by_calls_ = IsOrderedByCalls();
+  for (const std::size_t slot : WantedSlots(source_, options_.scope)) {
+    if (const Result<void> done = Read(slot); !done.ok()) return done.error();
+  }
+  for (std::size_t i = 0; i < probes_.size(); ++i) place_of_[probes_[i].slot] = i;
+  staleness_.Finish();
+  return {};
+}
+
+const Scanned* Scan::Find(std::size_t slot) const {
+  const auto place = place_of_.find(slot);
+  return place == place_of_.end() ? nullptr : &probes_[place->second];
+}
+
+// What one rank sends to another in a call is there, too, before the clock says so. Between ranks
+// the place in the program decides.
+bool Scan::IsOrderedByCalls() const {
+  std::set<int> ranks;
+  for (const std::size_t slot : WantedSlots(source_, options_.scope)) {
+    if (!source_.slots()[slot].counts_calls()) return false;
+    ranks.insert(source_.slots()[slot].rank);
+  }
+  return ranks.size() > 1;
+}
+
+source::Moment Scan::MomentAt(const Slot& slot, std::uint64_t serial, const Key& key) const {
+  if (by_calls_) return {0, key.replay, PlaceInCall(slot), key.iteration, slot.rank};
+  return {serial, key.replay, slot.order, key.iteration, slot.rank};
+}
+
+Result<void> Scan::Read(std::size_t index) {
+  Result<std::vector<Key>> keys = source_.Keys(index);
+  if (!keys.ok()) return keys.error();
+  const Slot& slot = source_.slots()[index];
+  Scanned scanned;
+  scanned.slot = scanned.seen.slot = index;
+  scanned.is_empty = keys->empty();
+  std::erase_if(*keys, [&](const Key& key) { return !options_.scope.Wants(key.replay); });
+  scanned.keys = *std::move(keys);
+  scanned.abs_max.assign(scanned.keys.size(), NAN);
+  std::optional<Snapshot> previous;
+  for (std::size_t i = 0; i < scanned.keys.size(); ++i) {
+    const Key& key = scanned.keys[i];
+    const Result<Snapshot> snapshot = source_.Get(index, key);
+    if (!snapshot.ok()) {
+      AddUnread(index, key, snapshot.error());
+      continue;
+    }
+    const Result<Stats> stats = source::StatsOf(source_, *snapshot);
+    if (!stats.ok()) {
+      AddUnread(index, key, stats.error());
+      continue;
+    }
+    scanned.abs_max[i] = stats->abs_max;
+    Look(key, *snapshot, *stats, &scanned);
+    // What comes before and after an iteration is not what comes before and after a replay.
+    if (previous && (!slot.in_body || slot.counts_calls())) {
+      staleness_.Note(*previous, *snapshot, &scanned);
+    }
+    previous = *snapshot;
+  }
+  probes_.push_back(std::move(scanned));
+  return {};
+}
+
+void Scan::Look(const Key& key, const Snapshot& snapshot, const Stats& stats, Scanned* scanned) {
+  const std::size_t index = scanned->slot;
+  const Slot& slot = source_.slots()[index];
+  ++snapshots_;
+  if (snapshot.has_values && snapshot.hash) with_hash_.push_back({index, key});
+  replays_.insert(key.replay);
+  has_serials_ = has_serials_ || snapshot.serial != 0;
+  if (snapshot.comparison && snapshot.comparison->mismatched > 0) {
+    scanned->mismatch.Add(FindingKind::kMismatch, index, key.replay);
+  }
+  if (stats.nonfinite() > 0) {
+    scanned->nonfinite.push_back({key, MomentAt(slot, snapshot.serial, key)});
+  }
+  const bool is_row = !slot.op.empty();
+  if (is_row) scanned->seen.Note(key, stats);
+  const double share = ShareOfMaximum(slot, stats);
+  // float8 has its largest number wherever a value was cut off.
+  if (is_row && share == 1 && ElementBytes(slot) > 1) {
+    scanned->largest.Add(FindingKind::kLargest, index, key.replay);
+  } else if (share > kNearOverflowShare) {
+    scanned->near_overflow.Add(FindingKind::kNearOverflow, index, key.replay, share);
+  }
+  if (stats.count > 0 && stats.zero == stats.count) {
+    scanned->zero.Add(FindingKind::kZero, index, key.replay);
+  }
+}
+
+void Scan::AddUnread(std::size_t slot, const Key& key, const Error& error) {
+  ++unread_count_;
+  // The first of a slot stands for all.
+  if (!unread_slots_.insert(slot).second) return;
+  const Slot& of = source_.slots()[slot];
+  unread_.push_back(
+      fmt::format("{}@{} was not looked at: {}", SlotText(of), ReplayText(of, key), error.message));
+}
+
+}  // namespace cgdebug::analysis

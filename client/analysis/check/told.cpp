@@ -1,0 +1,81 @@
+#include "client/analysis/check/told.h"
+
+#include <string>
+
+#include "client/analysis/check/lead_up.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using source::Key;
+using source::Slot;
+using source::Snapshot;
+using Told = source::Finding;
+
+// If the replay has several iterations, the finding is of the one with its serial.
+bool IsHere(source::Source& source, const Scanned& scanned, const Told& told) {
+  const Key* key = KeyOf(scanned, told.replay);
+  if (key == nullptr || told.serial == 0) return key != nullptr;
+  if (!source.slots()[scanned.slot].in_body) return true;
+  const Key* const end = scanned.keys.data() + scanned.keys.size();
+  for (; key != end && key->replay == told.replay; ++key) {
+    const Result<Snapshot> snapshot = source.Get(scanned.slot, *key);
+    if (snapshot.ok() && snapshot->serial == told.serial) return true;
+  }
+  return false;
+}
+
+void Add(FindingKind kind, const Told& told, FindingList* findings) {
+  if (Finding* known = findings->Find(told.slot, kind); known != nullptr) {
+    if (told.replay < known->first_replay) known->told = told;  // before those that are here
+    return;
+  }
+  findings->Add({.kind = kind,
+                 .slot = told.slot,
+                 .first_replay = told.replay,
+                 .last_replay = told.replay,
+                 .count = 1,
+                 .told = told});
+}
+
+}  // namespace
+
+std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Scan& scan,
+                            const std::optional<source::Moment>& first_bad, FindingList* findings) {
+  std::optional<Told> first;
+  std::optional<source::Moment> first_moment;
+  for (const Told& told : source.Findings()) {
+    if (told.kind == Told::Kind::kReplica) continue;  // of `ranks`
+    const Scanned* const scanned = scan.Find(told.slot);
+    if (scanned == nullptr || !scope.Wants(told.replay)) continue;
+    const bool is_mismatch = told.kind == Told::Kind::kMismatch;
+    if (!is_mismatch && IsHere(source, *scanned, told)) continue;
+    // How many -Inf a mask has may change. What made it another way is in a row before it.
+    const bool is_mask = scanned->has_mask && told.kind == Told::Kind::kInf;
+    const FindingKind kind = is_mismatch ? FindingKind::kMismatch
+                             : is_mask   ? FindingKind::kMask
+                                         : FindingKind::kNonfinite;
+    Add(kind, told, findings);
+    if (is_mismatch || is_mask) continue;
+    const Slot& slot = source.slots()[told.slot];
+    const source::Moment moment = scan.MomentAt(slot, told.serial, {.replay = told.replay});
+    if (first_bad && *first_bad < moment) continue;
+    if (first_moment && *first_moment <= moment) continue;
+    first_moment = moment;
+    first = told;
+  }
+  return first;
+}
+
+std::uint64_t SeenFinite(source::Source& source, const Scope& scope, const Scan& scan,
+                         const Check& check) {
+  const bool is_all = scope.first_replay <= 1 && scope.is_open_ended();
+  if (source.Describe().kind != "live" || !is_all || check.in_part > 0) return 0;
+  for (const Told& told : source.Findings()) {
+    if (told.kind != Told::Kind::kMismatch && scan.Find(told.slot) != nullptr) return 0;
+  }
+  const auto let_go = check.account.lost.find(std::string(ToText(layout::LossCause::kNotKept)));
+  return let_go == check.account.lost.end() ? 0 : let_go->second;
+}
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,24 @@
+// told.h: what the daemon said of snapshots that a source no longer has.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "client/analysis/check/check.h"
+#include "client/analysis/check/finding_list.h"
+#include "client/analysis/check/scan.h"
+#include "client/source/source.h"
+
+namespace cgdebug::analysis {
+
+// Adds what the daemon found in snapshots that are not here; the others were looked at already.
+// `first_bad`: when the first bad snapshot that is here came. Returns what came before that.
+std::optional<source::Finding> AddTold(source::Source& source, const Scope& scope, const Scan& scan,
+                                       const std::optional<source::Moment>& first_bad,
+                                       FindingList* findings);
+
+// Check::seen_finite.
+std::uint64_t SeenFinite(source::Source& source, const Scope& scope, const Scan& scan,
+                         const Check& check);
+
+}  // namespace cgdebug::analysis
