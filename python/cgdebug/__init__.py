@@ -41,6 +41,7 @@ _HOMES = {
     "watching": ("watch", "Watch", "WatchReport"),
     "op_log": ("debug_mode", "load_debug_mode", "OpLogDiff", "OpLogView", "OpRow"),
     "_op_log.extras": ("OpCall",),
+    "_op_log.padding": ("valid_rows",),
     "_op_log.regions": ("annotate",),
     "client": ("connect", "Client"),
     "recording": ("open", "why", "Recording"),
@@ -85,6 +86,7 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from ._native import NativeExtension as NativeExtension
     from ._native import native_extension_available as native_extension_available
     from ._op_log.extras import OpCall as OpCall
+    from ._op_log.padding import valid_rows as valid_rows
     from ._op_log.regions import annotate as annotate
     from .actions import TensorCompare as TensorCompare
     from .actions import TensorPrint as TensorPrint

@@ -314,6 +314,11 @@ def is_running(module: torch.nn.Module) -> bool:
     return any(one == id(module) for one, _ in _thread.modules)
 
 
+def is_inside() -> bool:
+    """Whether this thread is inside a call of any module that hooks have seen."""
+    return bool(_thread.modules)
+
+
 def current_place(names: ModuleNames, arguments: typing.Iterable[object] = ()) -> Place:
     """Where the op runs that is being dispatched on this thread."""
     module = _thread.modules[-1][1] if _thread.modules else ""

@@ -18,7 +18,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _accepted, _native
-from . import names, written
+from . import names, padding, written
 from .details import Details, text_of, type_of
 from .extras import Extras, OpCall, Values, raised
 from .memory import Memory
@@ -78,11 +78,18 @@ class Recorder:
         self._new_views: list[str] = []  # since the newest row
         self._apart = ("", "")  # the newest op on DTensors, and what it was given
         self._collectives: Memory[_Collective] = Memory()  # not waited for yet
+        self._row_places: padding.RowPlaces | None = None  # of this run; None: without padding
+        self._marks: padding.Marks | None = None  # the newest, or those of others
+        self._mixes = False  # whether the newest op may have read other rows for a row
         self._dtypes = frozenset(_accepted.torch_dtypes())
         self._inside = 0  # ops and kernels that are running
         self._unseen_code = 0  # calls of code that are running, whose kernels are not seen
         self._sent = 0  # collectives whose kernels have not been seen yet
         self._lock = threading.RLock()
+        marks = padding.newest()
+        if marks is not None and marks.is_taken:
+            self._marks = marks
+        self.take_marks(marks)
 
     def begin_run(self) -> None:
         with self._lock:
@@ -92,7 +99,21 @@ class Recorder:
             self._new_views = []
             self._collectives = Memory()
             self._has_stepped = False
+            self._row_places = None
             self.log.begin_run()
+            self.take_marks(padding.newest())
+
+    def take_marks(self, marks: padding.Marks | None) -> None:
+        """Which rows of this run are real. Marks are of one run."""
+        with self._lock:
+            if marks is None or marks is self._marks:
+                return
+            self._marks = marks
+            marks.is_taken = True
+            if self._captured:
+                self.log.note(padding.IN_GRAPH)
+            else:
+                self._row_places = padding.RowPlaces(marks)
 
     def before(self, op, args, kwargs) -> _Call | None:
         """Must be followed by after(). None: the op is of no interest."""
@@ -473,6 +494,11 @@ class Recorder:
                 self.log.drop_nodes()
             return
         outputs = written.returned_by(result)
+        if self._row_places is not None and self._row_places.has_padding:
+            given = written.given(plan, call.args, call.kwargs)
+            self._mixes = self._row_places.follow(
+                plan, call.arguments, given, [tensor for _, tensor in outputs]
+            )
         self._note_unseen(tensor for _, tensor in outputs)
         if plan.kind in (Kind.EMPTY, Kind.UNKNOWN):
             for _, tensor in outputs:
@@ -610,6 +636,7 @@ class Recorder:
         row = UNKNOWN
         if self._is_wanted(place.module) and self._is_logged(name, tensor):
             try:
+                self._tell_rows(place)
                 details = Details.of(place.line) if details is None else details.copy()
                 computed: dict[str, torch.Tensor] = {}
                 if self.extras:
@@ -619,7 +646,8 @@ class Recorder:
                     name, op, tensor, [one for one in inputs if one != _EMPTY], place.site, details
                 )
                 for stat, value in computed.items():
-                    self._add_computed(f"{name}.{stat}", stat, value, row, place)
+                    self._add_computed(f"{name}.{stat}", f"stats.{stat}", value, row, place)
+                self._add_padding(name, tensor, row, place, is_input=op == "input")
             except Exception as error:  # the job goes on
                 _native.op_refused()
                 self._note(op, error)
@@ -648,11 +676,30 @@ class Recorder:
         if self._captured and not self.is_done:
             self.log.forget_nodes()
 
-    def _add_computed(self, name: str, stat: str, value, row: int, place: names.Place) -> None:
+    def _add_computed(self, name: str, op: str, value, row: int, place: names.Place) -> None:
         try:
-            self.log.add_row(name, f"stats.{stat}", value, [row], place.site, Details())
+            self.log.add_row(name, op, value, [row], place.site, Details())
         except Exception as error:  # the job goes on
-            self._note(f"stats.{stat}", error)
+            self._note(op, error)
+
+    def _tell_rows(self, place: names.Place) -> None:
+        """In front of the first row of a run: which rows are real."""
+        places = self._row_places
+        if places is not None and not places.is_told:
+            places.is_told = True
+            mask, op = places.mask, padding.MASK_OP
+            self.log.add_row(f"in/{op}", op, mask, (), place.site, Details())
+
+    def _add_padding(self, name: str, tensor, row: int, place: names.Place, is_input: bool) -> None:
+        """What lies in the padding rows of what was logged as `row`."""
+        if self._row_places is None or not self._row_places.has_padding:
+            return
+        with no_dispatch(), torch.no_grad():
+            part = self._row_places.padding_of(tensor)
+        if part is None:
+            return
+        op = padding.MIXED_OP if self._mixes and not is_input else padding.ROW_OP
+        self._add_computed(f"{name}.padding", op, part, row, place)
 
     def _is_between(self, place: names.Place) -> bool:
         if place.phase != "fwd" or place.module:

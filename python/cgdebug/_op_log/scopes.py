@@ -14,7 +14,7 @@ import torch
 
 from .. import _graphs, _native, _torch_logs, _words
 from .._watching.modules import is_selected
-from . import compiled_code, names, regions, threads, triton_kernels
+from . import compiled_code, names, padding, regions, threads, triton_kernels
 from .capture_cost import CaptureCost
 from .extras import Extras, Values
 from .outputs import OutputRecorder
@@ -199,6 +199,17 @@ class _OfThread:
             scope._free_logs.append(self.following.log)
 
 
+def valid_rows_are_told(marks: padding.Marks) -> None:
+    """Those who follow this thread in the middle of a call take them for it; others for the next
+    one."""
+    with _lock:
+        scopes = list(_scopes)
+    for scope in scopes:
+        following = scope._followed_here()
+        if following is not None:
+            following.take_marks(marks)
+
+
 def _tell_of_job(gap: str) -> None:
     _job_gaps.tell([gap])
     _native.not_seen(ACCOUNT, gap)
@@ -275,6 +286,11 @@ class _Following:
 
     def next_run(self) -> None:
         self._recorder.next_run()
+
+    def take_marks(self, marks: padding.Marks) -> None:
+        """In front of the next call of the model they are of that one."""
+        if not self.has_root or names.is_inside():
+            self._recorder.take_marks(marks)
 
     def _forget_root(self) -> None:
         self.has_root = False

@@ -89,6 +89,7 @@ class Plan:
     by_place: bool = False  # the n-th output is made of the n-th tensor of each list
     # What it writes is what its schema and its results show, and nothing else.
     is_exact: bool = False
+    is_pointwise: bool = False  # each element is made of those in its place
 
 
 @functools.lru_cache(maxsize=4096)
@@ -120,6 +121,7 @@ def plan_of(op) -> Plan:
         frozenset(n for n, one in enumerate(schema.returns) if one.name in _UNWRITTEN),
         base.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")),
         namespace in ("aten", "prims") and kind in (Kind.PLAIN, Kind.EMPTY),
+        torch.Tag.pointwise in getattr(op, "tags", ()),
     )
 
 
@@ -170,6 +172,17 @@ def arguments_of(plan: Plan, args, kwargs) -> list[Tensors]:
             mutated = plan.mutated[place] and name not in unwritten
             found.append(Tensors(name, tensors, is_list, mutated, plan.read[place]))
     return found
+
+
+def given(plan: Plan, args, kwargs) -> dict[str, typing.Any]:
+    """What an op was given, by the names of its arguments. Those with their default may be
+    missing."""
+    known = plan.arguments
+    found = {
+        known[place] if place < len(known) else str(place): value
+        for place, value in enumerate(args)
+    }
+    return found | dict(kwargs)
 
 
 def tensors_in(value) -> list[torch.Tensor]:

@@ -1,0 +1,177 @@
+"""valid_rows(): which rows of a padded batch are real, followed through the ops of a call."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import cgdebug
+from cgdebug._op_log import padding
+from cgdebug._poison import _Trace
+
+ROWS, REAL, TOKENS, SIZE = 6, 4, 5, 8
+
+
+def rows_of(function, x, rows=REAL):
+    """{name: shape of the real rows of what the op wrote, or None: not known}"""
+    with torch.no_grad(), _Trace(padding.marks_of(rows, [x], "test")) as trace:
+        function(x)
+    return {
+        ran.name.removeprefix("fwd/"): tuple(ran.value.shape) if ran.has_rows else None
+        for ran in trace.ops
+    }
+
+
+def attention(x):
+    """Of one head, over all rows: pairs of rows have both."""
+    scores = x @ x.T
+    return torch.softmax(scores, -1) @ x
+
+
+@pytest.mark.parametrize(
+    ("function", "last"),
+    [
+        (lambda x: F.layer_norm(x.relu() @ torch.ones(SIZE, 3), (3,)).exp(), (REAL, 3)),
+        (lambda x: (x - x.mean(0)).square().mean(-1).clone(), (REAL,)),
+        (lambda x: x.view(ROWS, 2, 4).transpose(1, 2).reshape(ROWS, 8) + 1, (REAL, 8)),
+        (lambda x: x.T.relu().T.clone(), (REAL, SIZE)),
+        (lambda x: torch.cat([x, x * 2], -1), (REAL, 2 * SIZE)),
+        (lambda x: torch.ones(50, 3)[x.argmax(-1)].exp(), (REAL, 3)),
+        (lambda x: x[:, :3].exp(), (REAL, 3)),
+        (lambda x: torch.zeros(ROWS, SIZE).copy_(x).exp(), (REAL, SIZE)),
+        (attention, (REAL, SIZE)),
+    ],
+)
+def test_ops_that_keep_the_rows_are_followed(function, last):
+    rows = rows_of(function, torch.randn(ROWS, SIZE))
+    assert [*rows.values()][-1] == last, rows
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[torch.randperm(ROWS)].exp(),
+        lambda x: x.view(ROWS * SIZE)[3:].exp(),
+        lambda x: x.flatten().view(SIZE, ROWS).exp(),
+        lambda x: x.sort(0).values.exp(),
+        lambda x: x.sum(0).exp(),
+        lambda x: x[:REAL].exp(),
+        lambda x: x.flip(0).exp(),
+        lambda x: torch.zeros(ROWS + 1, SIZE).index_put_((torch.arange(ROWS),), x).exp(),
+    ],
+)
+def test_rows_that_were_moved_are_not_known(function):
+    rows = rows_of(function, torch.randn(ROWS, SIZE))
+    assert [*rows.values()][-1] is None, rows
+
+
+def test_a_mask_of_batch_and_tokens_is_followed_through_heads():
+    x = torch.randn(3, TOKENS, SIZE)
+    mask = torch.arange(TOKENS) < torch.tensor([[5], [2], [3]])
+    real = int(mask.sum())
+
+    def attend(x):
+        heads = x.view(3, TOKENS, 2, 4).transpose(1, 2)
+        scores = heads @ heads.transpose(-1, -2) + torch.where(mask, 0, -torch.inf)[:, None, None]
+        out = (torch.softmax(scores, -1) @ heads).transpose(1, 2).reshape(3, TOKENS, SIZE)
+        return F.linear(out, torch.ones(2, SIZE))
+
+    rows = rows_of(attend, x, mask)
+    pairs = int((mask.sum(1) ** 2).sum()) * 2
+    assert rows["_softmax_0"] == (pairs,)
+    assert [*rows.values()][-1] == (2 * real,), rows
+
+
+def test_what_is_made_of_no_row_has_none():
+    rows = rows_of(lambda x: torch.ones(ROWS, SIZE).exp(), torch.randn(ROWS, SIZE))
+    assert rows["exp_0"] is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape", "words"),
+    [
+        (7, (6, 2), "7 rows cannot be real"),
+        (-1, (6, 2), "-1 rows cannot be real"),
+        (torch.ones(5), (6, 2), "does not have 5 rows"),
+        (torch.ones(6, 3), (6, 2), "does not have 6 x 3 rows"),
+        (2, (), "cannot be real"),
+    ],
+)
+def test_rows_that_a_tensor_does_not_have_are_refused(rows, shape, words):
+    with pytest.raises(ValueError, match=words):
+        cgdebug.valid_rows(rows, torch.zeros(shape))
+    with pytest.raises(TypeError, match="name the tensors"):
+        cgdebug.valid_rows(5)
+
+
+# --- in an op log -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(SIZE, SIZE), nn.ReLU(), nn.Linear(SIZE, 3))
+
+
+def logged(dm, **options):
+    return {row.name: row for row in dm.log(**options)}
+
+
+def test_an_eager_log_has_what_lies_in_padding_beside_each_row(daemon, model):
+    x = torch.randn(ROWS, SIZE)
+    x[REAL:] = torch.nan
+    with cgdebug.debug_mode(model, eager=True) as dm, torch.no_grad():
+        cgdebug.valid_rows(REAL, x)
+        model(x)
+    rows = logged(dm)
+    mask = rows["in/valid_rows"]
+    assert (mask.op, mask.shape, mask.stats.zero) == ("valid_rows", (ROWS,), ROWS - REAL)
+    twin = rows["fwd/0/addmm_0.padding"]
+    assert (twin.op, twin.shape) == ("padding", (ROWS - REAL, SIZE))
+    assert twin.inputs == (rows["fwd/0/addmm_0"].number,)
+    assert twin.stats.nan == (ROWS - REAL) * SIZE == rows["fwd/0/addmm_0"].stats.nan
+    assert "in/0.weight.padding" not in rows
+
+
+def test_valid_rows_are_those_of_the_call_that_comes(daemon, model):
+    with cgdebug.debug_mode(model, eager=True) as dm, torch.no_grad():
+        for real in (4, 2, None, ROWS):
+            x = torch.randn(ROWS, SIZE)
+            if real is not None:
+                cgdebug.valid_rows(real, x)
+            model(x)
+    padded = []
+    for call in dm.calls:
+        rows = logged(dm, replay=call)
+        mask, twin = rows.get("in/valid_rows"), rows.get("fwd/0/addmm_0.padding")
+        padded.append((mask and mask.stats.zero, twin and twin.shape[0]))
+    assert padded == [(2, 2), (4, 4), (None, None), (0, None)]
+
+
+def test_valid_rows_may_be_told_in_the_middle_of_a_call(daemon):
+    class Model(nn.Module):
+        def forward(self, x):
+            hidden = x.flip(0)  # nobody knows where the rows are
+            cgdebug.valid_rows(REAL, hidden)
+            return hidden.exp()
+
+    with cgdebug.debug_mode(model := Model(), eager=True) as dm, torch.no_grad():
+        for _ in range(2):
+            model(torch.randn(ROWS, SIZE))
+    for call in dm.calls:
+        rows = logged(dm, replay=call)
+        assert rows["fwd/Model/exp_0.padding"].shape == (ROWS - REAL, SIZE)
+        assert "fwd/Model/flip_0.padding" not in rows
+
+
+@pytest.mark.gpu
+def test_in_a_capture_the_log_says_that_rows_are_not_known(daemon, model):
+    model = model.cuda()
+    x = torch.randn(ROWS, SIZE, device="cuda")
+    model(x)
+    graph = torch.cuda.CUDAGraph()
+    with cgdebug.debug_mode(model) as dm, torch.cuda.graph(graph):
+        cgdebug.valid_rows(REAL, x)
+        model(x)
+    graph.replay()
+    assert any("valid_rows" in gap for gap in dm.log().gaps)
