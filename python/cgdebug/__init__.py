@@ -163,12 +163,16 @@ if os.environ.get("CGDEBUG_LAUNCH_BLOCKING") or os.environ.get("CGDEBUG_RACES"):
 
     _apart.start()
 
-from . import _after_import, _debug_server, _old_name  # noqa: E402
+from . import _debug_server, _old_name  # noqa: E402
+from ._after_import import call_after_import as _call_after_import  # noqa: E402
 
 _debug_server.install()
 _old_name.answer()
-# So that rows of op logs have the modules and lines of code that was compiled before.
-_after_import.call_after_import(
-    "torch._inductor.compile_fx",
-    _after_import.function_of(f"{__name__}._op_log.compiled_names", "wrap_compiler"),
-)
+
+
+def _keep_names(compiler) -> None:
+    """So that rows of op logs have the modules and lines of code that was compiled before."""
+    importlib.import_module(f"{__name__}._op_log.compiled_names").wrap_compiler(compiler)
+
+
+_call_after_import("torch._inductor.compile_fx", _keep_names)

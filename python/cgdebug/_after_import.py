@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -25,20 +24,6 @@ def call_after_import(name: str, action: typing.Callable[[typing.Any], object]) 
         spec.__class__ = _Initializing
     else:
         _act(action, module)
-
-
-def function_of(module_name: str, function: str) -> typing.Callable[[typing.Any], object]:
-    """An action that imports the module which has `function` when it acts.
-
-    It refers to nothing of that module or of the package: an action that waits until Python ends
-    keeps what it refers to, and torch's debug server aborts a process whose handlers outlive the
-    interpreter.
-    """
-
-    def act(module):
-        return getattr(importlib.import_module(module_name), function)(module)
-
-    return act
 
 
 def _act(action, module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 
 from ._after_import import call_after_import
@@ -22,6 +23,8 @@ def _answer_requests(module) -> None:
         from ._debug_report import answer
 
         register(ENDPOINT, answer)
+        # torch drops its handlers after the interpreter has ended, and aborts if that frees one.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(answer))
 
 
 def _add_page(module) -> None:
