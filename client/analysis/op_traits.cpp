@@ -171,4 +171,9 @@ bool HasTrait(OpTrait trait, std::string_view op) {
          (found->traits & static_cast<std::uint32_t>(trait)) != 0;
 }
 
+bool IsCollective(std::string_view op) {
+  constexpr std::string_view kNamespaces[] = {"c10d.", "c10d_functional.", "_c10d_functional."};
+  return std::ranges::any_of(kNamespaces, [&](auto name) { return op.starts_with(name); });
+}
+
 }  // namespace cgdebug::analysis

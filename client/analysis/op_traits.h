@@ -28,5 +28,7 @@ enum class OpTrait : std::uint32_t {
 
 // `op`: as a row names it, with an overload or the "_" of an op that writes in place.
 bool HasTrait(OpTrait trait, std::string_view op);
+// Whether other ranks take part in it.
+bool IsCollective(std::string_view op);
 
 }  // namespace cgdebug::analysis

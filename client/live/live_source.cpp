@@ -232,6 +232,18 @@ class LiveSource : public source::Source {
     return findings;
   }
 
+  std::optional<std::vector<source::ProcessGraphs>> Graphs() override {
+    std::vector<source::ProcessGraphs> all;
+    for (const Session& job : jobs_) {
+      const Result<std::vector<SessionGraphs>> graphs = ListGraphs(client_, job.key);
+      if (!graphs.ok()) return std::nullopt;
+      for (const SessionGraphs& one : *graphs) {
+        SetProcess(job, &all.emplace_back(source::ProcessGraphs{.census = one}).of);
+      }
+    }
+    return all;
+  }
+
  private:
   struct Live {
     Probe probe;

@@ -80,6 +80,9 @@ class MergedSource : public Source {
     return parts_[places_[slot].part]->AccountOf(places_[slot].slot);
   }
   std::vector<Finding> Findings() override { return OfParts(&Source::Findings); }
+  std::optional<std::vector<ProcessGraphs>> Graphs() override {
+    return parts_.size() == 1 ? parts_.front()->Graphs() : std::nullopt;
+  }
   std::vector<const recording::RecordingReader*> Recordings() const override {
     std::vector<const recording::RecordingReader*> readers;
     for (const std::unique_ptr<Source>& part : parts_) {

@@ -26,6 +26,7 @@
 #include "daemon/core/recording/account.h"
 #include "daemon/core/recording/types.h"
 #include "proto/layout/dtype.h"
+#include "proto/layout/graph_facts.h"
 #include "proto/layout/not_seen.h"
 
 namespace cgdebug::recording {
@@ -140,6 +141,12 @@ struct NotSeen {
   layout::NotSeen what;
 };
 
+// The CUDA graphs of one process.
+struct ProcessGraphs {
+  Slot of;  // tells its process; without a probe
+  layout::GraphCensus census;
+};
+
 // What a source is, for `info`.
 struct Description {
   std::string path;
@@ -187,6 +194,8 @@ class Source {
   // How much it has of what the job produced. Fails: as Keys().
   virtual Result<recording::Account> AccountOf(std::size_t slot);
   virtual std::vector<Finding> Findings() { return {}; }
+  // As they are now. Nothing: it does not know, as recordings do not.
+  virtual std::optional<std::vector<ProcessGraphs>> Graphs() { return std::nullopt; }
   // Reads the values of a snapshot and checks them against Snapshot::hash; succeeds without values
   // or hash. Thread: any, several at a time. Fails: they are damaged.
   virtual Result<void> Verify(std::size_t slot, const Key& key) const;

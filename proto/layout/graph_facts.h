@@ -47,6 +47,9 @@ struct GraphFacts {
   }
 };
 
+// If this many captures each replace the graph of the one before, that looks like a mistake.
+inline constexpr std::uint64_t kManyCaptures = 4;
+
 struct GraphCensus {
   std::uint64_t captures = 0;
   std::uint64_t gone = 0;

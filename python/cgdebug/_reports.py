@@ -120,6 +120,12 @@ class Causes(_Search):
         """What was not looked at, and why, in sentences."""
         return self._document["not_looked_at"]
 
+    @property
+    def not_asked_for(self) -> list[str]:
+        """What needs more than was recorded, and how to ask for it, in sentences. It does not make
+        the answer incomplete."""
+        return self._document["not_asked_for"]
+
     def __len__(self) -> int:
         return len(self._document["findings"])
 

@@ -21,6 +21,7 @@ class MemorySource : public source::Source {
       : description(std::move(other.description)),
         gaps(std::move(other.gaps)),
         findings(std::move(other.findings)),
+        graphs(std::move(other.graphs)),
         accounts(std::move(other.accounts)),
         damaged(std::move(other.damaged)),
         gone(std::move(other.gone)),
@@ -37,6 +38,7 @@ class MemorySource : public source::Source {
   source::Description description{.path = "memory", .kind = "memory"};
   std::vector<source::Gap> gaps;
   std::vector<source::Finding> findings;
+  std::optional<std::vector<source::ProcessGraphs>> graphs;
   std::map<std::size_t, recording::Account> accounts;    // by slot; other slots count what is there
   std::set<std::size_t> damaged;                         // slots whose values cannot be read
   std::set<std::pair<std::size_t, std::uint64_t>> gone;  // snapshots that have a key but are gone
@@ -122,6 +124,7 @@ class MemorySource : public source::Source {
   }
   std::vector<source::Gap> Gaps() override { return gaps; }
   std::vector<source::Finding> Findings() override { return findings; }
+  std::optional<std::vector<source::ProcessGraphs>> Graphs() override { return graphs; }
   Result<recording::Account> AccountOf(std::size_t slot) override {
     const auto told = accounts.find(slot);
     if (told == accounts.end()) return Source::AccountOf(slot);

@@ -14,9 +14,11 @@
 namespace cgdebug::analysis::why {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using testing_support::MemorySource;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -214,6 +216,200 @@ TEST(Why, TheFirstProbeThatIsNotFiniteIsNamedWithoutAnOpLog) {
   const Causes causes = CausesOf(source);
   ASSERT_THAT(KindsOf(causes), ElementsAre("nonfinite"));
   EXPECT_EQ(causes.findings[0].sentence, "y is the first probe that is not finite, in replay 3");
+}
+
+// --- ranks ---------------------------------------------------------------------------------------
+
+// The calls of two ranks of one run. Each has the rows of `Row`, in call 1, 2, ...
+class TwoRanks : public MemorySource {
+ public:
+  std::size_t Row(int rank, const std::string& name, const std::string& op,
+                  const std::vector<Values>& calls, std::uint64_t first_call = 1) {
+    const std::size_t slot = AddSlot(name, {2});
+    source::Slot& one = Slots()[slot];
+    one.op = op;
+    one.graph_id = 0;
+    one.in_body = true;
+    one.rank = rank;
+    one.run = "train";
+    one.session = "train/r" + std::to_string(rank);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      Add(slot, first_call + i, calls[i]);
+      serials[{slot, first_call + i}] = first_call + i;
+    }
+    return slot;
+  }
+};
+
+constexpr const char* kReduce = "3 c10d.allreduce_.default 2";
+
+TwoRanks AlikeRanks() {
+  TwoRanks source;
+  for (const int rank : {1, 0}) {
+    source.Row(rank, "in/x", "1 input", kMoving);
+    source.Row(rank, "fwd/mm_0", "2 aten.mm.default 1", kMoving);
+    source.Row(rank, "fwd/c10d.allreduce__0", kReduce, kMoving);
+  }
+  return source;
+}
+
+TEST(Why, RanksThatDoTheSameAreClean) {
+  TwoRanks source = AlikeRanks();
+  const Causes causes = CausesOf(source);
+  EXPECT_THAT(causes.findings, IsEmpty());
+  EXPECT_TRUE(causes.complete());
+  EXPECT_THAT(causes.clean, Contains("2 ranks take the same way through graphs and collectives"));
+}
+
+TEST(Why, ANanThatCameFromAnotherRankLiesBehindTheOpThatMadeIt) {
+  TwoRanks source = AlikeRanks();
+  for (const std::size_t row : {1, 2, 5}) source.Change(row, 3, {kNan, 1});
+  const Causes causes = CausesOf(source);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("nonfinite"));
+  EXPECT_THAT(causes.findings[0].sentence, HasSubstr("fwd/mm_0 made 1 NaN in call 3 of rank 1"));
+  ASSERT_EQ(causes.findings[0].folded.size(), 1u);
+  EXPECT_THAT(causes.findings[0].folded[0].sentence,
+              HasSubstr("in call 3 of rank 0, of this rank"));
+}
+
+TEST(Why, AProductThatCannotBeTooLargeIsNoOverflow) {
+  GraphLog log = Healthy();
+  log.Change(2, 3, {kNan, 7});
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("nonfinite"));
+  EXPECT_THAT(causes.findings[0].sentence, HasSubstr("and all that it read is finite"));
+  for (const std::size_t row : {0, 1}) log.Change(row, 3, {1e30f, 7});
+  EXPECT_THAT(KindsOf(CausesOf(log)), ElementsAre("overflow"));
+}
+
+TEST(Why, ACollectiveThatOneRankLacksIsTold) {
+  TwoRanks source = AlikeRanks();
+  source.Row(1, "fwd/c10d.allreduce__1", "4 c10d.allreduce_.default 3", {{1, 2}}, 3);
+  const Causes causes = CausesOf(source);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("unlike_ranks"));
+  EXPECT_FALSE(causes.found());
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("in call 3: rank 1 has c10d.allreduce_.default of f32[2], where rank 0 has "
+                        "none"));
+}
+
+TEST(Why, ARankThatIsCallsBehindIsTold) {
+  TwoRanks source = AlikeRanks();
+  for (const std::size_t row : {0, 1, 2}) source.Remove(row, 4);
+  const Causes causes = CausesOf(source);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("hang"));
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("rank 1 has ended call 3, and rank 0 has ended call 4"));
+}
+
+TEST(Why, RanksAreNotComparedWhereSnapshotsAreLost) {
+  TwoRanks source = AlikeRanks();
+  for (const std::size_t row : {0, 1, 2}) source.Remove(row, 4);
+  source.accounts[2] = {.produced = 4, .kept = 3, .lost = {{"overwritten", 1}}};
+  const Causes causes = CausesOf(source);
+  EXPECT_THAT(causes.findings, IsEmpty());
+  EXPECT_FALSE(causes.complete());
+  for (const std::string& clean : causes.clean) EXPECT_THAT(clean, Not(HasSubstr("ranks")));
+}
+
+TEST(Why, RanksInOtherGraphsAtTheSameReplayAreTold) {
+  MemorySource source;
+  const auto add = [&](int rank, std::uint64_t graph, const std::vector<std::uint64_t>& serials) {
+    const std::size_t slot = source.AddSlot("in/x", {2});
+    source.Slots()[slot].op = "1 input";
+    source.Slots()[slot].rank = rank;
+    source.Slots()[slot].run = "serve";
+    source.Slots()[slot].session = "serve/r" + std::to_string(rank);
+    source.Slots()[slot].graph_id = graph;
+    source.Slots()[slot].graph = graph == 1 ? "bs=8" : "bs=256";
+    for (std::size_t i = 0; i < serials.size(); ++i) {
+      source.Add(slot, i + 1, {1.0f + static_cast<float>(serials[i]), 2});
+      source.serials[{slot, i + 1}] = serials[i];
+    }
+  };
+  add(0, 1, {1, 2, 3, 4});
+  add(0, 2, {5});
+  add(1, 1, {1, 2, 4, 5});
+  add(1, 2, {3});
+  const Causes causes = CausesOf(source);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("unlike_ranks"));
+  EXPECT_THAT(causes.findings[0].sentence, HasSubstr("in replay 3: rank 0 has graph bs=8, where "
+                                                     "rank 1 has graph bs=256"));
+}
+
+// --- growth --------------------------------------------------------------------------------------
+
+std::vector<Values> Growing(float first, float factor, std::size_t count) {
+  std::vector<Values> values;
+  for (std::size_t i = 0; i < count; ++i, first *= factor) values.push_back({first, 1});
+  return values;
+}
+
+TEST(Why, ValuesThatWillOverflowAreTold) {
+  GraphLog log;
+  log.Row("in/x", "input", Growing(1, -1, 9));
+  log.Row("fwd/state_0", "aten.mul.Tensor", Growing(10, 100, 9), "1");
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("growth"));
+  EXPECT_EQ(causes.findings[0].level, Level::kConsistent);
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("fwd/state_0 grows 1e+02-fold in each of the last 6 replays"));
+  EXPECT_THAT(causes.findings[0].sentence, HasSubstr("too large for float32 in 11 replays"));
+}
+
+TEST(Why, AStepCounterAndWhatLevelsOffDoNotOverflow) {
+  GraphLog log;
+  std::vector<Values> counter, level;
+  for (int i = 1; i <= 9; ++i) {
+    counter.push_back({static_cast<float>(i), 0});
+    level.push_back({1e30f * (1 - 1 / static_cast<float>(1 << i)), 0});
+  }
+  log.Row("in/step", "input", counter);
+  log.Row("fwd/level_0", "aten.mul.Tensor", level, "1");
+  const Causes causes = CausesOf(log);
+  EXPECT_THAT(causes.findings, IsEmpty());
+  EXPECT_THAT(causes.clean, Contains("2 rows do not grow to an overflow"));
+}
+
+// --- captures ------------------------------------------------------------------------------------
+
+TEST(Why, CapturesThatFailedOrHoldNoWorkAreToldOfALiveJob) {
+  GraphLog log = Healthy();
+  layout::GraphFacts good{.order = 1, .label = "bs=8", .state = layout::GraphState::kLive};
+  good.nodes = 3;
+  good.replays = 4;
+  log.graphs = {{.of = log.Slots()[0], .census = {}}};
+  log.graphs->front().census.graphs = {good};
+  EXPECT_THAT(CausesOf(log).findings, IsEmpty());
+  EXPECT_THAT(CausesOf(log).clean, Contains("1 capture has work and is replayed"));
+  layout::GraphFacts failed = good, empty = good, unused = good;
+  failed.state = layout::GraphState::kFailed;
+  failed.stack = "model.py:7 in forward";
+  empty.nodes = 0;
+  unused.replays = 0;
+  log.graphs->front().census.graphs = {good, failed, empty, unused};
+  const Causes causes = CausesOf(log);
+  EXPECT_THAT(KindsOf(causes), ElementsAre("failed_capture", "empty_capture", "unreplayed"));
+  EXPECT_THAT(causes.findings[0].facts[0].text, HasSubstr("captured by model.py:7 in forward"));
+  const Json json = CausesJson(log, causes, CommandsOf("live"));
+  EXPECT_EQ(json["findings"][0]["next"], "cgdebug-cli graphs 'live'");
+}
+
+TEST(Why, WhatNobodyAskedForIsSaidAndLeavesTheAnswerComplete) {
+  GraphLog log = Healthy();
+  const Causes causes = CausesOf(log);
+  EXPECT_TRUE(causes.complete());
+  EXPECT_THAT(causes.not_asked, ElementsAre(HasSubstr("run --races"), HasSubstr("graphs")));
+  EXPECT_THAT(CausesText(log, causes, CommandsOf("a.cgrec")), HasSubstr("\nnot asked for: races"));
+}
+
+TEST(Why, AnOpOfTheUserThatGivesOneValueThroughoutDoesNotFollow) {
+  GraphLog log = Healthy();
+  log.Row("fwd/layer/scaled_mm_0", "mine.scaled_mm.default", {{0, 0}, {0, 0}, {0, 0}, {0, 0}},
+          "1 2");
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("stale_output"));
+  EXPECT_FALSE(causes.found());
 }
 
 }  // namespace

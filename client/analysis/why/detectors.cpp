@@ -9,8 +9,9 @@ namespace cgdebug::analysis::why {
 std::span<const Detector> Detectors() {
   static constexpr Detector kDetectors[] = {
       FindFailedKernels, FindNonfinite,     FindUnequalReplicas, FindUnorderedOps, FindFailedChecks,
+      FindGrowth,        FindHangs,         FindUnlikeRanks,     FindBadCaptures,  FindUnreplayed,
       FindIdleOptimizer, FindRepeatedNoise, FindStaleOutputs,    FindFrozenInputs, FindDeadLayers,
-      FindUntrained,     FindUnread,        FindUnreplayed};
+      FindUntrained,     FindUnread};
   return kDetectors;
 }
 
@@ -31,6 +32,13 @@ std::string NamesText(const std::vector<std::string>& names, std::size_t most) {
   }
   if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
   return text;
+}
+
+bool HasLosses(const Evidence& evidence) {
+  const recording::Account& account = evidence.check->account;
+  const source::Description description = evidence.source->Describe();
+  return account.lost_count() > 0 || account.unread > 0 || description.is_cut_off ||
+         !description.damage.empty() || !description.unread.empty();
 }
 
 std::string CountText(std::size_t count, std::string_view one, std::string_view several) {

@@ -18,6 +18,7 @@ struct Found {
   std::vector<Finding> findings = {};
   std::string clean = {};  // what it looked at, if it found nothing; empty: nothing of its kind
   std::string not_looked = {};  // what it could not look at, and why; empty: nothing
+  std::string not_asked = {};   // what it would look at if it were recorded, and how to
 };
 
 // A pure function of the evidence.
@@ -39,6 +40,10 @@ Found FindDeadLayers(const Evidence& evidence);
 Found FindUntrained(const Evidence& evidence);
 Found FindUnread(const Evidence& evidence);
 Found FindUnreplayed(const Evidence& evidence);
+Found FindGrowth(const Evidence& evidence);
+Found FindUnlikeRanks(const Evidence& evidence);
+Found FindHangs(const Evidence& evidence);
+Found FindBadCaptures(const Evidence& evidence);
 
 // --- what they share
 // ------------------------------------------------------------------------------
@@ -53,6 +58,8 @@ void ForEachRow(const Evidence& evidence, See see) {
     }
   }
 }
+// Whether snapshots of it are lost, damaged or cut off, so that what is not there may have been.
+bool HasLosses(const Evidence& evidence);
 // "1 row follows", "3 rows follow"; `one` is "row follows", `several` "rows follow".
 std::string CountText(std::size_t count, std::string_view one, std::string_view several);
 // Sets Found::clean if nothing was found in what was looked at: as CountText().

@@ -220,7 +220,7 @@ bool Evidence::IsFloating(const Row& row) const {
 }
 
 Result<Evidence> ReadEvidence(Source& source, const Check& check) {
-  Evidence evidence{.source = &source, .check = &check};
+  Evidence evidence{.source = &source, .check = &check, .graphs = source.Graphs()};
   std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<OpLogSlots>> logs;
   for (OpLogSlots& slots : OpLogsOf(source)) {
     const Slot& slot = source.slots()[slots.front().slot];

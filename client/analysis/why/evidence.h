@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -77,6 +78,7 @@ struct Evidence {
   source::Source* source = nullptr;
   const Check* check = nullptr;
   std::vector<Log> logs;
+  std::optional<std::vector<source::ProcessGraphs>> graphs;  // as Source::Graphs()
 
   const source::Slot& SlotOf(const Row& row) const { return source->slots()[row.slot]; }
   const std::string& NameOf(const Row& row) const { return SlotOf(row).probe; }

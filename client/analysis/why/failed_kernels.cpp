@@ -27,7 +27,7 @@ Found FindFailedKernels(const Evidence& evidence) {
     answer.findings.push_back(
         {.level = has_failed ? Level::kShown : Level::kConsistent,
          .kind = has_failed ? "failed_kernel" : "hanging_kernel",
-         .place = {.slot = slot},
+         .place = {.slot = slot, .command = "where"},
          .sentence =
              (process.first >= 0 ? fmt::format("rank {}: ", process.first) : "") + ToText(*note),
          .refute = has_failed ? "nothing: it was launched alone, and CUDA reported the error"

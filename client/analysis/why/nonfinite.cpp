@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -98,7 +99,14 @@ class Explainer {
     const layout::DtypeInfo* dtype = layout::FindDtype(evidence_.DtypeOf(row_));
     if (!HasTrait(OpTrait::kGrowing, row_.op) || dtype == nullptr || !dtype->is_floating) return {};
     double largest = 0;
-    for (const Seen* seen : inputs_) largest = std::max(largest, seen->abs_max);
+    double terms = 1;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      largest = std::max(largest, inputs_[i]->abs_max);
+      terms = std::max(terms, static_cast<double>(rows_[i]->count));
+    }
+    // What a product can be at most. Where that fits, something else made it.
+    const bool fits = largest * largest * terms + largest < dtype->max_finite;
+    if (HasTrait(OpTrait::kProduct, row_.op) && fits) return {};
     return {"overflow",
             fmt::format("too large for {} (at most {:.3g}); what it read goes up to {:.3g}",
                         dtype->name, dtype->max_finite, largest)};
@@ -153,6 +161,7 @@ class NonfiniteFinder {
       has_found_ = false;
       for (const auto& [serial, log, run] : runs) LookAt(log, run);
     }
+    FoldOverRanks();
     AddProbes();
     if (answer_.findings.empty() && evidence_.check->snapshots > 0) {
       answer_.clean = fmt::format("no NaN or Inf in {} snapshots, except those that are meant",
@@ -174,12 +183,46 @@ class NonfiniteFinder {
       has_found_ = true;
       told_.insert({log_place, place});
       answer_.findings.push_back(Describe(log_place, place, run, is_made));
+      const source::Slot& slot = evidence_.SlotOf(row);
+      origins_.push_back({.run = slot.run,
+                          .graph = log.graph,
+                          .session = log.session,
+                          .place = {log.runs[run].replay, row.number},
+                          .is_made = is_made});
     }
+  }
+
+  // Between ranks, the place in the program says what came first: what is not made where it is seen
+  // follows from what another rank had before.
+  void FoldOverRanks() {
+    std::vector<std::optional<std::size_t>> above(origins_.size());
+    for (std::size_t i = 0; i < origins_.size(); ++i) {
+      const Origin& below = origins_[i];
+      for (std::size_t j = 0; j < origins_.size() && !below.is_made && !below.run.empty(); ++j) {
+        const Origin& one = origins_[j];
+        const bool is_before = one.run == below.run && one.session != below.session &&
+                               one.graph == below.graph && one.place < below.place;
+        if (is_before && (!above[i] || one.place < origins_[*above[i]].place)) above[i] = j;
+      }
+    }
+    std::vector<Finding> kept;
+    std::map<std::size_t, std::size_t> place_of;  // of those that are kept
+    for (std::size_t i = 0; i < origins_.size(); ++i) {
+      if (above[i]) continue;
+      place_of[i] = kept.size();
+      kept.push_back(std::move(answer_.findings[i]));
+    }
+    for (std::size_t i = 0; i < origins_.size(); ++i) {
+      // The first of all has none above it.
+      if (above[i]) kept[place_of.at(*above[i])].folded.push_back(std::move(answer_.findings[i]));
+    }
+    answer_.findings = std::move(kept);
   }
 
   // Whether all that it read is shown, and finite but for masks.
   static bool IsMade(const Log& log, const Row& row, std::size_t run) {
-    if (row.is_input() || !row.is_covered) return false;
+    // What a collective gives may be another rank's.
+    if (row.is_input() || !row.is_covered || IsCollective(row.op)) return false;
     return std::ranges::all_of(row.inputs, [&](std::size_t input) {
       const Seen& seen = log.rows[input].at[run];
       return seen.is_here && !seen.is_bad();
@@ -202,6 +245,9 @@ class NonfiniteFinder {
       finding.sentence = fmt::format("{} made {} in {}", name, NonfiniteText(seen), where);
       finding.sentence += reason.text.empty() ? ", and all that it read is finite"
                                               : fmt::format(": {}", reason.text);
+    } else if (IsCollective(row.op)) {
+      finding.sentence = fmt::format("{} holds {} in {}, of this rank or another", name,
+                                     NonfiniteText(seen), where);
     } else {
       finding.sentence = fmt::format("{} holds {} in {}, and not all that it read is shown", name,
                                      NonfiniteText(seen), where);
@@ -276,8 +322,16 @@ class NonfiniteFinder {
     }
   }
 
+  // Where a finding is, of those of answer_.
+  struct Origin {
+    std::string run, graph, session;
+    std::pair<std::uint64_t, std::uint32_t> place;  // replay or call, and number of the row
+    bool is_made = false;
+  };
+
   const Evidence& evidence_;
   Found answer_;
+  std::vector<Origin> origins_;
   std::uint64_t snapshots_ = 0;
   bool has_found_ = false;  // in this process
   std::set<std::pair<std::size_t, std::size_t>> told_;

@@ -68,7 +68,9 @@ Found FindStaleOutputs(const Evidence& evidence) {
     if (runs.size() < kFewestRuns) return;
     ++looked_at;
     const int stale = StaleRunsOf(evidence, log, row);
-    const bool is_told = IsConstant(row) || row.at[runs.back()].nonfinite() > 0;
+    // Of an op of the user's nobody else knows that it ought to give more than one value.
+    const bool is_told =
+        (IsConstant(row) && row.op.starts_with("aten.")) || row.at[runs.back()].nonfinite() > 0;
     if (stale < static_cast<int>(kFewestComparisons) || is_told) return;
     Finding finding{
         .level = MustFollow(evidence, log, row) ? Level::kShown : Level::kConsistent,

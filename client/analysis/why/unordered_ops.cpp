@@ -1,6 +1,8 @@
 // Ops of a captured graph that touch the same bytes with no path between them.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "client/analysis/races.h"
 #include "client/analysis/why/detectors.h"
 
@@ -13,12 +15,19 @@ Found FindUnorderedOps(const Evidence& evidence) {
     for (const std::string& race : order.races) {
       answer.findings.push_back(
           {.kind = "race",
-           .place = {.slot = order.slot},
+           .place = {.slot = order.slot, .command = "races"},
            .sentence = fmt::format("graph {} has a race: {}", order.graph, race),
            .refute = "nothing: no path of the graph leads from one to the other"});
     }
   }
-  if (races.graphs.empty()) return answer;  // nobody asked for it
+  if (races.graphs.empty()) {
+    const bool has_graph = std::ranges::any_of(
+        evidence.logs, [](const Log& log) { return log.graph_id != 0 && !log.rows.empty(); });
+    if (has_graph) {
+      answer.not_asked = "races between the ops of a graph: cgdebug-cli run --races -- COMMAND";
+    }
+    return answer;
+  }
   SetClean(races.graphs.size(), "graph has its ops in order", "graphs have their ops in order",
            &answer);
   if (!races.complete() && !races.found()) {

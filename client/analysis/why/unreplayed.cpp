@@ -7,6 +7,7 @@ namespace cgdebug::analysis::why {
 
 Found FindUnreplayed(const Evidence& evidence) {
   Found answer;
+  if (evidence.graphs) return answer;  // FindBadCaptures() knows more
   std::size_t replayed = 0;
   for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
     const Log& log = evidence.logs[log_place];

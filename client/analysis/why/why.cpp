@@ -58,6 +58,10 @@ bool IsOfValues(const Finding& finding) {
 
 // Whether `below` is about the row of `above`, or about values that are made of those.
 bool FollowsFrom(const Evidence& evidence, const Finding& below, const Finding& above) {
+  const auto is_of_process = [](const Finding& one) {
+    return one.place.command == "where" || one.place.command == "graphs";
+  };
+  if (is_of_process(below) || is_of_process(above)) return false;
   if (below.place.slot == above.place.slot) return true;
   return IsOfValues(above) && IsOfValues(below) && above.place.log == below.place.log &&
          std::ranges::binary_search(DescendantsOf(evidence.logs[above.place.log], above.place.row),
@@ -95,6 +99,7 @@ Result<Causes> FindCauses(source::Source& source) {
     std::ranges::move(answer.findings, std::back_inserter(findings));
     if (!answer.clean.empty()) causes.clean.push_back(std::move(answer.clean));
     if (!answer.not_looked.empty()) causes.not_looked.push_back(std::move(answer.not_looked));
+    if (!answer.not_asked.empty()) causes.not_asked.push_back(std::move(answer.not_asked));
   }
   std::ranges::stable_sort(findings, {}, &Finding::level);
   causes.findings = Fold(*evidence, std::move(findings));

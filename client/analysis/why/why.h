@@ -32,6 +32,9 @@ struct Place {
   std::uint64_t replay = 0;    // of the slot; 0: none in particular
   std::size_t log = SIZE_MAX;  // places in Evidence::logs and Log::rows; SIZE_MAX: a probe
   std::size_t row = SIZE_MAX;
+  // "where": the command that shows it, given the source. Empty: the one that shows the row or
+  // probe.
+  std::string_view command = {};
 };
 
 // A row that is evidence, and what it shows.
@@ -57,7 +60,10 @@ struct Causes {
   std::vector<Finding> findings;        // first the one to look at first
   std::vector<std::string> clean;       // what was looked at, and nothing found: sentences
   std::vector<std::string> not_looked;  // what was not, and why: sentences
-  bool goes_on = false;                 // of a live job: more will come
+  // What needs more than was recorded, and how to ask for it: sentences. Nobody asked, so it does
+  // not make the answer incomplete.
+  std::vector<std::string> not_asked;
+  bool goes_on = false;  // of a live job: more will come
 
   bool found() const { return !findings.empty() && findings.front().level == Level::kShown; }
   // Whether "nothing found" may be said.

@@ -6,8 +6,6 @@
 #include <optional>
 
 #include "client/analysis/op_log.h"
-#include "client/analysis/pieces.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis::why {
 namespace {
@@ -89,8 +87,7 @@ Json CauseJson(const source::Source& source, const Finding& finding, const Comma
 CommandOf CommandsOf(const std::string& path) {
   return [path](const source::Slot& slot, const Place& place) {
     const std::string at = place.replay == 0 ? "" : ReplayMark(slot, place.replay);
-    if (ReadPieceNote(slot)) return fmt::format("cgdebug-cli where '{}'", path);
-    if (layout::IsOpOrder(slot.op)) return fmt::format("cgdebug-cli races '{}'", path);
+    if (!place.command.empty()) return fmt::format("cgdebug-cli {} '{}'", place.command, path);
     if (!ParseOpText(slot.op)) {
       return fmt::format("cgdebug-cli show '{}:{}{}'", path, SlotText(slot), at);
     }
@@ -128,6 +125,9 @@ std::string CausesText(const source::Source& source, const Causes& causes,
   if (gaps < causes.not_looked.size()) {
     text += fmt::format("not looked at: and {} more like these\n", causes.not_looked.size() - gaps);
   }
+  for (const std::string& sentence : causes.not_asked) {
+    text += "not asked for: " + sentence + "\n";
+  }
   if (causes.goes_on) text += "more will come: the job goes on\n";
   text.pop_back();
   return text;
@@ -147,6 +147,7 @@ Json CausesJson(const source::Source& source, const Causes& causes, const Comman
           {"findings", std::move(findings)},
           {"clean", causes.clean},
           {"not_looked_at", causes.not_looked},
+          {"not_asked_for", causes.not_asked},
           {"goes_on", causes.goes_on}};
 }
 

@@ -20,9 +20,6 @@ namespace {
 using layout::GraphFacts;
 using layout::GraphState;
 
-// If this many captures each replace the graph of the one before, that looks like a mistake.
-constexpr std::uint64_t kManyCaptures = 4;
-
 struct GraphsOptions {
   std::string selector;
   std::string only;
@@ -40,7 +37,7 @@ bool IsUnreplayed(const GraphFacts& graph) {
 bool IsEmpty(const GraphFacts& graph) {
   return graph.state != GraphState::kCapturing && graph.nodes == 0u;
 }
-bool IsAgain(const GraphFacts& graph) { return graph.alike_gone >= kManyCaptures; }
+bool IsAgain(const GraphFacts& graph) { return graph.alike_gone >= layout::kManyCaptures; }
 bool IsFailed(const GraphFacts& graph) { return graph.state == GraphState::kFailed; }
 
 bool IsShown(const GraphFacts& graph, const GraphsOptions& options) {

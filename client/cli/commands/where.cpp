@@ -15,6 +15,7 @@
 #include "client/analysis/align.h"
 #include "client/analysis/op_log.h"
 #include "client/analysis/pieces.h"
+#include "client/analysis/trails.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/session_text.h"
@@ -235,23 +236,6 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
   return exit_code;
 }
 
-std::uint32_t NumberOf(const source::Slot& slot) {
-  if (slot.op.empty()) return 0;
-  const std::optional<analysis::OpText> text = analysis::ParseOpText(slot.op);
-  return text ? text->number : 0;
-}
-
-// What a source says of one slot; the rest is for the caller.
-Passed PassedAt(const source::Slot& slot) {
-  return {.name = source::SlotName(slot),
-          .order = slot.order,
-          .graph_id = slot.graph_id,
-          .graph = slot.graph,
-          .number = NumberOf(slot),
-          .site = slot.site,
-          .typed = SlotText(slot)};
-}
-
 // Which ranks of a job are not among those that are shown, and were not left out by --ranks.
 // `all`: its sessions, also those that ended.
 std::string MissingText(const Context& context, const live::JobRanks& all,
@@ -315,7 +299,7 @@ int RunLive(Context& context, const std::string& wanted) {
     // A job that ends closes its probes.
     const bool is_in_body = probe.slot.in_body && !probe.slot.counts_calls();
     if ((probe.retired && alive.contains(probe.session)) || is_in_body) continue;
-    Passed passed = PassedAt(probe.slot);
+    Passed passed = analysis::PassedAt(probe.slot);
     passed.launch = probe.launch;
     passed.replay = std::max(probe.counters.replays, probe.reached);
     passed.last_ns = probe.last_timestamp_ns;
@@ -345,44 +329,23 @@ int RunLive(Context& context, const std::string& wanted) {
   return Show(context, std::move(jobs), {});
 }
 
-// The newest snapshot of each slot is how far its job came, unless later ones are missing.
-Result<void> ReadSlot(source::Source& source, std::size_t slot, Passed* passed) {
-  const Result<std::vector<source::Key>> keys = source.Keys(slot);
-  if (!keys.ok()) return keys.error();
-  if (keys->empty()) return {};
-  const Result<source::Snapshot> newest = source.Get(slot, keys->back());
-  if (!newest.ok()) return newest.error();
-  passed->replay = keys->back().replay;
-  passed->last_ns = newest->timestamp_ns;
-  return {};
-}
-
 int RunFile(Context& context, const std::string& path) {
   std::unique_ptr<source::Source> source;
   if (const int failed = OpenSource(context, path, &source); failed != kExitOk) return failed;
   const source::Description description = source->Describe();
-  std::map<std::pair<int, std::string>, Trail> trails;  // by rank and session
   analysis::PieceNotes<std::pair<int, std::string>> pieces;
   std::vector<std::string> missing = description.unread;
   const auto is_meant = [&](const source::Slot& one) { return context.ranks.Contains(one.rank); };
   for (std::string& text : NotSeenTexts(*source, is_meant, is_meant)) {
     missing.push_back(std::move(text));
   }
-  for (std::size_t i = 0; i < source->slots().size(); ++i) {
-    const source::Slot& slot = source->slots()[i];
-    const bool is_in_body = slot.in_body && !slot.counts_calls();
-    if (!context.ranks.Contains(slot.rank)) continue;
-    if (analysis::ReadPieceNote(slot)) {
-      pieces.Add({slot.rank, slot.session}, slot);
-      trails.try_emplace({slot.rank, slot.session});
-    }
-    if (is_in_body || layout::IsNoRow(slot.op)) continue;
-    Passed passed = PassedAt(slot);
-    passed.every = slot.every;
-    if (const Result<void> read = ReadSlot(*source, i, &passed); !read.ok()) {
-      return context.Fail(kExitTrouble, read.error().message);
-    }
-    trails[{slot.rank, slot.session}].passed.push_back(std::move(passed));
+  Result<analysis::Trails> read = analysis::ReadTrails(*source, is_meant);
+  if (!read.ok()) return context.Fail(kExitTrouble, read.error().message);
+  analysis::Trails& trails = *read;
+  for (const source::Slot& slot : source->slots()) {
+    if (!is_meant(slot) || !analysis::ReadPieceNote(slot)) continue;
+    pieces.Add({slot.rank, slot.session}, slot);
+    trails.try_emplace({slot.rank, slot.session});
   }
   if (trails.empty()) {
     return context.Fail(kExitNoMatch,

@@ -7,14 +7,12 @@
 #include <string>
 
 #include "client/analysis/op_log.h"
-#include "client/analysis/pieces.h"
 #include "client/analysis/why/why_report.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/source_rows.h"
 #include "daemon/core/options/number.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -34,8 +32,10 @@ int RunWhy(Context& context, const WhyCommand& command) {
   const auto command_of = [&](const source::Slot& slot, const analysis::why::Place& place) {
     const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
                               (slot.session.empty() ? "" : " -s " + KeyOfJob(*source, slot));
-    if (analysis::ReadPieceNote(slot)) return "cgdebug-cli where " + ShellWord(command.source);
-    if (layout::IsOpOrder(slot.op)) return "cgdebug-cli races " + ShellWord(command.source) + among;
+    if (!place.command.empty()) {
+      return fmt::format("cgdebug-cli {} {}{}", place.command, ShellWord(command.source),
+                         place.command == "races" ? among : "");
+    }
     if (analysis::ParseOpText(slot.op)) {
       return OpsCommandOf(command.source, slot, place.replay) + among;
     }

@@ -1,0 +1,98 @@
+// Captures that failed, that hold no work, that nobody replays, or that are made again and again.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "client/analysis/why/detectors.h"
+
+namespace cgdebug::analysis::why {
+namespace {
+
+using layout::GraphFacts;
+using layout::GraphState;
+
+struct Kind {
+  std::string_view name;
+  bool (*matches)(const GraphFacts&);
+  const char* says;
+  const char* refute;
+};
+
+constexpr Kind kKinds[] = {
+    {"failed_capture", [](const GraphFacts& graph) { return graph.state == GraphState::kFailed; },
+     "ended with an error: there is no graph", "a capture that is tried, and given up on purpose"},
+    {"empty_capture",
+     [](const GraphFacts& graph) { return graph.state == GraphState::kLive && graph.nodes == 0u; },
+     "recorded no work: what ran meanwhile went to another stream, or ran at once",
+     "a graph that only holds a memory pool, as torch.compile makes one"},
+    {"captured_again",
+     [](const GraphFacts& graph) { return graph.alike_gone >= layout::kManyCaptures; },
+     "replaced one that was captured in the same place, again and again",
+     "shapes that change for good reason"},
+    {"unreplayed",
+     [](const GraphFacts& graph) {
+       return graph.state == GraphState::kLive && graph.nodes > 0u && graph.replays == 0u;
+     },
+     "was never replayed: what it stands for ran outside of it, or not at all",
+     "a replay that is yet to come"},
+};
+
+std::string NameOf(const GraphFacts& graph) {
+  return graph.label.empty() ? fmt::format("capture {}", graph.order) : "graph " + graph.label;
+}
+
+std::size_t SlotOf(const source::Source& source, const source::Slot& process) {
+  const auto& slots = source.slots();
+  const auto found = std::ranges::find_if(slots, [&](const source::Slot& one) {
+    return one.rank == process.rank && one.session == process.session;
+  });
+  return found == slots.end() ? slots.size() : static_cast<std::size_t>(found - slots.begin());
+}
+
+}  // namespace
+
+Found FindBadCaptures(const Evidence& evidence) {
+  Found answer;
+  const source::Source& source = *evidence.source;
+  if (!evidence.graphs) {
+    const bool has_graph = std::ranges::any_of(
+        source.slots(), [](const source::Slot& slot) { return slot.graph_id != 0; });
+    if (has_graph) {
+      answer.not_asked =
+          "captures that failed or recorded no work, which a recording does not keep: cgdebug-cli "
+          "graphs, while the job lives";
+    }
+    return answer;
+  }
+  std::size_t count = 0;
+  for (const source::ProcessGraphs& process : *evidence.graphs) {
+    const std::size_t slot = SlotOf(source, process.of);
+    if (slot == source.slots().size()) continue;
+    for (const Kind& kind : kKinds) {
+      std::vector<const GraphFacts*> found;
+      for (const GraphFacts& graph : process.census.graphs) {
+        if (kind.matches(graph)) found.push_back(&graph);
+      }
+      count += process.census.graphs.size();
+      if (found.empty()) continue;
+      const GraphFacts& first = *found.front();
+      Finding finding{.level = Level::kConsistent,
+                      .kind = kind.name,
+                      .place = {.slot = slot, .command = "graphs"},
+                      .sentence = fmt::format("{} {}", NameOf(first), kind.says),
+                      .refute = kind.refute};
+      if (found.size() > 1) finding.sentence += fmt::format("; {} like it", found.size() - 1);
+      for (const GraphFacts* graph : found) {
+        const std::string by = graph->stack.empty() ? "" : ", captured by " + graph->stack;
+        finding.facts.push_back({finding.place, NameOf(*graph) + by});
+      }
+      answer.findings.push_back(std::move(finding));
+    }
+  }
+  SetClean(count / std::size(kKinds), "capture has work and is replayed",
+           "captures have work and are replayed", &answer);
+  return answer;
+}
+
+}  // namespace cgdebug::analysis::why
