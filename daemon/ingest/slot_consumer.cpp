@@ -165,7 +165,8 @@ void SlotConsumer::PrepareAgain() {
 }
 
 pipeline::RingHead SlotConsumer::head() const {
-  const layout::SlotHead head = ring_.head();
+  const layout::SlotHead now = ring_.head();
+  const layout::SlotHead& head = ring_.valid() ? now : last_head_;
   return {slot_, head.accepted, head.replay, head.suppressed};
 }
 
@@ -420,6 +421,7 @@ void SlotConsumer::PublishCredit(std::uint64_t entries) {
 void SlotConsumer::Refresh() {
   const layout::SlotHead head_untrusted = ring_.head();
   if (!ring_.valid()) return;
+  last_head_ = head_untrusted;
   device_.EndAnswered();
   ShownCounters::State state;
   pipeline::Counters& counters = state.counters;

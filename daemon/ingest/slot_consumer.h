@@ -64,8 +64,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // about it; Commit() hands it to the sinks; Settle() moves the credit after they were flushed.
   // Thread: Prepare() on any one thread, if nothing else of the consumer runs meanwhile.
   bool HasWork() const;
-  // How far the producer has written. consumed() is the point up to which everything is consumed or
-  // lost.
+  // How far the producer has written; how far it had, if it has given the slot up since. consumed()
+  // is the point up to which everything is consumed or lost.
   pipeline::RingHead head() const;
   std::uint64_t consumed() const { return progress_.consumed; }
   // Whether an earlier daemon consumed the next one.
@@ -98,7 +98,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void SetVerdict(const layout::Verdict& verdict) override;
   Result<void> CanCompare() override { return comparison_.CanCompare(); }
   std::uint64_t consumed_before() const override { return consumed_before_; }
-  std::uint64_t suppressed() const override { return ring_.head().suppressed; }
+  std::uint64_t suppressed() const override { return head().suppressed; }
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
 
  private:
@@ -161,6 +161,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   SlotFindings findings_;
   ShownCounters counters_;
   GpuClock* clock_;
+  layout::SlotHead last_head_ = {};            // while the block was this slot's
   std::optional<std::int64_t> seen_stamp_ns_;  // by WatchClock()
   Prepared prepared_;
   // The payload of the last snapshot with values, if the slot skips unchanged ones. It need not be

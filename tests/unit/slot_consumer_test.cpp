@@ -37,8 +37,9 @@ class FakeSink final : public pipeline::Sink {
   }
   void Lose(const Gap& gap) override { gaps.push_back(gap); }
   void CloseSlot(const pipeline::SlotPtr&, std::uint64_t last_replay,
-                 pipeline::SlotFeedback&) override {
+                 pipeline::SlotFeedback& feedback) override {
     closed_with = last_replay;
+    kept_back = feedback.suppressed();
   }
   void Flush() override {
     if (on_flush) on_flush();
@@ -49,6 +50,7 @@ class FakeSink final : public pipeline::Sink {
   std::vector<std::pair<std::uint64_t, std::uint32_t>> places;  // replay, iteration
   bool has_values = false;                                      // of the last one
   std::uint64_t closed_with = 0;
+  std::uint64_t kept_back = 0;  // when the slot was closed
   pipeline::StoredSnapshot last;
   bool keeps = false;
   pipeline::PayloadPtr kept;
@@ -449,6 +451,18 @@ TEST_F(ConsumedSlot, ReportsOverwrittenSnapshotsBeforeTheSlotIsGivenUp) {
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 10u);
   EXPECT_EQ(Record().counters.lost_overwritten, 6u);
   EXPECT_EQ(Record().counters.produced, 6u) << "the producer itself counts what it gave up";
+}
+
+TEST_F(ConsumedSlot, WhatTheNextOwnerOfItsMemoryWritesIsNoCountOfASlotThatWasGivenUp) {
+  Write(2);
+  auto* head = reinterpret_cast<layout::SlotHead*>(slot_.block.data + layout::kSlotHeadOffset);
+  head->suppressed = 3;
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  segment_.Release(slot_.index, slot_.block);
+  std::memset(head, 'a', sizeof(layout::SlotHead));
+  EXPECT_EQ(consumer_->head().ordinal, 2u);
+  consumer_->GiveUp();
+  EXPECT_EQ(sink_.kept_back, 3u);
 }
 
 TEST_F(ConsumedSlot, AGapIsReportedWithTheReplaysAroundIt) {
