@@ -316,6 +316,7 @@ bool MayBeCut(Source& source, const Entries& entries, const OpLog& log) {
   for (const Entry& entry : entries) {
     if (entry.text.number > log.rows.back().number) behind.insert(entry.slot);
   }
+  if (behind.empty()) return false;
   return std::ranges::any_of(source.Gaps(), [&](const source::Gap& gap) {
     return behind.contains(gap.slot) && gap.after_replay < log.replay &&
            (gap.before_replay == 0 || gap.before_replay > log.replay);

@@ -305,15 +305,15 @@ std::vector<SlotRecord> Registry::Slots(const SessionPtr& session, const SlotRan
   return records;
 }
 
-std::vector<SlotPtr> Registry::SlotPtrs(const std::string& session_key,
-                                        const SlotRange& range) const {
+std::vector<SlotPtr> Registry::SlotPtrs(const std::string& session_key, const SlotRange& range,
+                                        std::size_t count) const {
   std::vector<SlotPtr> slots;
   const std::lock_guard lock(mutex_);
   for (const auto& [uuid, session] : sessions_) {
     if (session.record.session->key != session_key) continue;
     Visit(session, range, [&](const SlotRecord& record) {
       slots.push_back(record.slot);
-      return true;
+      return slots.size() < count;
     });
   }
   return slots;

@@ -162,7 +162,8 @@ class Registry {
   std::vector<SlotRecord> Slots(const SessionPtr& session, const SlotRange& range = {},
                                 std::size_t count = ~std::size_t{0}) const;
   // The same without what changes.
-  std::vector<SlotPtr> SlotPtrs(const std::string& session_key, const SlotRange& range = {}) const;
+  std::vector<SlotPtr> SlotPtrs(const std::string& session_key, const SlotRange& range = {},
+                                std::size_t count = ~std::size_t{0}) const;
   // In order of registration.
   std::vector<OpLogRecord> OpLogs(const SessionPtr& session) const;
   SlotPlace PlaceOf(const SlotIdentity& slot) const;

@@ -29,6 +29,7 @@ using pipeline::SlotRecord;
 using pipeline::StoredSnapshot;
 
 constexpr std::size_t kMaxEntries = 4096;  // of one answer: a few MiB at most
+constexpr std::size_t kSlotsAtOnce = 256;  // an answer is often full after few of them
 
 bool Means(const v1::GetRequest& request, const pipeline::Registry& registry,
            const pipeline::SlotIdentity& slot) {
@@ -448,9 +449,12 @@ void Handlers::OpLogs(const v1::OpLogsRequest& request, v1::Response* response) 
 
 void Handlers::History(const v1::HistoryRequest& request, v1::Response* response) const {
   const std::uint64_t first = request.slot();
-  const std::vector<pipeline::SlotPtr> slots = model_.registry->SlotPtrs(
-      request.session(),
-      {.first = first, .last = std::max<std::uint64_t>(first, request.last_slot())});
+  pipeline::SlotRange range = {.first = first,
+                               .last = std::max<std::uint64_t>(first, request.last_slot())};
+  const auto next_slots = [&] {
+    return model_.registry->SlotPtrs(request.session(), range, kSlotsAtOnce);
+  };
+  std::vector<pipeline::SlotPtr> slots = next_slots();
   if (slots.empty()) {
     return SetError(
         response, v1::Error::NO_PROBE,
@@ -459,20 +463,24 @@ void Handlers::History(const v1::HistoryRequest& request, v1::Response* response
                     request.session(), request.slot()));
   }
   v1::HistoryReply* reply = response->mutable_history();
-  for (const pipeline::SlotPtr& slot : slots) {
-    const std::uint64_t order = slot->registration.order;
-    const std::uint64_t first_ordinal = order == first ? request.first_ordinal() : 0;
-    for (const StoredSnapshot& stored : model_.store->History(slot)) {
-      const pipeline::Snapshot& snapshot = *stored.snapshot;
-      if (snapshot.replay < request.first()) continue;
-      if (snapshot.ordinal < first_ordinal) continue;
-      if (request.last() != 0 && snapshot.replay > request.last()) break;
-      if (static_cast<std::size_t>(reply->entries_size()) >= kMaxEntries) {
-        reply->set_more(true);
-        return;
+  for (; !slots.empty(); slots = next_slots()) {
+    for (const pipeline::SlotPtr& slot : slots) {
+      const std::uint64_t order = slot->registration.order;
+      const std::uint64_t first_ordinal = order == first ? request.first_ordinal() : 0;
+      for (const StoredSnapshot& stored : model_.store->History(slot)) {
+        const pipeline::Snapshot& snapshot = *stored.snapshot;
+        if (snapshot.replay < request.first()) continue;
+        if (snapshot.ordinal < first_ordinal) continue;
+        if (request.last() != 0 && snapshot.replay > request.last()) break;
+        if (static_cast<std::size_t>(reply->entries_size()) >= kMaxEntries) {
+          reply->set_more(true);
+          return;
+        }
+        Fill(stored, reply->add_entries());
       }
-      Fill(stored, reply->add_entries());
     }
+    range.first = slots.back()->registration.order + 1;
+    if (range.first > range.last) break;
   }
 }
 
