@@ -19,7 +19,7 @@ TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
 MANY_LINES = 400
 
 LAYOUT = ["proto/layout"]
-ROOMS = ("base", "endpoint", "numerics", "recording", "replicas", "wire", "words")
+ROOMS = ("answers", "base", "endpoint", "numerics", "recording", "replicas", "wire", "words")
 CORE = [f"daemon/core/{room}" for room in ROOMS]
 STAGE = LAYOUT + CORE + ["proto", "libprobe/ring", "daemon/model", "daemon/pipeline", "daemon/log"]
 # Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
@@ -33,6 +33,8 @@ ALLOWED = {
     # users type.
     "libprobe": LAYOUT
     + ["libprobe/launch", "libprobe/ring", "daemon/core/numerics", "daemon/core/words"],
+    "daemon/core/answers": LAYOUT
+    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
     "daemon/core/base": LAYOUT,
     "daemon/core/numerics": LAYOUT + ["daemon/core/base"],
     "daemon/core/options": ["daemon/core/base"],
@@ -43,7 +45,8 @@ ALLOWED = {
     "daemon/core/words": LAYOUT + ["daemon/core/base"],
     "daemon/log": ["daemon/core/base"],
     "daemon/model": LAYOUT
-    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording", "libprobe/ring"],
+    + ["daemon/core/answers", "daemon/core/base", "daemon/core/numerics", "daemon/core/recording"]
+    + ["libprobe/ring"],
     "daemon/pipeline": LAYOUT
     + ["daemon/core/base", "daemon/core/numerics", "libprobe/ring", "daemon/model"],
     "daemon/record": STAGE,
@@ -54,7 +57,8 @@ ALLOWED = {
     "daemon": STAGE
     + ["daemon/core/options", "daemon/record", "daemon/ingest", "daemon/sinks", "daemon/serve"]
     + ["daemon/metrics"],
-    "client/source": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
+    "client/source": LAYOUT
+    + ["daemon/core/answers", "daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
     "client/analysis": LAYOUT
     + ["daemon/core/base", "daemon/core/numerics", "daemon/core/replicas", "client/source"],
     "client/report": LAYOUT

@@ -3,13 +3,17 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
+#include <string_view>
+#include <utility>
 
 #include "cgdebug/messages.h"
 #include "daemon/core/base/daemon_mark.h"
 #include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/base/terminate.h"
 #include "daemon/core/base/unique_fd.h"
+#include "daemon/core/base/wire_format.h"
 #include "daemon/core/endpoint/autostart.h"
 #include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/wire/channel.h"
@@ -35,6 +39,28 @@ Failure FailureOf(v1::Error::Code code) {
     default:
       return Failure::kOther;
   }
+}
+
+constexpr const char* kNoResponse = "the body of a frame is not a cgdebug.v1.Response";
+
+// Whether the answer is an error: it has field `error`.
+bool HasError(std::string_view response) {
+  WireReader in(response);
+  while (in.Next()) {
+    if (in.field() == v1::Response::kErrorFieldNumber) return true;
+  }
+  return !in.ok();
+}
+
+// The field of a Request or Response whose type is that of `message`.
+google::protobuf::Message* FieldOf(const google::protobuf::Message& message,
+                                   google::protobuf::Message* parent) {
+  const google::protobuf::OneofDescriptor* kinds = parent->GetDescriptor()->oneof_decl(0);
+  for (int i = 0; i < kinds->field_count(); ++i) {
+    if (kinds->field(i)->message_type() != message.GetDescriptor()) continue;
+    return parent->GetReflection()->MutableMessage(parent, kinds->field(i));
+  }
+  std::abort();  // it is no message that Ask() takes
 }
 
 std::string OurVersion() {
@@ -125,19 +151,19 @@ Result<void> Client::Connect(const ConnectOptions& options) {
 }
 
 Result<void> Client::Hello(const ConnectOptions& options) {
-  v1::Request request;
-  request.mutable_hello()->set_protocol(wire::kProtocol);
-  request.mutable_hello()->set_client(options.name);
-  request.mutable_hello()->set_version(CGDEBUG_VERSION);
-  const Result<v1::Response> response = Call(request);
-  if (!response.ok()) {
-    if (last_failure_ != Failure::kVersion) return response.error();
-    return Fail(Failure::kVersion, "the daemon (pid " + std::to_string(daemon_pid_) +
-                                       ") and this client do not speak the same protocol: " +
-                                       response.error().message + "; " + OurVersion() + ". " +
-                                       kRestart);
+  v1::Hello hello;
+  hello.set_protocol(wire::kProtocol);
+  hello.set_client(options.name);
+  hello.set_version(CGDEBUG_VERSION);
+  const Result<v1::HelloReply> reply = Ask<v1::HelloReply>(hello);
+  if (!reply.ok()) {
+    if (last_failure_ != Failure::kVersion) return reply.error();
+    return Fail(Failure::kVersion,
+                "the daemon (pid " + std::to_string(daemon_pid_) +
+                    ") and this client do not speak the same protocol: " + reply.error().message +
+                    "; " + OurVersion() + ". " + kRestart);
   }
-  const v1::HelloReply& daemon = response->hello();
+  const v1::HelloReply& daemon = *reply;
   daemon_version_ = daemon.version();
   if (daemon.protocol() == wire::kProtocol) return CheckSeesJobs(options, daemon.shm_device());
   return Fail(Failure::kVersion, "the daemon (pid " + std::to_string(daemon_pid_) +
@@ -201,90 +227,47 @@ Result<wire::Frame> Client::Receive(std::uint64_t request_id, wire::Deadline dea
   }
 }
 
+Result<std::string> Client::ReceiveBody(std::uint64_t request_id, wire::Deadline deadline,
+                                        bool* more) {
+  Result<wire::Frame> frame = Receive(request_id, deadline);
+  if (!frame.ok()) return frame.error();
+  if (frame->header.kind != wire::FrameKind::kResponse || HasError(frame->body)) {
+    v1::Response response;
+    const Result<void> decoded = wire::DecodeMessage(*frame, wire::FrameKind::kResponse, &response);
+    if (!decoded.ok()) return Fail(Failure::kOther, decoded.error().message);
+    return FailWith(response.error());
+  }
+  *more = frame->header.more();
+  return std::move(frame->body);
+}
+
 Result<v1::Response> Client::ReceiveResponse(std::uint64_t request_id, wire::Deadline deadline,
                                              bool* more) {
-  const Result<wire::Frame> frame = Receive(request_id, deadline);
-  if (!frame.ok()) return frame.error();
+  const Result<std::string> body = ReceiveBody(request_id, deadline, more);
+  if (!body.ok()) return body.error();
   v1::Response response;
-  const Result<void> decoded = wire::DecodeMessage(*frame, wire::FrameKind::kResponse, &response);
-  if (!decoded.ok()) return Fail(Failure::kOther, decoded.error().message);
-  if (response.has_error()) return FailWith(response.error());
-  *more = frame->header.more();
-  return response;
+  if (response.ParseFromString(*body)) return response;
+  return Fail(Failure::kOther, kNoResponse);
 }
 
-Result<v1::Response> Client::Call(const v1::Request& request, Deadline earliest) {
-  const Result<std::uint64_t> id = Send(request);
+Result<std::string> Client::AskForBytes(const google::protobuf::Message& request) {
+  v1::Request call;
+  FieldOf(request, &call)->CopyFrom(request);
+  const Result<std::uint64_t> id = Send(call);
   if (!id.ok()) return id.error();
   bool more = false;
-  return ReceiveResponse(*id, std::max(earliest, NextDeadline()), &more);
+  return ReceiveBody(*id, call.has_freeze() ? wire::kNoDeadline : NextDeadline(), &more);
 }
 
-template <typename Reply, typename Request>
-Result<Reply> Client::Ask(const Request& request, Request* (v1::Request::*of_request)(),
-                          Reply* (v1::Response::*of_response)(), Deadline earliest) {
-  v1::Request call;
-  *(call.*of_request)() = request;
-  Result<v1::Response> response = Call(call, earliest);
-  if (!response.ok()) return response.error();
-  return std::move(*((*response).*of_response)());
-}
-
-Result<v1::StatusReply> Client::Status(const v1::StatusRequest& request) {
-  return Ask(request, &v1::Request::mutable_status, &v1::Response::mutable_status);
-}
-
-Result<v1::SessionsReply> Client::Sessions(const v1::SessionsRequest& request) {
-  return Ask(request, &v1::Request::mutable_sessions, &v1::Response::mutable_sessions);
-}
-
-Result<v1::ProbesReply> Client::Probes(const v1::ProbesRequest& request) {
-  return Ask(request, &v1::Request::mutable_probes, &v1::Response::mutable_probes);
-}
-
-Result<v1::HistoryReply> Client::History(const v1::HistoryRequest& request) {
-  return Ask(request, &v1::Request::mutable_history, &v1::Response::mutable_history);
-}
-
-Result<v1::OpLogsReply> Client::OpLogs(const v1::OpLogsRequest& request) {
-  return Ask(request, &v1::Request::mutable_op_logs, &v1::Response::mutable_op_logs);
-}
-
-Result<v1::SetReply> Client::Set(const v1::SetRequest& request) {
-  return Ask(request, &v1::Request::mutable_set, &v1::Response::mutable_set);
-}
-
-Result<v1::GraphsReply> Client::Graphs(const v1::GraphsRequest& request) {
-  return Ask(request, &v1::Request::mutable_graphs, &v1::Response::mutable_graphs);
-}
-
-Result<v1::PruneReply> Client::Prune() {
-  return Ask(v1::PruneRequest(), &v1::Request::mutable_prune, &v1::Response::mutable_prune);
-}
-
-Result<v1::ShutdownReply> Client::Shutdown(const v1::ShutdownRequest& request) {
-  return Ask(request, &v1::Request::mutable_shutdown, &v1::Response::mutable_shutdown);
-}
-
-Result<v1::RecordStartReply> Client::RecordStart(const v1::RecordStartRequest& request) {
-  return Ask(request, &v1::Request::mutable_record_start, &v1::Response::mutable_record_start);
-}
-
-Result<v1::RecordStopReply> Client::RecordStop(const v1::RecordStopRequest& request) {
-  return Ask(request, &v1::Request::mutable_record_stop, &v1::Response::mutable_record_stop);
-}
-
-Result<v1::RecordListReply> Client::RecordList(const v1::RecordListRequest& request) {
-  return Ask(request, &v1::Request::mutable_record_list, &v1::Response::mutable_record_list);
-}
-
-Result<v1::FreezeReply> Client::Freeze(const v1::FreezeRequest& request) {
-  return Ask(request, &v1::Request::mutable_freeze, &v1::Response::mutable_freeze,
-             wire::kNoDeadline);
-}
-
-Result<v1::SyncReply> Client::Sync(const v1::SyncRequest& request) {
-  return Ask(request, &v1::Request::mutable_sync, &v1::Response::mutable_sync);
+Result<void> Client::AskFor(const google::protobuf::Message& request,
+                            google::protobuf::Message* reply) {
+  const Result<std::string> body = AskForBytes(request);
+  if (!body.ok()) return body.error();
+  v1::Response response;
+  if (!response.ParseFromString(*body)) return Fail(Failure::kOther, kNoResponse);
+  google::protobuf::Message* field = FieldOf(*reply, &response);
+  reply->GetReflection()->Swap(reply, field);
+  return {};
 }
 
 Result<void> Client::ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,
@@ -308,7 +291,7 @@ Result<void> Client::ReceivePayload(std::uint64_t request_id, std::uint64_t payl
 }
 
 Result<Tensor> Client::Get(const v1::GetRequest& request) {
-  Result<v1::GetReply> reply = Ask(request, &v1::Request::mutable_get, &v1::Response::mutable_get);
+  Result<v1::GetReply> reply = Ask<v1::GetReply>(request);
   if (!reply.ok()) return reply.error();
   Tensor tensor{*std::move(reply), ""};
   if (tensor.reply.payload_bytes() == 0) return tensor;

@@ -10,12 +10,11 @@
 #include <utility>
 
 #include "client/analysis/op_log.h"
-#include "client/live/messages.h"
+#include "client/live/ask.h"
 #include "client/live/probe.h"
 #include "client/live/sessions.h"
 #include "client/live/status.h"
 #include "daemon/core/base/duration.h"
-#include "daemon/core/wire/message_fields.h"
 
 namespace cgdebug::live {
 namespace {
@@ -273,21 +272,21 @@ class LiveSource : public source::Source {
     request.set_first(replay);
     request.set_last(replay);
     for (std::size_t slot = begin;;) {
-      const Result<v1::HistoryReply> reply = client_.History(request);
+      const Result<answers::History> reply = Ask<answers::History>(client_, request);
       if (!reply.ok()) {
         // The daemon has forgotten them since: its account says what is gone.
         if (client_.last_failure() == client::Failure::kNothingMatched) return end;
         return reply.error();
       }
-      for (const v1::HistoryReply::Entry& entry : reply->entries()) {
-        while (slot < end && order_of(slot) < entry.slot()) ++slot;
+      for (const answers::Kept& kept : reply->items) {
+        while (slot < end && order_of(slot) < kept.slot) ++slot;
         if (slot == end) break;
-        if (order_of(slot) != entry.slot()) continue;
-        live_[slot].snapshots.insert_or_assign(entry.ordinal(), ToSnapshot(slot, entry));
+        if (order_of(slot) != kept.slot) continue;
+        live_[slot].snapshots.insert_or_assign(kept.ordinal, ToSnapshot(slot, kept));
       }
-      if (!reply->more() || reply->entries().empty()) return end;
-      const v1::HistoryReply::Entry& last = *reply->entries().rbegin();
-      const std::pair next(last.slot(), last.ordinal() + 1);
+      if (!reply->more || reply->items.empty()) return end;
+      const answers::Kept& last = reply->items.back();
+      const std::pair next(last.slot, last.ordinal + 1);
       if (next <= std::pair(request.slot(), request.first_ordinal())) return end;
       request.set_slot(next.first);
       request.set_first_ordinal(next.second);
@@ -332,16 +331,16 @@ class LiveSource : public source::Source {
                        FormatDuration(SecondsSince(session.ended_ns)));
   }
 
-  Snapshot ToSnapshot(std::size_t slot, const v1::HistoryReply::Entry& entry) const {
+  Snapshot ToSnapshot(std::size_t slot, const answers::Kept& kept) const {
     Snapshot snapshot{.slot = slot,
-                      .key = {entry.replay(), entry.ordinal(), entry.iteration()},
-                      .serial = entry.serial(),
-                      .step = entry.step(),
-                      .timestamp_ns = entry.timestamp_ns(),
-                      .has_values = entry.has_values(),
+                      .key = {kept.replay, kept.ordinal, kept.iteration},
+                      .serial = kept.serial,
+                      .step = kept.step,
+                      .timestamp_ns = kept.timestamp_ns,
+                      .has_values = kept.has_values,
                       .payload_bytes = slots_[slot].payload_bytes,
-                      .stats = FieldsOf<numerics::Stats>(entry.stats())};
-    if (entry.unchanged()) snapshot.same_as = entry.ordinal() - 1;
+                      .stats = kept.stats};
+    if (kept.unchanged) snapshot.same_as = kept.ordinal - 1;
     return snapshot;
   }
 

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "client/live/ask.h"
 #include "client/live/recordings.h"
 #include "client/live/status.h"
 #include "daemon/core/wire/message_fields.h"
@@ -53,35 +54,6 @@ Event SaidAt(EventKind kind, const Message& message) {
   event.tensor.snapshot.step = message.step();
   event.text = message.text();
   return event;
-}
-
-// A message whose field 1 holds the answer, one or many of them.
-template <typename T>
-struct Items {
-  std::vector<T> items;
-
-  template <typename Self, typename Visitor>
-  static constexpr void ForEachField(Self& self, Visitor&& visit) {
-    visit(layout::Field{1, "items"}, self.items);
-  }
-};
-
-template <typename T, typename Reply>
-Result<T> As(const Result<Reply>& reply) {
-  if (!reply.ok()) return reply.error();
-  return FieldsOf<T>(*reply);
-}
-
-template <typename T, typename Reply>
-Result<std::vector<T>> ListOf(const Result<Reply>& reply) {
-  if (!reply.ok()) return reply.error();
-  return FieldsOf<Items<T>>(*reply).items;
-}
-
-template <typename Reply>
-Result<Recording> RecordingOf(const Result<Reply>& reply) {
-  if (!reply.ok()) return reply.error();
-  return FieldsOf<Recording>(reply->recording());
 }
 
 }  // namespace
@@ -182,30 +154,36 @@ namespace {
 // A session that is forgotten between two parts of the answer makes it begin again.
 constexpr int kMostBeginnings = 5;
 
+template <typename Reply>
+Result<decltype(Reply::value)> ValueOf(Result<Reply> reply) {
+  if (!reply.ok()) return reply.error();
+  return std::move(reply->value);
+}
+
 Result<std::vector<Probe>> ListAll(client::Client& client, v1::ProbesRequest request) {
   std::vector<std::vector<Probe>> parts;  // moved once: a probe is large, and they may be many
   std::size_t count = 0;
   int beginnings = 1;
   for (bool has_more = true; has_more;) {
-    const Result<v1::ProbesReply> reply = client.Probes(request);
-    Result<std::vector<Probe>> probes = ListOf<Probe>(reply);
+    Result<answers::Probes> reply = Ask<answers::Probes>(client, request);
     const bool is_a_part = !request.after_session().empty();
-    if (!probes.ok() && is_a_part && SaidNoSession(client) && beginnings++ < kMostBeginnings) {
+    if (!reply.ok() && is_a_part && SaidNoSession(client) && beginnings++ < kMostBeginnings) {
       parts.clear();
       count = 0;
       request.clear_after_session();
       request.clear_after_slot();
       continue;
     }
-    if (!probes.ok()) return probes;
-    for (Probe& probe : *probes) probe.slot.dtype = DtypeOf(probe.slot.dtype_name);
-    has_more = reply->more() && !probes->empty();
+    if (!reply.ok()) return reply.error();
+    std::vector<Probe>& probes = reply->items;
+    for (Probe& probe : probes) probe.slot.dtype = DtypeOf(probe.slot.dtype_name);
+    has_more = reply->more && !probes.empty();
     if (has_more) {
-      request.set_after_session(probes->back().session);
-      request.set_after_slot(static_cast<std::uint32_t>(probes->back().slot.order));
+      request.set_after_session(probes.back().session);
+      request.set_after_slot(static_cast<std::uint32_t>(probes.back().slot.order));
     }
-    count += probes->size();
-    parts.push_back(*std::move(probes));
+    count += probes.size();
+    parts.push_back(std::move(probes));
   }
   if (parts.size() == 1) return std::move(parts.front());
   std::vector<Probe> all;
@@ -241,7 +219,7 @@ Result<std::vector<Probe>> ListProbesAndGaps(client::Client& client, const std::
 Result<std::vector<OpLog>> ListOpLogs(client::Client& client, const std::string& session) {
   v1::OpLogsRequest request;
   request.set_session(session);
-  return ListOf<OpLog>(client.OpLogs(request));
+  return ValueOf(Ask<answers::OpLogs>(client, request));
 }
 
 Result<std::vector<Probe>> ListRows(client::Client& client, const OpLog& log) {
@@ -261,19 +239,19 @@ Result<Controlled> SetControl(client::Client& client, const ControlRequest& requ
   FillMessage(request.control, message.mutable_control());
   message.set_ttl_ms(request.ttl_ms);
   FillWhich(request.which, message.mutable_which());
-  return As<Controlled>(client.Set(message));
+  return Ask<Controlled>(client, message);
 }
 
 Result<std::vector<Session>> ListSessions(client::Client& client) {
   v1::SessionsRequest request;
   request.set_include_dead(true);
-  return ListOf<Session>(client.Sessions(request));
+  return ValueOf(Ask<answers::Sessions>(client, request));
 }
 
 Result<std::vector<SessionGraphs>> ListGraphs(client::Client& client, const std::string& session) {
   v1::GraphsRequest request;
   request.set_session(session);
-  return ListOf<SessionGraphs>(client.Graphs(request));
+  return ValueOf(Ask<answers::Graphs>(client, request));
 }
 
 Result<client::TailEnd> Tail(client::Client& client, const TailRequest& request,
@@ -310,7 +288,7 @@ Result<Recording> StartRecording(client::Client& client, const RecordRequest& re
   message.set_owner_pid(request.owner_pid);
   if (request.min_free_bytes) message.set_min_free_bytes(*request.min_free_bytes);
   FillWhich(request.which, message.mutable_which());
-  return RecordingOf(client.RecordStart(message));
+  return ValueOf(Ask<answers::RecordStarted>(client, message));
 }
 
 Result<std::vector<Recording>> StopRecording(client::Client& client, const std::string& recording,
@@ -318,11 +296,11 @@ Result<std::vector<Recording>> StopRecording(client::Client& client, const std::
   v1::RecordStopRequest request;
   request.set_recording(recording);
   request.set_job_ended(job_ended);
-  return ListOf<Recording>(client.RecordStop(request));
+  return ValueOf(Ask<answers::RecordStopped>(client, request));
 }
 
 Result<std::vector<Recording>> ListRecordings(client::Client& client) {
-  return ListOf<Recording>(client.RecordList({}));
+  return ValueOf(Ask<answers::Recordings>(client, v1::RecordListRequest()));
 }
 
 Result<Recording> Freeze(client::Client& client, const std::string& session,
@@ -334,19 +312,19 @@ Result<Recording> Freeze(client::Client& client, const std::string& session,
   request.mutable_probes()->Assign(probes.begin(), probes.end());
   request.set_last(last);
   request.set_max_bytes(max_bytes);
-  return RecordingOf(client.Freeze(request));
+  return ValueOf(Ask<answers::Frozen>(client, request));
 }
 
 Result<Status> GetStatus(client::Client& client, const std::string& session) {
   v1::StatusRequest request;
   request.set_session(session);
-  return As<Status>(client.Status(request));
+  return Ask<Status>(client, request);
 }
 
 Result<Pruned> Prune(client::Client& client) {
   constexpr std::chrono::seconds kMostWait{5};
   constexpr std::chrono::milliseconds kPoll{5};
-  Result<Pruned> pruned = As<Pruned>(client.Prune());
+  Result<Pruned> pruned = Ask<Pruned>(client, v1::PruneRequest());
   if (!pruned.ok() || pruned->sessions == 0) return pruned;
   // The daemon answers first.
   const auto deadline = std::chrono::steady_clock::now() + kMostWait;
@@ -365,13 +343,13 @@ Result<Pruned> Prune(client::Client& client) {
 Result<std::string> Shutdown(client::Client& client, bool force) {
   v1::ShutdownRequest request;
   request.set_force(force);
-  const Result<v1::ShutdownReply> reply = client.Shutdown(request);
+  const auto reply = client.Ask<v1::ShutdownReply>(request);
   if (!reply.ok()) return reply.error();
   return reply->message();
 }
 
 Result<bool> Sync(client::Client& client) {
-  const Result<v1::SyncReply> reply = client.Sync({});
+  const auto reply = client.Ask<v1::SyncReply>(v1::SyncRequest());
   if (!reply.ok()) return reply.error();
   return reply->complete();
 }

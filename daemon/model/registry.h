@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/core/answers/session.h"
+#include "daemon/core/answers/status.h"
 #include "daemon/model/finding.h"
 #include "daemon/model/slot_names.h"
 #include "daemon/model/snapshot.h"
@@ -44,25 +46,14 @@ struct SlotRecord {
 // What any daemon found in the slot.
 std::vector<Finding> FindingsOf(const SlotRecord& record);
 
-enum class SessionState { kAlive, kExited, kDied };
+using answers::ReplicaCounts;
+using answers::SessionState;
+using SkippedFile = answers::Skipped;
 
 // The first of all slots of a session, by serial and then in graph order.
 struct FirstNonfinite {
   SlotPtr slot;  // null: none
   ring::FirstNonfinite seen;
-};
-
-// What the daemon found out about tensors of a session that must be equal over ranks, by comparing
-// them with those of the other ranks on this machine.
-struct ReplicaCounts {
-  std::uint64_t compared = 0;   // snapshots that were compared with those of one other rank or more
-  std::uint64_t different = 0;  // of these, not what most ranks have, or no two ranks agree
-  std::uint64_t close = 0;      // likewise, but within the tolerance of an all-reduce
-  std::uint64_t unknown = 0;    // likewise, and by how much is not known
-  // A rank of this machine lacked the snapshot or came too late, or which ranks have it is not
-  // known.
-  std::uint64_t incomplete = 0;
-  std::uint64_t waiting = 0;  // snapshots that still wait for those of other ranks
 };
 
 constexpr std::size_t kUnseenNames = 4;
@@ -119,11 +110,6 @@ struct OpLogRecord {
   std::uint64_t last_order = 0;
   std::uint64_t rows = 0;
   std::int64_t last_timestamp_ns = 0;  // of the newest replay; 0: none came
-};
-
-struct SkippedFile {
-  std::string path;
-  std::string reason;
 };
 
 // Thread: any; one mutex, held for as long as it takes to copy records.

@@ -10,6 +10,7 @@
 
 #include "daemon/core/wire/frame.h"
 #include "daemon/log.h"
+#include "daemon/serve/messages.h"
 
 namespace cgdebug::serve {
 namespace {
@@ -20,11 +21,10 @@ constexpr std::size_t kMaxQueuedBytes = 1u << 20;
 constexpr std::size_t kMaxTails = 16;
 constexpr std::chrono::seconds kHelloPatience{5};
 
-v1::Response ErrorResponse(v1::Error::Code code, std::string message) {
-  v1::Response response;
-  response.mutable_error()->set_code(code);
-  response.mutable_error()->set_message(std::move(message));
-  return response;
+Answer ErrorAnswer(v1::Error::Code code, std::string message) {
+  Answer answer;
+  SetError(&answer, code, std::move(message));
+  return answer;
 }
 
 }  // namespace
@@ -94,41 +94,39 @@ void Connection::HandleFrame() {
   }
   if (full_) {
     close_when_written_ = true;
-    return Send(
-        id,
-        ErrorResponse(v1::Error::TOO_LARGE,
-                      "the daemon has as many clients as it may have (--max-clients). Close "
-                      "one, for example a cgdebug-cli tail -f"),
-        false);
+    return Send(id,
+                ErrorAnswer(v1::Error::TOO_LARGE,
+                            "the daemon has as many clients as it may have (--max-clients). Close "
+                            "one, for example a cgdebug-cli tail -f"),
+                false);
   }
   if (!greeted_ && !request.has_hello()) {
     close_when_written_ = true;
     return Send(
-        id,
-        ErrorResponse(v1::Error::BAD_REQUEST, "the first request of a connection must be Hello"),
+        id, ErrorAnswer(v1::Error::BAD_REQUEST, "the first request of a connection must be Hello"),
         false);
   }
   if (request.has_tail()) return OpenTail(id, request.tail());
   pipeline::PayloadPtr payload;
-  const std::optional<v1::Response> response = handlers_->Answer(request, &payload);
-  if (!response) return AnswerSlowly(id, std::move(request));
+  const std::optional<Answer> answer = handlers_->AnswerNow(request, &payload);
+  if (!answer) return AnswerSlowly(id, std::move(request));
   if (request.has_hello()) {
-    greeted_ = !response->has_error();
+    greeted_ = !answer->has_error();
     close_when_written_ = !greeted_;
     Log("rpc")->debug("client {} {}", request.hello().client(), request.hello().version());
   }
-  SendAnswer(id, *response, payload);
+  SendAnswer(id, *answer, payload);
 }
 
 // On another thread, because it writes gigabytes or waits for the rings to be read. Other clients
 // are answered meanwhile; this client's next request is read afterwards.
 void Connection::AnswerSlowly(std::uint64_t request_id, v1::Request request) {
   answering_slowly_ = true;
-  auto done = [self = shared_from_this(), request_id](const v1::Response& response,
+  auto done = [self = shared_from_this(), request_id](const Answer& answer,
                                                       const pipeline::PayloadPtr& payload) {
     self->answering_slowly_ = false;
     if (!self->open_) return;
-    self->SendAnswer(request_id, response, payload);
+    self->SendAnswer(request_id, answer, payload);
     self->on_change_();
     self->ReadNext();
   };
@@ -136,22 +134,22 @@ void Connection::AnswerSlowly(std::uint64_t request_id, v1::Request request) {
   asio::post(*slow_, [handlers = handlers_, request = std::move(request), done = std::move(done),
                       serve_thread = socket_.get_executor()]() mutable {
     pipeline::PayloadPtr payload;
-    v1::Response response = handlers->AnswerSlowly(request, &payload);
-    asio::post(serve_thread, [response = std::move(response), payload = std::move(payload),
-                              done = std::move(done)] { done(response, payload); });
+    Answer answer = handlers->AnswerSlowly(request, &payload);
+    asio::post(serve_thread, [answer = std::move(answer), payload = std::move(payload),
+                              done = std::move(done)] { done(answer, payload); });
   });
 }
 
 void Connection::OpenTail(std::uint64_t request_id, const v1::TailRequest& request) {
   if (tails_.size() >= kMaxTails || tails_.contains(request_id)) {
     return Send(request_id,
-                ErrorResponse(v1::Error::BAD_REQUEST,
-                              fmt::format("a connection can have {} tails at a time, each with a "
-                                          "request id of its own",
-                                          kMaxTails)),
+                ErrorAnswer(v1::Error::BAD_REQUEST,
+                            fmt::format("a connection can have {} tails at a time, each with a "
+                                        "request id of its own",
+                                        kMaxTails)),
                 false);
   }
-  v1::Response refused;
+  Answer refused;
   auto tail = TailStream::Open(handlers_->model(), request, refused.mutable_error());
   if (!tail) return Send(request_id, refused, false);
   tails_.emplace(request_id, *std::move(tail));
@@ -170,32 +168,32 @@ void Connection::Pump() {
 
 void Connection::PumpOne(std::uint64_t request_id, TailStream* tail, bool* done) {
   while (!IsFull()) {
-    v1::Response response;
+    Answer answer;
     auto reply = tail->Next();
     *done = tail->finished();
     if (!reply && !*done) return;
-    *response.mutable_tail() = reply ? *std::move(reply) : v1::TailReply();
-    Send(request_id, response, !*done);
+    *answer.message()->mutable_tail() = reply ? *std::move(reply) : v1::TailReply();
+    Send(request_id, answer, !*done);
     if (*done) return;
   }
 }
 
-void Connection::Send(std::uint64_t request_id, const v1::Response& response, bool more) {
+void Connection::Send(std::uint64_t request_id, const Answer& answer, bool more) {
   const std::uint16_t flags = more ? wire::kFlagMore : 0;
   Result<std::string> frame =
-      wire::EncodeMessage(wire::FrameKind::kResponse, flags, request_id, response);
+      wire::EncodeBody(wire::FrameKind::kResponse, flags, request_id, answer.Body());
   if (!frame.ok()) {
-    const v1::Response too_large = ErrorResponse(
+    const Answer too_large = ErrorAnswer(
         v1::Error::TOO_LARGE, frame.error().message + ". Select fewer probes or one session");
-    frame = wire::EncodeMessage(wire::FrameKind::kResponse, 0, request_id, too_large);
+    frame = wire::EncodeBody(wire::FrameKind::kResponse, 0, request_id, too_large.Body());
     if (!frame.ok()) return;
   }
   Enqueue({*std::move(frame), nullptr, 0, 0});
 }
 
-void Connection::SendAnswer(std::uint64_t request_id, const v1::Response& response,
+void Connection::SendAnswer(std::uint64_t request_id, const Answer& answer,
                             const pipeline::PayloadPtr& payload) {
-  Send(request_id, response, payload != nullptr);
+  Send(request_id, answer, payload != nullptr);
   if (payload != nullptr) SendPayload(request_id, payload);
 }
 

@@ -52,8 +52,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void HandleFrame();
   void AnswerSlowly(std::uint64_t request_id, v1::Request request);
   void OpenTail(std::uint64_t request_id, const v1::TailRequest& request);
-  void Send(std::uint64_t request_id, const v1::Response& response, bool more);
-  void SendAnswer(std::uint64_t request_id, const v1::Response& response,
+  void Send(std::uint64_t request_id, const Answer& answer, bool more);
+  void SendAnswer(std::uint64_t request_id, const Answer& answer,
                   const pipeline::PayloadPtr& payload);
   void SendPayload(std::uint64_t request_id, const pipeline::PayloadPtr& payload);
   void Enqueue(Output output);

@@ -47,11 +47,15 @@ When WhenOf(const v1::GetRequest& request) {
   return when;
 }
 
-v1::FirstNonfinite::Kept KeptOf(const pipeline::SnapshotStore& store, const pipeline::SlotPtr& slot,
-                                const v1::FirstNonfinite& first) {
-  const auto stored = store.Find(slot, first.replay(), first.serial());
-  if (!stored) return v1::FirstNonfinite::NOTHING;
-  return stored->payload == nullptr ? v1::FirstNonfinite::STATISTICS : v1::FirstNonfinite::VALUES;
+// Says what memory keeps of it.
+void SetKept(const pipeline::SnapshotStore& store, const pipeline::SlotPtr& slot,
+             std::optional<answers::FirstNonfinite>* first) {
+  using Kept = answers::FirstNonfinite::Kept;
+  if (!*first) return;
+  const auto stored = store.Find(slot, (*first)->replay, (*first)->serial);
+  (*first)->kept = !stored                      ? Kept::kNothing
+                   : stored->payload == nullptr ? Kept::kStatistics
+                                                : Kept::kValues;
 }
 
 pipeline::SlotRange RangeOf(const v1::ProbesRequest& request) {
@@ -113,42 +117,42 @@ void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
 Handlers::Handlers(const Model& model, const ServeOptions& options)
     : model_(model), options_(options), started_ns_(RealtimeNs()) {}
 
-std::optional<v1::Response> Handlers::Answer(const v1::Request& request,
-                                             pipeline::PayloadPtr* payload) {
-  v1::Response response;
+std::optional<Answer> Handlers::AnswerNow(const v1::Request& request,
+                                          pipeline::PayloadPtr* payload) {
+  Answer answer;
   switch (request.kind_case()) {
     case v1::Request::kHello:
-      Hello(request.hello(), &response);
+      Hello(request.hello(), &answer);
       break;
     case v1::Request::kStatus:
-      Status(request.status(), &response);
+      Status(request.status(), &answer);
       break;
     case v1::Request::kSessions:
-      Sessions(request.sessions(), &response);
+      Sessions(request.sessions(), &answer);
       break;
     case v1::Request::kProbes:
-      Probes(request.probes(), &response);
+      Probes(request.probes(), &answer);
       break;
     case v1::Request::kGet:
-      if (!Get(request.get(), /*may_wait=*/false, &response, payload)) return std::nullopt;
+      if (!Get(request.get(), /*may_wait=*/false, &answer, payload)) return std::nullopt;
       break;
     case v1::Request::kHistory:
-      History(request.history(), &response);
+      History(request.history(), &answer);
       break;
     case v1::Request::kOpLogs:
-      OpLogs(request.op_logs(), &response);
+      OpLogs(request.op_logs(), &answer);
       break;
     case v1::Request::kSet:
-      Set(request.set(), &response);
+      Set(request.set(), &answer);
       break;
     case v1::Request::kRecordList:
-      RecordList(&response);
+      RecordList(&answer);
       break;
     case v1::Request::kPrune:
-      Prune(&response);
+      Prune(&answer);
       break;
     case v1::Request::kShutdown:
-      Shutdown(request.shutdown(), &response);
+      Shutdown(request.shutdown(), &answer);
       break;
     case v1::Request::kFreeze:
     case v1::Request::kGraphs:
@@ -157,112 +161,100 @@ std::optional<v1::Response> Handlers::Answer(const v1::Request& request,
     case v1::Request::kSync:
       return std::nullopt;
     default:
-      SetError(&response, v1::Error::BAD_REQUEST,
+      SetError(&answer, v1::Error::BAD_REQUEST,
                "cgdebug-daemon " CGDEBUG_VERSION
                " does not know this request. Install the same cgdebug for client and daemon");
   }
-  return response;
+  return answer;
 }
 
-void Handlers::Hello(const v1::Hello& request, v1::Response* response) {
+void Handlers::Hello(const v1::Hello& request, Answer* answer) {
   if (request.protocol() != wire::kProtocol) {
     return SetError(
-        response, v1::Error::VERSION,
+        answer, v1::Error::VERSION,
         fmt::format("this client ({} {}) speaks protocol {}, cgdebug-daemon {} speaks protocol {}. "
                     "Install the same cgdebug for both, then type: cgdebug-cli daemon stop",
                     request.client(), request.version(), request.protocol(), CGDEBUG_VERSION,
                     wire::kProtocol));
   }
-  v1::HelloReply* reply = response->mutable_hello();
+  v1::HelloReply* reply = answer->message()->mutable_hello();
   reply->set_protocol(wire::kProtocol);
   reply->set_version(CGDEBUG_VERSION);
   reply->set_pid(getpid());
   reply->set_shm_device(DeviceOf(layout::kShmDirectory));
 }
 
-void Handlers::Status(const v1::StatusRequest& request, v1::Response* response) {
+void Handlers::Status(const v1::StatusRequest& request, Answer* answer) {
   const auto sessions =
-      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+      SelectSessions(*model_.registry, request.session(), answer->mutable_error());
   if (!sessions) return;
-  response->clear_error();
-  v1::StatusReply* reply = response->mutable_status();
-  reply->set_version(CGDEBUG_VERSION);
-  reply->set_pid(getpid());
-  reply->set_started_ns(started_ns_);
-  reply->set_cpu_seconds(pipeline::CpuSeconds());
-  reply->set_rss_bytes(pipeline::ResidentBytes());
-  reply->set_socket(options_.socket_path);
-  for (const SessionRecord& record : *sessions) {
-    v1::Session* message = reply->add_sessions();
-    Fill(record, *model_.registry, message);
-    FillKept(record, message);
-  }
-  for (const pipeline::SkippedFile& skipped : model_.registry->Skipped()) {
-    v1::Skipped* message = reply->add_skipped();
-    message->set_path(skipped.path);
-    message->set_reason(skipped.reason);
-  }
-  reply->set_clients(static_cast<std::uint32_t>(clients_));
-  reply->set_memory_bytes(model_.store->bytes());
-  reply->set_memory_limit_bytes(model_.store->max_bytes());
-  reply->set_idle_timeout_s(options_.idle_timeout_s);
-  for (const pipeline::RecordingInfo& info : model_.recorder->List()) {
-    if (info.active || !info.error.empty()) FillMessage(info, reply->add_recordings());
-  }
+  answer->clear_error();
+  answers::Status status;
+  status.version = CGDEBUG_VERSION;
+  status.pid = getpid();
+  status.started_ns = started_ns_;
+  status.cpu_seconds = pipeline::CpuSeconds();
+  status.rss_bytes = pipeline::ResidentBytes();
+  status.socket = options_.socket_path;
+  for (const SessionRecord& record : *sessions) status.sessions.push_back(SessionNow(record));
+  status.skipped = model_.registry->Skipped();
+  status.clients = static_cast<std::uint32_t>(clients_);
+  status.memory_bytes = model_.store->bytes();
+  status.memory_limit_bytes = model_.store->max_bytes();
+  status.idle_timeout_s = options_.idle_timeout_s;
+  status.recordings = model_.recorder->List();
+  std::erase_if(status.recordings, [](const pipeline::RecordingInfo& info) {
+    return !info.active && info.error.empty();
+  });
   struct statvfs shm = {};
   if (statvfs(layout::kShmDirectory, &shm) == 0) {
-    reply->set_shm_free_bytes(shm.f_bavail * shm.f_frsize);
-    reply->set_shm_total_bytes(shm.f_blocks * shm.f_frsize);
+    status.shm_free_bytes = shm.f_bavail * shm.f_frsize;
+    status.shm_total_bytes = shm.f_blocks * shm.f_frsize;
   }
+  answer->Set(status);
 }
 
-void Handlers::Sessions(const v1::SessionsRequest& request, v1::Response* response) {
-  v1::SessionsReply* reply = response->mutable_sessions();
+void Handlers::Sessions(const v1::SessionsRequest& request, Answer* answer) {
+  answers::Sessions sessions;
   for (const SessionRecord& record : model_.registry->Sessions()) {
     const bool alive = record.state == pipeline::SessionState::kAlive;
-    if (!alive && !request.include_dead()) continue;
-    v1::Session* message = reply->add_sessions();
-    Fill(record, *model_.registry, message);
-    FillKept(record, message);
+    if (alive || request.include_dead()) sessions.value.push_back(SessionNow(record));
   }
+  answer->Set(sessions);
 }
 
-void Handlers::FillKept(const SessionRecord& record, v1::Session* message) const {
-  message->mutable_counters()->set_kept(model_.store->CountOf(record.session));
+answers::Session Handlers::SessionNow(const SessionRecord& record) const {
+  answers::Session session = SessionOf(record, *model_.registry);
+  session.counters.kept = model_.store->CountOf(record.session);
   // The daemon keeps nothing of a slot that is no longer shown.
-  if (message->has_first_nan()) {
-    v1::FirstNonfinite* first = message->mutable_first_nan();
-    first->set_kept(KeptOf(*model_.store, record.first_nan.slot, *first));
-  }
-  if (message->has_first_inf()) {
-    v1::FirstNonfinite* first = message->mutable_first_inf();
-    first->set_kept(KeptOf(*model_.store, record.first_inf.slot, *first));
-  }
+  SetKept(*model_.store, record.first_nan.slot, &session.first_nan);
+  SetKept(*model_.store, record.first_inf.slot, &session.first_inf);
+  return session;
 }
 
-void Handlers::FillKept(const SlotRecord& record, v1::ProbeInfo* message) const {
-  message->mutable_counters()->set_kept(model_.store->CountOf(record.slot));
-  for (auto* first : {message->has_first_nan() ? message->mutable_first_nan() : nullptr,
-                      message->has_first_inf() ? message->mutable_first_inf() : nullptr}) {
-    if (first != nullptr) first->set_kept(KeptOf(*model_.store, record.slot, *first));
-  }
+answers::Probe Handlers::ProbeNow(const SlotRecord& record, bool with_last_stats) const {
+  answers::Probe probe = ProbeOf(record, *model_.registry, with_last_stats);
+  probe.counters.kept = model_.store->CountOf(record.slot);
+  SetKept(*model_.store, record.slot, &probe.first_nan);
+  SetKept(*model_.store, record.slot, &probe.first_inf);
+  return probe;
 }
 
-void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) {
+void Handlers::Probes(const v1::ProbesRequest& request, Answer* answer) {
   const std::vector<std::string> patterns(request.probes().begin(), request.probes().end());
   const Result<Selector> selector = Selector::Parse(patterns);
   if (!selector.ok()) {
-    return SetError(response, v1::Error::BAD_REQUEST, selector.error().message);
+    return SetError(answer, v1::Error::BAD_REQUEST, selector.error().message);
   }
   const auto sessions =
-      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+      SelectSessions(*model_.registry, request.session(), answer->mutable_error());
   if (!sessions) return;
   if (sessions->empty() && !patterns.empty()) {
-    return SetNoSession(request.session(), *sessions, response->mutable_error());
+    return SetNoSession(request.session(), *sessions, answer->mutable_error());
   }
-  response->clear_error();
+  answer->clear_error();
   std::vector<std::string> names;
-  v1::ProbesReply* reply = response->mutable_probes();
+  answers::Probes probes;
   bool is_after = request.after_session().empty();
   for (const SessionRecord& session : *sessions) {
     pipeline::SlotRange range = RangeOf(request);
@@ -278,59 +270,57 @@ void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) 
         range.first = slot.slot->registration.order + 1;
         if (!patterns.empty()) names.push_back(slot.slot->probe);
         if (!selector->Matches(slot.slot->probe)) continue;
-        if (static_cast<std::size_t>(reply->probes_size()) >= kMaxEntries) {
-          reply->set_more(true);
-          return;
+        if (probes.items.size() >= kMaxEntries) {
+          probes.more = true;
+          return answer->Set(probes);
         }
-        v1::ProbeInfo* message = reply->add_probes();
-        Fill(slot, *model_.registry, message, !request.without_stats());
-        FillKept(slot, message);
+        probes.items.push_back(ProbeNow(slot, !request.without_stats()));
       }
     } while (slots.size() == kMaxEntries && range.first != 0);  // after the largest order
   }
   if (!is_after) {
-    response->clear_probes();
-    return SetError(response, v1::Error::NO_SESSION,
+    return SetError(answer, v1::Error::NO_SESSION,
                     fmt::format("session '{}' was removed while its probes were listed. Type the "
                                 "command again",
                                 request.after_session()));
   }
-  if (reply->probes_size() == 0 && !patterns.empty() && request.after_session().empty()) {
-    response->clear_probes();
-    SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), request.session(), *sessions, names,
-               response->mutable_error());
+  if (probes.items.empty() && !patterns.empty() && request.after_session().empty()) {
+    return SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), request.session(), *sessions,
+                      names, answer->mutable_error());
   }
+  answer->Set(probes);
 }
 
-void Handlers::Graphs(const v1::GraphsRequest& request, v1::Response* response) const {
+void Handlers::Graphs(const v1::GraphsRequest& request, Answer* answer) const {
   model_.reads->AtHeads([](const pipeline::RingHeads&) {});  // the ingest thread looks at them then
   const auto sessions =
-      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+      SelectSessions(*model_.registry, request.session(), answer->mutable_error());
   if (!sessions) return;
-  response->clear_error();
-  v1::GraphsReply* reply = response->mutable_graphs();
+  answer->clear_error();
+  answers::Graphs graphs;
   for (const SessionRecord& record : *sessions) {
-    v1::SessionGraphs* message = reply->add_sessions();
-    message->set_session(record.session->key);
-    message->set_session_label(record.session->label);
-    message->set_rank(record.session->rank);
-    FillMessage(model_.registry->Graphs(record.session), message);
+    answers::SessionGraphs& one = graphs.value.emplace_back();
+    static_cast<layout::GraphCensus&>(one) = model_.registry->Graphs(record.session);
+    one.session = record.session->key;
+    one.session_label = record.session->label;
+    one.rank = record.session->rank;
   }
+  answer->Set(graphs);
 }
 
-bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* response,
+bool Handlers::Get(const v1::GetRequest& request, bool may_wait, Answer* answer,
                    pipeline::PayloadPtr* payload) const {
   const auto fail = [&](v1::Error::Code code, std::string message) {
-    SetError(response, code, std::move(message));
+    SetError(answer, code, std::move(message));
     return true;
   };
-  auto sessions = SelectSessions(*model_.registry, request.session(), response->mutable_error());
+  auto sessions = SelectSessions(*model_.registry, request.session(), answer->mutable_error());
   if (!sessions) return true;
   if (sessions->empty()) {
-    SetNoSession("", *sessions, response->mutable_error());
+    SetNoSession("", *sessions, answer->mutable_error());
     return true;
   }
-  response->clear_error();
+  answer->clear_error();
   // Those that are alive come first, then the newest.
   std::stable_partition(sessions->begin(), sessions->end(), [](const SessionRecord& session) {
     return session.state != pipeline::SessionState::kAlive;
@@ -366,9 +356,9 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
       }
     }
     const bool is_known = std::find(names.begin(), names.end(), request.probe()) != names.end();
-    is_known ? SetNoCall(request, response->mutable_error())
-             : SetNoProbe(request.probe(), request.session(), *sessions, names,
-                          response->mutable_error());
+    is_known
+        ? SetNoCall(request, answer->mutable_error())
+        : SetNoProbe(request.probe(), request.session(), *sessions, names, answer->mutable_error());
     return true;
   }
   if (candidates.empty() && !left_on_device.empty()) {
@@ -380,13 +370,13 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
                             "Type: cgdebug-cli tail -f{} '{}'",
                             request.probe(), SameSession(request.session()), request.probe()));
   }
-  FillGet(request, state, &candidates, response, payload);
+  FillGet(request, state, &candidates, answer, payload);
   return true;
 }
 
 // Requires: there is a candidate.
 void Handlers::FillGet(const v1::GetRequest& request, pipeline::SessionState state,
-                       std::vector<Candidate>* candidates, v1::Response* response,
+                       std::vector<Candidate>* candidates, Answer* answer,
                        pipeline::PayloadPtr* payload) const {
   const Candidate* owner = nullptr;
   const std::int64_t replay = request.replay() == 0 ? -1 : request.replay();
@@ -395,18 +385,18 @@ void Handlers::FillGet(const v1::GetRequest& request, pipeline::SessionState sta
   if (const std::string ambiguous =
           Ambiguous(*candidates, when, *model_.registry, SameSession(request.session()));
       !ambiguous.empty()) {
-    return SetError(response, v1::Error::NO_SNAPSHOT, ambiguous);
+    return SetError(answer, v1::Error::NO_SNAPSHOT, ambiguous);
   }
   const StoredSnapshot* stored =
       replay > 0 ? FindReplay(*candidates, when, &owner)
                  : FindFromEnd(*candidates, -static_cast<std::uint64_t>(replay), &owner);
   if (const Candidate* left = FindLeftOnDevice(*candidates, when, stored, owner)) {
-    return SetError(response, v1::Error::NO_SNAPSHOT, WhyLeftOnDevice(request, left->slot, state));
+    return SetError(answer, v1::Error::NO_SNAPSHOT, WhyLeftOnDevice(request, left->slot, state));
   }
   if (stored == nullptr) {
     FindFromEnd(*candidates, 1, &owner);
     return SetError(
-        response, v1::Error::NO_SNAPSHOT,
+        answer, v1::Error::NO_SNAPSHOT,
         fmt::format("probe '{}' has no snapshot of replay {}{}: {} are kept, replays {} to {}. "
                     "Type: cgdebug-cli show{} '{}@-1'",
                     request.probe(), replay,
@@ -415,39 +405,38 @@ void Handlers::FillGet(const v1::GetRequest& request, pipeline::SessionState sta
                     owner->history.back().snapshot->replay, SameSession(request.session()),
                     NameOf(request)));
   }
-  v1::GetReply* reply = response->mutable_get();
+  v1::GetReply* reply = answer->message()->mutable_get();
   Fill(*stored->snapshot, *model_.registry, reply->mutable_snapshot());
-  Fill(owner->slot, *model_.registry, reply->mutable_probe());
-  FillKept(owner->slot, reply->mutable_probe());
+  FillMessage(ProbeNow(owner->slot), reply->mutable_probe());
   reply->set_payload_dropped(stored->payload == nullptr);
   if (stored->payload == nullptr || request.metadata_only() || stored->payload->empty()) return;
   reply->set_payload_bytes(stored->payload->size());
   *payload = stored->payload;
 }
 
-void Handlers::OpLogs(const v1::OpLogsRequest& request, v1::Response* response) const {
+void Handlers::OpLogs(const v1::OpLogsRequest& request, Answer* answer) const {
   const auto sessions =
-      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+      SelectSessions(*model_.registry, request.session(), answer->mutable_error());
   if (!sessions) return;
-  response->clear_error();
-  v1::OpLogsReply* reply = response->mutable_op_logs();
+  answer->clear_error();
+  answers::OpLogs logs;
   for (const SessionRecord& record : *sessions) {
     for (const pipeline::OpLogRecord& log : model_.registry->OpLogs(record.session)) {
-      v1::OpLog* message = reply->add_logs();
-      message->set_session(record.session->key);
-      message->set_session_label(record.session->label);
-      message->set_rank(record.session->rank);
-      message->set_graph_id(log.graph_id);
-      message->set_graph(log.graph);
-      message->set_first_slot(static_cast<std::uint32_t>(log.first_order));
-      message->set_last_slot(static_cast<std::uint32_t>(log.last_order));
-      message->set_rows(static_cast<std::uint32_t>(log.rows));
-      message->set_last_timestamp_ns(log.last_timestamp_ns);
+      logs.value.push_back({.session = record.session->key,
+                            .label = record.session->label,
+                            .rank = record.session->rank,
+                            .graph_id = log.graph_id,
+                            .graph = log.graph,
+                            .first_slot = static_cast<std::uint32_t>(log.first_order),
+                            .last_slot = static_cast<std::uint32_t>(log.last_order),
+                            .rows = static_cast<std::uint32_t>(log.rows),
+                            .last_timestamp_ns = log.last_timestamp_ns});
     }
   }
+  answer->Set(logs);
 }
 
-void Handlers::History(const v1::HistoryRequest& request, v1::Response* response) const {
+void Handlers::History(const v1::HistoryRequest& request, Answer* answer) const {
   const std::uint64_t first = request.slot();
   pipeline::SlotRange range = {.first = first,
                                .last = std::max<std::uint64_t>(first, request.last_slot())};
@@ -457,12 +446,12 @@ void Handlers::History(const v1::HistoryRequest& request, v1::Response* response
   std::vector<pipeline::SlotPtr> slots = next_slots();
   if (slots.empty()) {
     return SetError(
-        response, v1::Error::NO_PROBE,
+        answer, v1::Error::NO_PROBE,
         fmt::format("session '{}' has no call {} of a probe any more. Type: cgdebug-cli "
                     "probes",
                     request.session(), request.slot()));
   }
-  v1::HistoryReply* reply = response->mutable_history();
+  answers::History history;
   for (; !slots.empty(); slots = next_slots()) {
     for (const pipeline::SlotPtr& slot : slots) {
       const std::uint64_t order = slot->registration.order;
@@ -472,40 +461,41 @@ void Handlers::History(const v1::HistoryRequest& request, v1::Response* response
         if (snapshot.replay < request.first()) continue;
         if (snapshot.ordinal < first_ordinal) continue;
         if (request.last() != 0 && snapshot.replay > request.last()) break;
-        if (static_cast<std::size_t>(reply->entries_size()) >= kMaxEntries) {
-          reply->set_more(true);
-          return;
+        if (history.items.size() >= kMaxEntries) {
+          history.more = true;
+          return answer->Set(history);
         }
-        Fill(stored, reply->add_entries());
+        history.items.push_back(KeptOf(stored));
       }
     }
     range.first = slots.back()->registration.order + 1;
     if (range.first > range.last) break;
   }
+  answer->Set(history);
 }
 
-void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
+void Handlers::Set(const v1::SetRequest& request, Answer* answer) {
   const std::vector<std::string> patterns(request.probes().begin(), request.probes().end());
   const Result<Selector> selector = Selector::Parse(patterns);
   const Result<pipeline::ControlChange> wanted = ToChange(request, RealtimeNs());
   if (!selector.ok() || !wanted.ok() || patterns.empty()) {
-    return SetError(response, v1::Error::BAD_REQUEST,
+    return SetError(answer, v1::Error::BAD_REQUEST,
                     !selector.ok() ? selector.error().message
                     : !wanted.ok() ? wanted.error().message
                                    : "which probes? Type: cgdebug-cli set '*' ...");
   }
   const auto sessions =
-      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+      SelectSessions(*model_.registry, request.session(), answer->mutable_error());
   if (!sessions) return;
   const bool any_alive = std::any_of(sessions->begin(), sessions->end(), [](const auto& session) {
     return session.state == pipeline::SessionState::kAlive;
   });
   if (!any_alive) {
-    return SetError(response, v1::Error::NO_SESSION,
+    return SetError(answer, v1::Error::NO_SESSION,
                     "a probe can be changed while its job is alive, and none is. "
                     "Type: cgdebug-cli ps -a");
   }
-  response->clear_error();
+  answer->clear_error();
   std::vector<std::string> names;
   std::set<std::string> changed;
   std::vector<pipeline::ControlChange> changes;
@@ -544,53 +534,54 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
         "of them cannot be changed",
         row->probe);
     if (request.control().mode() == v1::Control::FULL) why += ". " + HowToGetValues(*row);
-    return SetError(response, v1::Error::BAD_REQUEST, why);
+    return SetError(answer, v1::Error::BAD_REQUEST, why);
   }
   if (changes.empty() && eager_row != nullptr) {
-    return SetError(response, v1::Error::BAD_REQUEST,
+    return SetError(answer, v1::Error::BAD_REQUEST,
                     fmt::format("'{}' is a row of an eager log, which has statistics alone. {}",
                                 eager_row->probe, HowToGetValues(*eager_row)));
   }
   if (changes.empty() && without_ring != nullptr) {
-    return SetError(response, v1::Error::BAD_REQUEST,
+    return SetError(answer, v1::Error::BAD_REQUEST,
                     fmt::format("mismatch stops rings in device memory, and '{}' has none there: "
                                 "TensorRecord(where=\"device\")",
                                 without_ring->probe));
   }
   if (changes.empty()) {
     return SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), request.session(), *sessions,
-                      names, response->mutable_error());
+                      names, answer->mutable_error());
   }
-  v1::SetReply* reply = response->mutable_set();
-  reply->set_slots(static_cast<std::uint32_t>(changes.size()));
-  reply->set_probes(static_cast<std::uint32_t>(changed.size()));
-  reply->set_expires_ns(wanted->control.expires_ns);
+  answer->Set(answers::Controlled{.slots = static_cast<std::uint32_t>(changes.size()),
+                                  .probes = static_cast<std::uint32_t>(changed.size()),
+                                  .expires_ns = wanted->control.expires_ns});
   model_.controls->Push(std::move(changes));
 }
 
-void Handlers::Prune(v1::Response* response) {
-  v1::PruneReply* reply = response->mutable_prune();
+void Handlers::Prune(Answer* answer) {
+  answers::Pruned pruned;
   for (const SessionRecord& record : model_.registry->Sessions()) {
     if (record.state == pipeline::SessionState::kAlive) continue;
-    reply->set_sessions(reply->sessions() + 1);
-    reply->set_bytes(reply->bytes() + record.shm_bytes);
+    ++pruned.sessions;
+    pruned.bytes += record.shm_bytes;
   }
+  answer->Set(pruned);
   model_.controls->Prune();
   model_.reads->Wake();  // without a live job it sleeps
 }
 
-void Handlers::Shutdown(const v1::ShutdownRequest& request, v1::Response* response) {
+void Handlers::Shutdown(const v1::ShutdownRequest& request, Answer* answer) {
   const std::size_t alive = model_.registry->AliveCount();
   if (alive > 0 && !request.force()) {
     return SetError(
-        response, v1::Error::BAD_REQUEST,
+        answer, v1::Error::BAD_REQUEST,
         fmt::format("{} job{} with probes {} alive: nothing would be printed or compared "
                     "any more. Type: cgdebug-cli daemon stop --force",
                     alive, alive == 1 ? "" : "s", alive == 1 ? "is" : "are"));
   }
   Log("rpc")->info("a client asked this daemon to end");
   shutdown_requested_ = true;
-  response->mutable_shutdown()->set_message(fmt::format("cgdebug-daemon (pid {}) ends", getpid()));
+  answer->message()->mutable_shutdown()->set_message(
+      fmt::format("cgdebug-daemon (pid {}) ends", getpid()));
 }
 
 }  // namespace cgdebug::serve

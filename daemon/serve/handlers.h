@@ -13,6 +13,7 @@
 #include "daemon/model/snapshot_store.h"
 #include "daemon/record/recorder.h"
 #include "daemon/record/ring_reads.h"
+#include "daemon/serve/answer.h"
 #include "daemon/serve/candidates.h"
 #include "proto/control.pb.h"
 
@@ -44,40 +45,40 @@ class Handlers {
   // Answers everything except Tail. Sets `payload` if raw frames follow the answer. Empty for a
   // request that must wait for the ingest thread or for a recording to be written: AnswerSlowly()
   // answers that.
-  std::optional<v1::Response> Answer(const v1::Request& request, pipeline::PayloadPtr* payload);
+  std::optional<Answer> AnswerNow(const v1::Request& request, pipeline::PayloadPtr* payload);
   // Thread: any.
-  v1::Response AnswerSlowly(const v1::Request& request, pipeline::PayloadPtr* payload) const;
+  Answer AnswerSlowly(const v1::Request& request, pipeline::PayloadPtr* payload) const;
 
   const Model& model() const { return model_; }
   bool shutdown_requested() const { return shutdown_requested_; }
   void set_clients(std::size_t clients) { clients_ = clients; }
 
  private:
-  void Hello(const v1::Hello& request, v1::Response* response);
-  void Status(const v1::StatusRequest& request, v1::Response* response);
-  void Sessions(const v1::SessionsRequest& request, v1::Response* response);
-  void Probes(const v1::ProbesRequest& request, v1::Response* response);
+  void Hello(const v1::Hello& request, Answer* answer);
+  void Status(const v1::StatusRequest& request, Answer* answer);
+  void Sessions(const v1::SessionsRequest& request, Answer* answer);
+  void Probes(const v1::ProbesRequest& request, Answer* answer);
   // False, only without `may_wait`: a ring may hold the replay, so the ingest thread must be asked.
-  bool Get(const v1::GetRequest& request, bool may_wait, v1::Response* response,
+  bool Get(const v1::GetRequest& request, bool may_wait, Answer* answer,
            pipeline::PayloadPtr* payload) const;
   void FillGet(const v1::GetRequest& request, pipeline::SessionState state,
-               std::vector<Candidate>* candidates, v1::Response* response,
+               std::vector<Candidate>* candidates, Answer* answer,
                pipeline::PayloadPtr* payload) const;
-  void History(const v1::HistoryRequest& request, v1::Response* response) const;
-  void OpLogs(const v1::OpLogsRequest& request, v1::Response* response) const;
-  void Graphs(const v1::GraphsRequest& request, v1::Response* response) const;
-  void Set(const v1::SetRequest& request, v1::Response* response);
-  // Says what memory keeps of the session's findings.
-  void FillKept(const pipeline::SessionRecord& record, v1::Session* message) const;
-  void FillKept(const pipeline::SlotRecord& record, v1::ProbeInfo* message) const;
-  void Shutdown(const v1::ShutdownRequest& request, v1::Response* response);
-  void Prune(v1::Response* response);
+  void History(const v1::HistoryRequest& request, Answer* answer) const;
+  void OpLogs(const v1::OpLogsRequest& request, Answer* answer) const;
+  void Graphs(const v1::GraphsRequest& request, Answer* answer) const;
+  void Set(const v1::SetRequest& request, Answer* answer);
+  // With what memory keeps of them and of their findings.
+  answers::Session SessionNow(const pipeline::SessionRecord& record) const;
+  answers::Probe ProbeNow(const pipeline::SlotRecord& record, bool with_last_stats = true) const;
+  void Shutdown(const v1::ShutdownRequest& request, Answer* answer);
+  void Prune(Answer* answer);
   // record_handlers.cpp
-  void RecordStart(const v1::RecordStartRequest& request, v1::Response* response) const;
-  void RecordStop(const v1::RecordStopRequest& request, v1::Response* response) const;
-  void Sync(v1::Response* response) const;
-  void RecordList(v1::Response* response);
-  void Freeze(const v1::FreezeRequest& request, v1::Response* response) const;
+  void RecordStart(const v1::RecordStartRequest& request, Answer* answer) const;
+  void RecordStop(const v1::RecordStopRequest& request, Answer* answer) const;
+  void Sync(Answer* answer) const;
+  void RecordList(Answer* answer);
+  void Freeze(const v1::FreezeRequest& request, Answer* answer) const;
 
   Model model_;
   ServeOptions options_;

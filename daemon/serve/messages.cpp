@@ -17,38 +17,42 @@ std::string ReasonText(std::uint8_t reason_untrusted) {
 }
 
 // What tells the slot from the others of its probe.
+answers::Slot PlaceOf(const pipeline::SlotIdentity& slot, const pipeline::Registry& registry) {
+  pipeline::SlotPlace place = registry.PlaceOf(slot);
+  answers::Slot out;
+  out.probe = slot.probe;
+  out.graph = std::move(place.graph);
+  out.qualifier = std::move(place.qualifier);
+  out.graph_id = slot.registration.graph_id;
+  out.invocation = slot.registration.invocation;
+  out.shape.assign(slot.shape.begin(), slot.shape.end());
+  out.order = slot.registration.order;
+  out.in_body = slot.IsInBody();
+  return out;
+}
+
+answers::FirstNonfinite FirstOf(const pipeline::SlotIdentity& slot,
+                                const ring::FirstNonfinite& seen,
+                                const pipeline::Registry& registry) {
+  return {.slot = PlaceOf(slot, registry),
+          .replay = seen.replay,
+          .serial = seen.serial,
+          .step = seen.step,
+          .count = seen.count};
+}
+
+// The same of a message that names the fields alike.
 template <typename Message>
 void FillPlace(const pipeline::SlotIdentity& slot, const pipeline::Registry& registry,
                Message* message) {
-  pipeline::SlotPlace place = registry.PlaceOf(slot);
+  answers::Slot place = PlaceOf(slot, registry);
   message->set_graph(std::move(place.graph));
   message->set_qualifier(std::move(place.qualifier));
-  message->set_graph_id(slot.registration.graph_id);
-  message->set_invocation(slot.registration.invocation);
-  message->mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
-  message->set_slot(static_cast<std::uint32_t>(slot.registration.order));
-}
-
-// What a probe and a snapshot say of the tensor.
-template <typename Message>
-void FillTensor(const pipeline::SlotIdentity& slot, Message* message) {
-  message->set_session_label(slot.session->label);
-  message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
-  message->set_device(slot.device);
-  message->set_shard(slot.shard);
-  message->set_part(slot.part);
-  message->set_payload_bytes(slot.registration.payload_bytes);
-}
-
-void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& seen,
-               const pipeline::Registry& registry, v1::FirstNonfinite* message) {
-  message->set_probe(slot.probe);
-  message->set_replay(seen.replay);
-  message->set_step(seen.step);
-  message->set_count(seen.count);
-  message->set_serial(seen.serial);
-  message->set_in_body(slot.IsInBody());
-  FillPlace(slot, registry, message);
+  message->set_graph_id(place.graph_id);
+  message->set_invocation(place.invocation);
+  message->mutable_shape()->Assign(place.shape.begin(), place.shape.end());
+  message->set_slot(static_cast<std::uint32_t>(place.order));
+  message->set_in_body(place.in_body);
 }
 
 template <typename Message>
@@ -64,117 +68,108 @@ void FillWhere(const pipeline::SlotIdentity& slot, const pipeline::Registry& reg
                Message* message) {
   FillProbe(slot, message);
   FillPlace(slot, registry, message->mutable_slot());
-  message->mutable_slot()->set_in_body(slot.IsInBody());
   message->mutable_slot()->set_part(slot.part);
 }
 
 }  // namespace
 
-void SetError(v1::Response* response, v1::Error::Code code, std::string message) {
-  response->mutable_error()->set_code(code);
-  response->mutable_error()->set_message(std::move(message));
+void SetError(Answer* answer, v1::Error::Code code, std::string message) {
+  answer->mutable_error()->set_code(code);
+  answer->mutable_error()->set_message(std::move(message));
 }
 
-void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& registry,
-          v1::Session* message) {
+answers::Session SessionOf(const pipeline::SessionRecord& record,
+                           const pipeline::Registry& registry) {
   const pipeline::SessionIdentity& session = *record.session;
-  message->set_key(session.key);
-  FillMessage<recording::Session>(session, message);
-  message->set_local_rank(session.local_rank);
-  message->set_local_world_size(session.local_world_size);
-  message->set_state(static_cast<v1::Session::State>(record.state));
-  message->set_probe_count(static_cast<std::uint32_t>(record.probe_count));
-  message->set_slot_count(static_cast<std::uint32_t>(record.slot_count));
-  message->set_replay(record.replay);
-  message->set_moved_ns(record.moved_ns);
-  message->set_calls(record.calls);
-  FillMessage(record.counters, message->mutable_counters());
-  message->set_ended_ns(record.ended_ns);
-  message->set_shm_bytes(record.shm_bytes);
-  if (record.state == pipeline::SessionState::kAlive) {
-    message->set_device_bytes(record.device_bytes);
+  answers::Session out;
+  static_cast<recording::Session&>(out) = session;
+  out.key = session.key;
+  out.local_rank = session.local_rank;
+  out.local_world_size = session.local_world_size;
+  out.ended_ns = record.ended_ns;
+  out.state = static_cast<answers::SessionState>(record.state);
+  out.probes = static_cast<std::uint32_t>(record.probe_count);
+  out.slots = static_cast<std::uint32_t>(record.slot_count);
+  for (const auto& [lane, slots] : record.lanes) {
+    out.lanes.push_back({static_cast<layout::Lane>(lane.first), ReasonText(lane.second), slots});
   }
-  message->set_step(record.step);
-  message->set_nonfinite_probes(record.nonfinite_probes);
-  message->set_failed_probes(record.failed_probes);
-  message->set_found_nan(record.findings[0]);
-  message->set_found_inf(record.findings[1]);
-  message->set_found_mismatch(record.findings[2]);
-  message->set_found_replica(record.findings[3]);
-  message->mutable_replicas()->set_compared(record.replicas.compared);
-  message->mutable_replicas()->set_different(record.replicas.different);
-  message->mutable_replicas()->set_close(record.replicas.close);
-  message->mutable_replicas()->set_incomplete(record.replicas.incomplete);
-  message->mutable_replicas()->set_waiting(record.replicas.waiting);
-  for (const layout::NotSeen& one : record.not_seen) FillMessage(one, message->add_not_seen());
-  message->mutable_replicas()->set_unknown(record.replicas.unknown);
-  message->set_unseen_probes(record.unseen_probes);
-  message->mutable_unseen()->Assign(record.unseen.begin(), record.unseen.end());
+  out.replay = record.replay;
+  out.calls = record.calls;
+  out.step = record.step;
+  out.shm_bytes = record.shm_bytes;
+  if (record.state == pipeline::SessionState::kAlive) out.device_bytes = record.device_bytes;
+  out.counters = record.counters;
+  out.nonfinite_probes = record.nonfinite_probes;
+  out.failed_probes = record.failed_probes;
   if (const auto& [slot, seen] = record.first_nan; slot != nullptr) {
-    FillFirst(*slot, seen, registry, message->mutable_first_nan());
+    out.first_nan = FirstOf(*slot, seen, registry);
   }
   if (const auto& [slot, seen] = record.first_inf; slot != nullptr) {
-    FillFirst(*slot, seen, registry, message->mutable_first_inf());
+    out.first_inf = FirstOf(*slot, seen, registry);
   }
-  for (const auto& [lane, slots] : record.lanes) {
-    v1::LaneUse* use = message->add_lanes();
-    use->set_lane(static_cast<v1::ProbeInfo::Lane>(lane.first));
-    use->set_reason(ReasonText(lane.second));
-    use->set_slots(slots);
-  }
+  out.replicas = record.replicas;
+  out.found_nan = record.findings[0];
+  out.found_inf = record.findings[1];
+  out.found_mismatch = record.findings[2];
+  out.found_replica = record.findings[3];
+  out.unseen_probes = record.unseen_probes;
+  out.unseen = record.unseen;
+  out.not_seen = record.not_seen;
+  out.moved_ns = record.moved_ns;
+  return out;
 }
 
-void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry,
-          v1::ProbeInfo* message, bool with_last_stats) {
+answers::Probe ProbeOf(const pipeline::SlotRecord& record, const pipeline::Registry& registry,
+                       bool with_last_stats) {
   const pipeline::SlotIdentity& slot = *record.slot;
   const layout::SlotFacts& registration = slot.registration;
-  FillPlace(slot, registry, message);
-  FillTensor(slot, message);
-  message->set_session(slot.session->key);
-  message->set_rank(slot.session->rank);
-  message->set_name(slot.probe);
-  message->set_probe_id(registration.probe_id);
-  message->set_lane(static_cast<v1::ProbeInfo::Lane>(registration.lane));
-  message->set_lane_reason(ReasonText(registration.lane_reason));
+  answers::Probe out;
+  out.session = slot.session->key;
+  out.slot = PlaceOf(slot, registry);
+  out.slot.session = slot.session->label;
+  out.slot.rank = slot.session->rank;
+  out.slot.dtype_name = layout::DtypeName(slot.dtype);
+  out.slot.device = slot.device;
+  out.slot.shard = slot.shard;
+  out.slot.part = slot.part;
+  out.slot.payload_bytes = registration.payload_bytes;
+  out.slot.site = slot.site;
+  out.slot.op = slot.op;
+  out.slot.details = slot.details;
+  out.probe_id = registration.probe_id;
+  out.lane = static_cast<layout::Lane>(registration.lane);
+  out.lane_reason = ReasonText(registration.lane_reason);
   const bool waits = registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait) ||
                      layout::IsLossless(layout::PeriodsOf(registration), record.control);
-  message->set_policy(waits ? v1::ProbeInfo::WAIT : v1::ProbeInfo::OVERWRITE);
-  if (slot.Has(layout::kActionPrint)) message->add_actions(v1::ProbeInfo::PRINT);
-  if (slot.Has(layout::kActionRecord)) message->add_actions(v1::ProbeInfo::RECORD);
-  if (slot.Has(layout::kActionCompare)) message->add_actions(v1::ProbeInfo::COMPARE);
-  if (slot.Has(layout::kActionStats)) message->add_actions(v1::ProbeInfo::STATS);
-  message->set_in_body(slot.IsInBody());
-  message->set_capacity(slot.IsOnDevice() ? registration.device_capacity : registration.capacity);
-  message->set_device_bytes(registration.device_bytes);
+  out.policy = waits ? layout::Policy::kWait : layout::Policy::kOverwrite;
+  for (const auto& [flag, action] : {std::pair(layout::kActionPrint, answers::Action::kPrint),
+                                     std::pair(layout::kActionRecord, answers::Action::kRecord),
+                                     std::pair(layout::kActionCompare, answers::Action::kCompare),
+                                     std::pair(layout::kActionStats, answers::Action::kStats)}) {
+    if (slot.Has(flag)) out.actions.push_back(action);
+  }
+  out.capacity = slot.IsOnDevice() ? registration.device_capacity : registration.capacity;
+  out.device_bytes = registration.device_bytes;
   if (record.last != nullptr) {
-    message->set_replay(record.last->replay);
-    message->set_iteration(record.last->iteration);
-    if (with_last_stats) FillMessage(record.last->stats, message->mutable_last_stats());
+    out.replay = record.last->replay;
+    out.iteration = record.last->iteration;
+    if (with_last_stats) out.last_stats = record.last->stats;
   }
-  FillMessage(record.counters, message->mutable_counters());
-  message->set_last_timestamp_ns(record.last_timestamp_ns);
-  message->set_site(slot.site);
-  message->set_op(slot.op);
-  message->set_details(slot.details);
-  message->set_reached(record.reached.replay);
-  message->set_reached_ns(record.reached.time_ns);
-  message->set_launch(slot.launch);
-  message->set_retired(record.retired);
-  if (record.firsts.nan.replay != 0) {
-    FillFirst(slot, record.firsts.nan, registry, message->mutable_first_nan());
-  }
-  if (record.firsts.inf.replay != 0) {
-    FillFirst(slot, record.firsts.inf, registry, message->mutable_first_inf());
-  }
+  out.counters = record.counters;
+  out.last_timestamp_ns = record.last_timestamp_ns;
+  out.reached = record.reached.replay;
+  out.reached_ns = record.reached.time_ns;
+  out.launch = slot.launch;
+  out.retired = record.retired;
+  if (record.firsts.nan.replay != 0) out.first_nan = FirstOf(slot, record.firsts.nan, registry);
+  if (record.firsts.inf.replay != 0) out.first_inf = FirstOf(slot, record.firsts.inf, registry);
   if (slot.Has(layout::kActionCompare)) {
     const layout::Counters& counters = record.counters;
     const bool has_unread = counters.consumed + counters.lost() < counters.produced;
-    FillMessage(WithPassed(record.verdict, counters.passed, has_unread),
-                message->mutable_verdict());
+    out.verdict = WithPassed(record.verdict, counters.passed, has_unread);
   }
-  if (record.control.mode != layout::ControlMode::kAsRegistered) {
-    FillMessage(record.control, message->mutable_control());
-  }
+  if (record.control.mode != layout::ControlMode::kAsRegistered) out.control = record.control;
+  return out;
 }
 
 Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int64_t now_ns) {
@@ -210,8 +205,12 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
   const pipeline::SlotIdentity& slot = *snapshot.slot;
   FillProbe(slot, message);
   FillPlace(slot, registry, message);
-  FillTensor(slot, message);
-  message->set_in_body(slot.IsInBody());
+  message->set_session_label(slot.session->label);
+  message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
+  message->set_device(slot.device);
+  message->set_shard(slot.shard);
+  message->set_part(slot.part);
+  message->set_payload_bytes(slot.registration.payload_bytes);
   message->set_replay(snapshot.replay);
   message->set_iteration(snapshot.iteration);
   message->set_timestamp_ns(snapshot.timestamp_ns);
@@ -221,19 +220,19 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
   message->set_ordinal(snapshot.ordinal);
 }
 
-void Fill(const pipeline::StoredSnapshot& stored, v1::HistoryReply::Entry* message) {
+answers::Kept KeptOf(const pipeline::StoredSnapshot& stored) {
   const pipeline::Snapshot& snapshot = *stored.snapshot;
-  message->set_slot(static_cast<std::uint32_t>(snapshot.slot->registration.order));
-  message->set_replay(snapshot.replay);
-  message->set_iteration(snapshot.iteration);
-  message->set_ordinal(snapshot.ordinal);
-  message->set_serial(snapshot.serial);
-  message->set_step(snapshot.step);
-  message->set_timestamp_ns(snapshot.timestamp_ns);
-  message->set_has_values(stored.payload != nullptr);
-  // Without values only the statistics were compared.
-  message->set_unchanged(snapshot.has_values && !snapshot.changed);
-  FillMessage(snapshot.stats, message->mutable_stats());
+  return {.slot = static_cast<std::uint32_t>(snapshot.slot->registration.order),
+          .replay = snapshot.replay,
+          .iteration = snapshot.iteration,
+          .ordinal = snapshot.ordinal,
+          .serial = snapshot.serial,
+          .step = snapshot.step,
+          .timestamp_ns = snapshot.timestamp_ns,
+          .has_values = stored.payload != nullptr,
+          // Without values only the statistics were compared.
+          .unchanged = snapshot.has_values && !snapshot.changed,
+          .stats = snapshot.stats};
 }
 
 namespace {
@@ -241,12 +240,13 @@ namespace {
 void FillSession(const pipeline::SessionPtr& session, const pipeline::Registry& registry,
                  v1::Session* message) {
   for (const pipeline::SessionRecord& record : registry.Sessions()) {
-    if (record.session->uuid == session->uuid) return Fill(record, registry, message);
+    if (record.session->uuid != session->uuid) continue;
+    return FillMessage(SessionOf(record, registry), message);
   }
   pipeline::SessionRecord forgotten;
   forgotten.session = session;
   forgotten.state = pipeline::SessionState::kDied;
-  Fill(forgotten, registry, message);
+  FillMessage(SessionOf(forgotten, registry), message);
 }
 
 void FillPage(const pipeline::Rows& rows, const pipeline::Registry& registry, v1::Page* message) {
@@ -259,7 +259,6 @@ void FillPage(const pipeline::Rows& rows, const pipeline::Registry& registry, v1
   message->set_timestamp_ns(one.timestamp_ns);
   message->set_serial(one.serial);
   FillPlace(slot, registry, message->mutable_slot());
-  message->mutable_slot()->set_in_body(slot.IsInBody());
   message->set_rows(static_cast<std::uint32_t>(rows.snapshots.size()));
   const pipeline::Snapshot* first = nullptr;
   bool is_mask = false;  // `first` is only_neg_inf

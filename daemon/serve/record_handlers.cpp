@@ -8,7 +8,6 @@
 
 #include "daemon/core/base/duration.h"
 #include "daemon/core/base/glob.h"
-#include "daemon/core/wire/message_fields.h"
 #include "daemon/record/freeze.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/messages.h"
@@ -18,38 +17,37 @@
 namespace cgdebug::serve {
 namespace {
 
-using pipeline::RecordingInfo;
 using pipeline::SessionRecord;
 
 constexpr auto kSyncPatience = std::chrono::seconds(2);
 
 // The daemon's own working directory means nothing to a client.
-bool CheckDirectory(const std::string& directory, v1::Response* response) {
+bool CheckDirectory(const std::string& directory, Answer* answer) {
   if (std::filesystem::path(directory).is_absolute()) return true;
   SetError(
-      response, v1::Error::BAD_REQUEST,
+      answer, v1::Error::BAD_REQUEST,
       fmt::format("the directory of a recording must be an absolute path, not '{}'", directory));
   return false;
 }
 
-bool CheckMaxBytes(std::uint64_t max_bytes, v1::Response* response) {
+bool CheckMaxBytes(std::uint64_t max_bytes, Answer* answer) {
   if (max_bytes == 0 || max_bytes >= recording::kMinMaxBytes) return true;
-  SetError(response, v1::Error::BAD_REQUEST,
+  SetError(answer, v1::Error::BAD_REQUEST,
            fmt::format("a recording of at most {} bytes holds nothing; the least is {}", max_bytes,
                        recording::kMinMaxBytes));
   return false;
 }
 
 bool FillLimits(const v1::RecordStartRequest& request, pipeline::RecordRequest* record,
-                v1::Response* response) {
+                Answer* answer) {
   record->replays = request.replays();
   record->align = request.align();
   record->max_bytes = request.max_bytes();
-  if (!CheckMaxBytes(record->max_bytes, response)) return false;
+  if (!CheckMaxBytes(record->max_bytes, answer)) return false;
   constexpr double kLongest = std::chrono::duration<double>(kLongestDuration).count();
   if (!(request.duration_s() >= 0 && request.duration_s() <= kLongest)) {
     SetError(
-        response, v1::Error::BAD_REQUEST,
+        answer, v1::Error::BAD_REQUEST,
         fmt::format("a recording cannot last {} s; it may last 0 s, which means no limit, to {}",
                     request.duration_s(), kLongest));
     return false;
@@ -60,10 +58,10 @@ bool FillLimits(const v1::RecordStartRequest& request, pipeline::RecordRequest* 
 }
 
 bool FillWriting(const v1::RecordStartRequest& request, pipeline::RecordRequest* record,
-                 v1::Response* response) {
+                 Answer* answer) {
   record->roll_bytes = request.roll_bytes();
   if (record->roll_bytes != 0 && record->roll_bytes < recording::kMinRollBytes) {
-    SetError(response, v1::Error::BAD_REQUEST,
+    SetError(answer, v1::Error::BAD_REQUEST,
              fmt::format("a segment file of {} bytes is too small. Type: --roll-size 1M, or more",
                          record->roll_bytes));
     return false;
@@ -71,7 +69,7 @@ bool FillWriting(const v1::RecordStartRequest& request, pipeline::RecordRequest*
   if (request.has_min_free_bytes()) record->min_free_bytes = request.min_free_bytes();
   if (!request.has_durability()) return true;
   if (!v1::RecordStartRequest::Durability_IsValid(request.durability())) {
-    SetError(response, v1::Error::BAD_REQUEST,
+    SetError(answer, v1::Error::BAD_REQUEST,
              fmt::format("unknown durability {}: use none, interval or each",
                          static_cast<int>(request.durability())));
     return false;
@@ -107,15 +105,15 @@ std::set<std::pair<std::string, std::uint64_t>> GraphsNamed(const pipeline::Regi
 
 }  // namespace
 
-void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* response) const {
-  if (!CheckDirectory(request.directory(), response)) return;
+void Handlers::RecordStart(const v1::RecordStartRequest& request, Answer* answer) const {
+  if (!CheckDirectory(request.directory(), answer)) return;
   // Afterwards all jobs that are there are known.
   model_.reads->AtHeads([](const pipeline::RingHeads&) {});
   pipeline::RecordRequest record;
   record.directory = request.directory();
   record.probes.assign(request.probes().begin(), request.probes().end());
-  if (!FillLimits(request, &record, response)) return;
-  if (!FillWriting(request, &record, response)) return;
+  if (!FillLimits(request, &record, answer)) return;
+  if (!FillWriting(request, &record, answer)) return;
   record.which = ToWhich(request.which());
   record.graphs = GraphsNamed(*model_.registry, record.which.graph);
   record.run_id = request.run_id();
@@ -124,9 +122,9 @@ void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* 
   if (request.has_rank()) record.rank = request.rank();
   if (!request.session().empty()) {
     const auto sessions =
-        SelectSessions(*model_.registry, request.session(), response->mutable_error());
+        SelectSessions(*model_.registry, request.session(), answer->mutable_error());
     if (!sessions) return;
-    response->clear_error();
+    answer->clear_error();
     for (const SessionRecord& session : *sessions) {
       if (session.state == pipeline::SessionState::kAlive) {
         record.sessions.insert(session.session->uuid);
@@ -134,61 +132,54 @@ void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* 
     }
     if (record.sessions.empty()) {
       return SetError(
-          response, v1::Error::NO_SESSION,
+          answer, v1::Error::NO_SESSION,
           fmt::format("session '{}' has ended: nothing new comes from it. What it left: "
                       "cgdebug-cli freeze '{}' -o {}",
                       request.session(), request.session(), request.directory()));
     }
   }
   const auto info = model_.recorder->Start(std::move(record));
-  if (!info.ok()) return SetError(response, v1::Error::BAD_REQUEST, info.error().message);
-  FillMessage(*info, response->mutable_record_start()->mutable_recording());
+  if (!info.ok()) return SetError(answer, v1::Error::BAD_REQUEST, info.error().message);
+  answer->Set(answers::RecordStarted{*info});
 }
 
-void Handlers::RecordStop(const v1::RecordStopRequest& request, v1::Response* response) const {
+void Handlers::RecordStop(const v1::RecordStopRequest& request, Answer* answer) const {
   const auto reason =
       request.job_ended() ? recording::StopReason::kJobEnded : recording::StopReason::kRequested;
   const auto infos = model_.recorder->Stop(request.recording(), reason);
-  if (!infos.ok()) return SetError(response, v1::Error::NO_RECORDING, infos.error().message);
-  for (const RecordingInfo& info : *infos) {
-    FillMessage(info, response->mutable_record_stop()->add_recordings());
-  }
+  if (!infos.ok()) return SetError(answer, v1::Error::NO_RECORDING, infos.error().message);
+  answer->Set(answers::RecordStopped{*infos});
 }
 
-void Handlers::RecordList(v1::Response* response) {
-  response->mutable_record_list();
-  for (const RecordingInfo& info : model_.recorder->List()) {
-    FillMessage(info, response->mutable_record_list()->add_recordings());
-  }
+void Handlers::RecordList(Answer* answer) {
+  answer->Set(answers::Recordings{model_.recorder->List()});
 }
 
-v1::Response Handlers::AnswerSlowly(const v1::Request& request,
-                                    pipeline::PayloadPtr* payload) const {
-  v1::Response response;
-  if (request.has_get()) Get(request.get(), /*may_wait=*/true, &response, payload);
-  if (request.has_freeze()) Freeze(request.freeze(), &response);
-  if (request.has_record_start()) RecordStart(request.record_start(), &response);
-  if (request.has_record_stop()) RecordStop(request.record_stop(), &response);
-  if (request.has_sync()) Sync(&response);
-  if (request.has_graphs()) Graphs(request.graphs(), &response);
-  return response;
+Answer Handlers::AnswerSlowly(const v1::Request& request, pipeline::PayloadPtr* payload) const {
+  Answer answer;
+  if (request.has_get()) Get(request.get(), /*may_wait=*/true, &answer, payload);
+  if (request.has_freeze()) Freeze(request.freeze(), &answer);
+  if (request.has_record_start()) RecordStart(request.record_start(), &answer);
+  if (request.has_record_stop()) RecordStop(request.record_stop(), &answer);
+  if (request.has_sync()) Sync(&answer);
+  if (request.has_graphs()) Graphs(request.graphs(), &answer);
+  return answer;
 }
 
-void Handlers::Sync(v1::Response* response) const {
-  v1::SyncReply* reply = response->mutable_sync();
+void Handlers::Sync(Answer* answer) const {
+  v1::SyncReply* reply = answer->message()->mutable_sync();
   reply->set_complete(model_.reads->DrainTo([](const pipeline::RingHeads&) {}, kSyncPatience) &&
                       model_.recorder->WaitForFinishing(kSyncPatience));
 }
 
-void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) const {
-  if (!CheckDirectory(request.directory(), response)) return;
+void Handlers::Freeze(const v1::FreezeRequest& request, Answer* answer) const {
+  if (!CheckDirectory(request.directory(), answer)) return;
   model_.reads->DrainTo([](const pipeline::RingHeads&) {}, kSyncPatience);
   const auto sessions =
-      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+      SelectSessions(*model_.registry, request.session(), answer->mutable_error());
   if (!sessions) return;
-  if (sessions->empty())
-    return SetNoSession(request.session(), *sessions, response->mutable_error());
-  response->clear_error();
+  if (sessions->empty()) return SetNoSession(request.session(), *sessions, answer->mutable_error());
+  answer->clear_error();
   std::vector<SessionRecord> meant = *sessions;
   if (request.session().empty()) {
     // The newest job, of those alive if there are any: all its ranks, since its last restart.
@@ -208,26 +199,26 @@ void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) 
   freeze.probes.assign(request.probes().begin(), request.probes().end());
   freeze.last = request.last();
   freeze.max_bytes = request.max_bytes();
-  if (!CheckMaxBytes(freeze.max_bytes, response)) return;
+  if (!CheckMaxBytes(freeze.max_bytes, answer)) return;
   for (const SessionRecord& session : meant) {
     const auto slots = model_.registry->Slots(session.session);
     freeze.slots.insert(freeze.slots.end(), slots.begin(), slots.end());
   }
   const Result<Selector> selector = Selector::Parse(freeze.probes);
   if (!selector.ok()) {
-    return SetError(response, v1::Error::BAD_REQUEST, selector.error().message);
+    return SetError(answer, v1::Error::BAD_REQUEST, selector.error().message);
   }
   std::vector<std::string> names;
   for (const pipeline::SlotRecord& slot : freeze.slots) names.push_back(slot.slot->probe);
   const auto matches = [&](const std::string& name) { return selector->Matches(name); };
   if (!freeze.probes.empty() && std::ranges::none_of(names, matches)) {
     return SetNoProbe(fmt::format("{}", fmt::join(freeze.probes, " ")), request.session(), meant,
-                      names, response->mutable_error());
+                      names, answer->mutable_error());
   }
   const auto info =
       pipeline::Freeze(freeze, model_.recorder->options(), *model_.store, model_.reads);
-  if (!info.ok()) return SetError(response, v1::Error::BAD_REQUEST, info.error().message);
-  FillMessage(*info, response->mutable_freeze()->mutable_recording());
+  if (!info.ok()) return SetError(answer, v1::Error::BAD_REQUEST, info.error().message);
+  answer->Set(answers::Frozen{*info});
 }
 
 }  // namespace cgdebug::serve

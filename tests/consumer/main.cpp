@@ -16,7 +16,7 @@ int Ask(const char* socket) {
   cgdebug::v1::GetRequest request;
   request.set_probe("layer0.out");
   request.set_replay(-1);
-  if (connected.ok()) (void)client.Sync({});
+  if (connected.ok()) (void)client.Ask<cgdebug::v1::SyncReply>(cgdebug::v1::SyncRequest());
   const cgdebug::Result<cgdebug::client::Tensor> got =
       connected.ok() ? client.Get(request) : connected.error();
   if (!got.ok()) {

@@ -80,8 +80,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   pipeline::PayloadPtr payload;
-  const auto fast = handlers->Answer(request, &payload);
-  const v1::Response response = fast ? *fast : handlers->AnswerSlowly(request, &payload);
+  const auto fast = handlers->AnswerNow(request, &payload);
+  const serve::Answer answer = fast ? *fast : handlers->AnswerSlowly(request, &payload);
+  v1::Response response;
+  if (!response.ParseFromString(answer.Body())) std::abort();
   if (response.has_error() && response.error().message().empty()) std::abort();
   if (!response.has_error() && response.kind_case() == v1::Response::KIND_NOT_SET) std::abort();
   if (payload != nullptr && response.get().payload_bytes() != payload->size()) std::abort();

@@ -303,7 +303,7 @@ TEST_F(CliEndToEndTest, OneRequestHasTheHistoryOfManyRowsAndSaysWhenThereIsMore)
   for (const std::uint32_t slot : {0u, 1u, 2u, 3u}) job.Write(slot, 3);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "c/row6", 3));
   client::Client client = daemon.Connect();
-  const auto logs = client.OpLogs({});
+  const auto logs = client.Ask<v1::OpLogsReply>(v1::OpLogsRequest());
   ASSERT_TRUE(logs.ok());
   ASSERT_EQ(logs->logs_size(), 2);
   const v1::OpLog& log = logs->logs(0);
@@ -318,7 +318,7 @@ TEST_F(CliEndToEndTest, OneRequestHasTheHistoryOfManyRowsAndSaysWhenThereIsMore)
   std::set<std::pair<std::uint32_t, std::uint64_t>> seen;  // slot, replay
   int answers = 0;
   for (bool has_more = true; has_more; ++answers) {
-    const auto reply = client.History(request);
+    const auto reply = client.Ask<v1::HistoryReply>(request);
     ASSERT_TRUE(reply.ok());
     for (const auto& entry : reply->entries()) {
       EXPECT_TRUE(seen.insert({entry.slot(), entry.replay()}).second) << entry.slot();
@@ -334,7 +334,7 @@ TEST_F(CliEndToEndTest, OneRequestHasTheHistoryOfManyRowsAndSaysWhenThereIsMore)
   v1::ProbesRequest rows;
   rows.set_session(job.key());
   rows.mutable_rows_of()->set_graph_id(1);
-  const auto probes = client.Probes(rows);
+  const auto probes = client.Ask<v1::ProbesReply>(rows);
   ASSERT_TRUE(probes.ok());
   EXPECT_EQ(probes->probes_size(), 2000) << "x is no row, and c is of another graph";
 

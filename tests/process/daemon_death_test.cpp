@@ -219,7 +219,7 @@ TEST_F(DaemonDeathTest, ADetachedDaemonKeepsNothingOfItsStarter) {
     EXPECT_EQ(std::filesystem::read_symlink(proc + "/fd/" + fd), "/dev/null");
   }
   EXPECT_NE(getsid(client.daemon_pid()), getsid(0));
-  ASSERT_TRUE(client.Shutdown({}).ok());
+  ASSERT_TRUE(client.Ask<v1::ShutdownReply>(v1::ShutdownRequest()).ok());
   EXPECT_TRUE(WaitUntil([&] { return access(socket.c_str(), F_OK) != 0; }));
 }
 
@@ -234,7 +234,7 @@ TEST_F(DaemonDeathTest, ADetachedDaemonOutlivesAStarterThatIsKilled) {
   const UniqueFd reader(open(log.c_str(), O_RDONLY | O_NONBLOCK));
   client::Client client;
   ASSERT_TRUE(WaitUntil([&] { return client.Connect({socket, false, "test"}).ok(); }));
-  EXPECT_TRUE(client.Shutdown({}).ok());
+  EXPECT_TRUE(client.Ask<v1::ShutdownReply>(v1::ShutdownRequest()).ok());
 }
 
 TEST_F(DaemonDeathTest, ASignalEndsItAndGivesTheSegmentsBack) {
@@ -300,9 +300,9 @@ TEST_F(DaemonDeathTest, IsNotIdleWhileARecordingWaitsForItsJob) {
   DaemonProcess daemon(directory_, {"--idle-timeout", "2s"});
   v1::RecordStartRequest request;
   request.set_directory(directory_ / "a.cgrec");
-  ASSERT_TRUE(daemon.Connect().RecordStart(request).ok());
+  ASSERT_TRUE(daemon.Connect().Ask<v1::RecordStartReply>(request).ok());
   EXPECT_FALSE(WaitUntil([&] { return !daemon.Running(); }, std::chrono::seconds(4)));
-  ASSERT_TRUE(daemon.Connect().RecordStop({}).ok());
+  ASSERT_TRUE(daemon.Connect().Ask<v1::RecordStopReply>(v1::RecordStopRequest()).ok());
   EXPECT_EQ(daemon.WaitForExit(), 0);
 }
 

@@ -96,7 +96,7 @@ TEST_F(DaemonMarkTest, ADaemonOnAChosenSocketLeavesOthersJobsToTheUsersDaemon) {
   EXPECT_THAT(reason, HasSubstr("--socket '" + MarkedSocket("/dev/shm") + "'"));
   client::Client client;
   ASSERT_TRUE(client.Connect({"", false, "test"}).ok());
-  EXPECT_EQ(client.Sessions({})->sessions_size(), 1);
+  EXPECT_EQ(client.Ask<v1::SessionsReply>(v1::SessionsRequest())->sessions_size(), 1);
 }
 
 std::size_t CountInUnixSockets(const std::string& path) {
@@ -125,7 +125,7 @@ TEST_F(DaemonMarkTest, AClientWhoseDaemonIsKilledBeforeItAnswersGetsAnother) {
   EXPECT_NE(client.daemon_pid(), pid_);
   pid_ = 0;
   v1::ShutdownRequest end;
-  EXPECT_TRUE(client.Shutdown(end).ok());
+  EXPECT_TRUE(client.Ask<v1::ShutdownReply>(end).ok());
   EXPECT_TRUE(WaitUntil([&] { return MarkedSocket("/dev/shm").empty(); }));
 }
 
@@ -149,7 +149,7 @@ TEST_F(DaemonMarkTest, ADetachedDaemonIsNotBoundToTheCoresAndLimitsOfItsStarter)
   };
   EXPECT_THAT(line("/status", "Cpus_allowed_list:"), testing::Not(testing::EndsWith("\t0")));
   EXPECT_THAT(line("/limits", "Max open files"), testing::Not(HasSubstr(" 64  ")));
-  EXPECT_TRUE(client.Shutdown({}).ok());
+  EXPECT_TRUE(client.Ask<v1::ShutdownReply>(v1::ShutdownRequest()).ok());
 }
 
 }  // namespace

@@ -258,7 +258,7 @@ TEST_F(DaemonPressureTest, PruningForgetsDeadJobsAndNoOthers) {
   ASSERT_TRUE(daemon.WaitForConsumed(dead.key(), "a", 3));
   ASSERT_TRUE(WaitUntil([&] { return daemon.Session(dead.key())->state() == v1::Session::DIED; }));
   client::Client client = daemon.Connect();
-  const auto reply = client.Prune();
+  const auto reply = client.Ask<v1::PruneReply>(v1::PruneRequest());
   ASSERT_TRUE(reply.ok());
   EXPECT_EQ(reply->sessions(), 1u);
   EXPECT_GT(reply->bytes(), 0u);

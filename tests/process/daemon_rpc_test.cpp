@@ -160,7 +160,7 @@ TEST_F(DaemonRpcTest, AnswersOneClientTooManyWithTheReason) {
   const auto refused = third.Connect({daemon.socket(), false, "test"});
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message, HasSubstr("--max-clients"));
-  EXPECT_EQ(first.Status({})->clients(), 2u);
+  EXPECT_EQ(first.Ask<v1::StatusReply>(v1::StatusRequest())->clients(), 2u);
 }
 
 TEST_F(DaemonRpcTest, AClientThatIsRefusedTakesNobodysPlace) {
@@ -169,9 +169,11 @@ TEST_F(DaemonRpcTest, AClientThatIsRefusedTakesNobodysPlace) {
   client::Client first = daemon.Connect();
   std::optional<client::Client> second = daemon.Connect();
   const wire::Channel silent = RawChannel(daemon);  // is there, and asks nothing
-  ASSERT_EQ(first.Status({})->clients(), 2u);       // by now it was accepted
+  ASSERT_EQ(first.Ask<v1::StatusReply>(v1::StatusRequest())->clients(),
+            2u);  // by now it was accepted
   second.reset();
-  ASSERT_TRUE(WaitUntil([&] { return first.Status({})->clients() == 1; }));
+  ASSERT_TRUE(
+      WaitUntil([&] { return first.Ask<v1::StatusReply>(v1::StatusRequest())->clients() == 1; }));
   client::Client next;
   EXPECT_TRUE(next.Connect({daemon.socket(), false, "test"}).ok());
 }
@@ -187,13 +189,13 @@ TEST_F(DaemonRpcTest, FindsASessionByEveryNameItHas) {
                                   std::to_string(job.pid()), std::string()}) {
     v1::StatusRequest request;
     request.set_session(name);
-    const auto status = client.Status(request);
+    const auto status = client.Ask<v1::StatusReply>(request);
     ASSERT_TRUE(status.ok()) << name << ": " << status.error().message;
     EXPECT_EQ(status->sessions_size(), 1) << name;
   }
   v1::StatusRequest request;
   request.set_session("my-rum");
-  EXPECT_FALSE(client.Status(request).ok());
+  EXPECT_FALSE(client.Ask<v1::StatusReply>(request).ok());
   EXPECT_EQ(client.last_error().code(), v1::Error::NO_SESSION);
   EXPECT_THAT(client.last_error().close(), ElementsAre("my-run"));
 }
@@ -207,7 +209,7 @@ TEST_F(DaemonRpcTest, SelectsProbesByGlobAndSuggestsNamesThatAreClose) {
   v1::ProbesRequest request;
   request.add_probes("blk*");
   request.add_probes("!*.mlp");
-  auto probes = client.Probes(request);
+  auto probes = client.Ask<v1::ProbesReply>(request);
   ASSERT_TRUE(probes.ok());
   ASSERT_EQ(probes->probes_size(), 1);
   EXPECT_EQ(probes->probes(0).name(), "blk0.attn");
@@ -216,7 +218,7 @@ TEST_F(DaemonRpcTest, SelectsProbesByGlobAndSuggestsNamesThatAreClose) {
 
   request.clear_probes();
   request.add_probes("blk0.atn");
-  EXPECT_FALSE(client.Probes(request).ok());
+  EXPECT_FALSE(client.Ask<v1::ProbesReply>(request).ok());
   EXPECT_EQ(client.last_error().code(), v1::Error::NO_PROBE);
   EXPECT_THAT(client.last_error().close(), testing::Contains("blk0.attn"));
 
@@ -299,11 +301,11 @@ TEST_F(DaemonRpcTest, DoesNotEndForAClientWhileAJobIsAliveUnlessForced) {
   ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key()).has_value(); }));
   client::Client client = daemon.Connect();
   v1::ShutdownRequest request;
-  const auto refused = client.Shutdown(request);
+  const auto refused = client.Ask<v1::ShutdownReply>(request);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message, HasSubstr("--force"));
   request.set_force(true);
-  EXPECT_TRUE(client.Shutdown(request).ok());
+  EXPECT_TRUE(client.Ask<v1::ShutdownReply>(request).ok());
   EXPECT_EQ(daemon.WaitForExit(), 0);
 }
 

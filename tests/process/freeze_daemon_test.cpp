@@ -44,7 +44,7 @@ class FreezeDaemon : public testing::Test {
     request.set_session(job.key());
     request.set_directory(dir_ / "a.cgrec");
     request.set_last(last);
-    const auto reply = client.Freeze(request);
+    const auto reply = client.Ask<v1::FreezeReply>(request);
     EXPECT_TRUE(reply.ok()) << reply.error().message;
     auto reader = RecordingReader::Open(dir_ / "a.cgrec");
     EXPECT_TRUE(reader.ok()) << reader.error().message;
@@ -121,7 +121,7 @@ TEST_F(FreezeDaemon, WritesNothingForProbesThatTheJobLacks) {
   v1::FreezeRequest request;
   request.set_directory(dir_ / "a.cgrec");
   request.add_probes("b*");
-  const auto reply = client.Freeze(request);
+  const auto reply = client.Ask<v1::FreezeReply>(request);
   ASSERT_FALSE(reply.ok());
   EXPECT_THAT(reply.error().message, testing::HasSubstr("no probe matches 'b*' in session "));
   EXPECT_EQ(client.last_failure(), client::Failure::kNothingMatched);
@@ -213,7 +213,7 @@ TEST_F(FreezeDaemon, WithoutANameTakesEveryRankOfTheNewestJobAndNothingElse) {
   auto client = daemon.Connect();
   v1::FreezeRequest request;
   request.set_directory(dir_ / "a.cgrec");
-  const auto reply = client.Freeze(request);
+  const auto reply = client.Ask<v1::FreezeReply>(request);
   ASSERT_TRUE(reply.ok()) << reply.error().message;
   const auto reader = RecordingReader::Open(dir_ / "a.cgrec");
   ASSERT_TRUE(reader.ok()) << reader.error().message;

@@ -28,7 +28,7 @@ class LiveControlTest : public testing::Test {
     request.add_probes("x");
     *request.mutable_control() = control;
     request.set_ttl_ms(ttl_ms);
-    const auto reply = daemon.Connect().Set(request);
+    const auto reply = daemon.Connect().Ask<v1::SetReply>(request);
     ASSERT_TRUE(reply.ok()) << reply.error().message;
     EXPECT_EQ(reply->slots(), 1u);
     ASSERT_TRUE(WaitUntil([&] {
@@ -172,7 +172,7 @@ TEST_F(LiveControlTest, SenselessControlsAreRefusedWithASentence) {
     v1::SetRequest request;
     if (!probe.empty()) request.add_probes(probe);
     *request.mutable_control() = control;
-    const auto reply = daemon.Connect().Set(request);
+    const auto reply = daemon.Connect().Ask<v1::SetReply>(request);
     return reply.ok() ? "" : reply.error().message;
   };
   EXPECT_THAT(refusal("", Mode(v1::Control::OFF)), HasSubstr("which probes?"));

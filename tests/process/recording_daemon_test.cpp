@@ -27,7 +27,7 @@ class RecordingDaemon : public testing::Test {
   v1::Recording Start(v1::RecordStartRequest request) {
     request.set_directory(path_);
     auto client = daemon_.Connect();
-    const auto reply = client.RecordStart(request);
+    const auto reply = client.Ask<v1::RecordStartReply>(request);
     EXPECT_TRUE(reply.ok()) << reply.error().message;
     return reply.ok() ? reply->recording() : v1::Recording();
   }
@@ -35,14 +35,14 @@ class RecordingDaemon : public testing::Test {
     auto client = daemon_.Connect();
     v1::RecordStopRequest request;
     request.set_recording(std::to_string(id));
-    const auto reply = client.RecordStop(request);
+    const auto reply = client.Ask<v1::RecordStopReply>(request);
     EXPECT_TRUE(reply.ok()) << reply.error().message;
     return reply.ok() ? reply->recordings(0) : v1::Recording();
   }
   bool IsOver(std::uint64_t id) {
     return WaitUntil([&] {
       auto client = daemon_.Connect();
-      const auto list = client.RecordList({});
+      const auto list = client.Ask<v1::RecordListReply>(v1::RecordListRequest());
       if (!list.ok()) return false;
       for (const v1::Recording& one : list->recordings()) {
         if (one.id() == id) return !one.active();
@@ -292,7 +292,7 @@ TEST_F(RecordingDaemon, IsWrittenAsItsRequestSays) {
   job.Write(0, 8);  // 256 KiB each
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 8));
   auto client = daemon_.Connect();
-  const auto list = client.RecordList({});
+  const auto list = client.Ask<v1::RecordListReply>(v1::RecordListRequest());
   ASSERT_TRUE(list.ok());
   EXPECT_EQ(list->recordings(0).snapshots(), 8u);
   EXPECT_EQ(list->recordings(0).durable_snapshots(), 8u);
@@ -327,12 +327,12 @@ TEST_F(RecordingDaemon, AddsNothingToAFinishedRecording) {
   auto client = daemon_.Connect();
   v1::RecordStartRequest again;
   again.set_directory(path_);
-  const auto refused = client.RecordStart(again);
+  const auto refused = client.Ask<v1::RecordStartReply>(again);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message, testing::HasSubstr("cgdebug-cli rm -f '" + path_ + "'"));
   v1::FreezeRequest freeze;
   freeze.set_directory(path_);
-  EXPECT_FALSE(client.Freeze(freeze).ok());
+  EXPECT_FALSE(client.Ask<v1::FreezeReply>(freeze).ok());
   job.Write(0, 2);
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 4));
   ExpectReplays(*Read(), 0, 1, 2);
@@ -344,7 +344,7 @@ TEST_F(RecordingDaemon, IsNotHeldUpByAPipeWhereTheRecordingGoes) {
   auto client = daemon_.Connect();
   v1::RecordStartRequest request;
   request.set_directory(path_);
-  EXPECT_THAT(client.RecordStart(request).error().message,
+  EXPECT_THAT(client.Ask<v1::RecordStartReply>(request).error().message,
               testing::HasSubstr("is not a regular file"));
 }
 
@@ -352,27 +352,29 @@ TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {
   auto client = daemon_.Connect();
   v1::RecordStartRequest request;
   request.set_directory("relative.cgrec");
-  EXPECT_FALSE(client.RecordStart(request).ok());
+  EXPECT_FALSE(client.Ask<v1::RecordStartReply>(request).ok());
   request.set_directory("/proc/no/such/place");
-  EXPECT_FALSE(client.RecordStart(request).ok());
+  EXPECT_FALSE(client.Ask<v1::RecordStartReply>(request).ok());
   request.set_directory(path_);
   request.set_roll_bytes(4096);
-  EXPECT_THAT(client.RecordStart(request).error().message, testing::HasSubstr("--roll-size 1M"));
+  EXPECT_THAT(client.Ask<v1::RecordStartReply>(request).error().message,
+              testing::HasSubstr("--roll-size 1M"));
   request.set_roll_bytes(0);
   request.set_max_bytes(1);
-  EXPECT_THAT(client.RecordStart(request).error().message, testing::HasSubstr("holds nothing"));
+  EXPECT_THAT(client.Ask<v1::RecordStartReply>(request).error().message,
+              testing::HasSubstr("holds nothing"));
   request.set_max_bytes(0);
   for (const double duration : {-1.0, std::nan(""), HUGE_VAL, 4e9}) {
     request.set_duration_s(duration);
-    EXPECT_THAT(client.RecordStart(request).error().message,
+    EXPECT_THAT(client.Ask<v1::RecordStartReply>(request).error().message,
                 testing::HasSubstr("a recording cannot last"));
   }
   request.set_duration_s(0);
   request.set_durability(static_cast<v1::RecordStartRequest::Durability>(9));
-  EXPECT_THAT(client.RecordStart(request).error().message,
+  EXPECT_THAT(client.Ask<v1::RecordStartReply>(request).error().message,
               testing::HasSubstr("none, interval or each"));
   EXPECT_FALSE(std::filesystem::exists(path_));
-  const auto stopped = client.RecordStop({});
+  const auto stopped = client.Ask<v1::RecordStopReply>(v1::RecordStopRequest());
   ASSERT_FALSE(stopped.ok());
   EXPECT_THAT(stopped.error().message, testing::HasSubstr("record start"));
 }

@@ -320,7 +320,7 @@ TEST_F(RecordingToDisk, LeavesTheDiskAsFreeAsTheDaemonWasTold) {
   ASSERT_TRUE(WaitUntil([&] {
     job.Write(0, 1);  // 16 MiB
     auto client = daemon.Connect();
-    const auto list = client.RecordList({});
+    const auto list = client.Ask<v1::RecordListReply>(v1::RecordListRequest());
     if (list.ok() && list->recordings_size() == 1) ended = list->recordings(0);
     return ended.state() == "disk full";
   }));

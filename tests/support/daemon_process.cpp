@@ -92,7 +92,7 @@ client::Client DaemonProcess::Connect() {
 
 v1::StatusReply DaemonProcess::Status() {
   client::Client client = Connect();
-  auto status = client.Status({});
+  auto status = client.Ask<v1::StatusReply>(v1::StatusRequest());
   if (!status.ok()) throw std::runtime_error(status.error().message);
   return *std::move(status);
 }
@@ -110,7 +110,7 @@ std::optional<v1::ProbeInfo> DaemonProcess::Probe(const std::string& key, const 
   v1::ProbesRequest request;
   request.set_session(key);
   request.add_probes(name);  // a large job is listed in parts
-  const auto probes = client.Probes(request);
+  const auto probes = client.Ask<v1::ProbesReply>(request);
   if (!probes.ok()) return std::nullopt;
   std::optional<v1::ProbeInfo> last;
   for (const v1::ProbeInfo& probe : probes->probes()) {

@@ -78,7 +78,7 @@ TEST_F(ClientTest, ErrorOfTheDaemonKeepsItsKindAndItsNearNames) {
     return answer;
   });
   Connect();
-  const Result<v1::ProbesReply> reply = client_.Probes({});
+  const Result<v1::ProbesReply> reply = client_.Ask<v1::ProbesReply>(v1::ProbesRequest());
   ASSERT_FALSE(reply.ok());
   EXPECT_EQ(reply.error().message, "no probe matches 'x'");
   EXPECT_EQ(client_.last_failure(), Failure::kNothingMatched);
@@ -89,7 +89,7 @@ TEST_F(ClientTest, ADaemonThatEndedBetweenTwoRequestsSaysWhatToType) {
   Serve([](const v1::Request&) { return FakeAnswer{{v1::Response()}, "", false, false}; });
   Connect();
   daemon_.reset();
-  const Result<v1::StatusReply> status = client_.Status({});
+  const Result<v1::StatusReply> status = client_.Ask<v1::StatusReply>(v1::StatusRequest());
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(client_.last_failure(), Failure::kDaemonGone);
   EXPECT_THAT(status.error().message, HasSubstr("Type: cgdebug-cli daemon logs"));
@@ -145,7 +145,7 @@ TEST_F(ClientTest, TailDeliversEveryEventInOrderAndTheConnectionGoesOn) {
   ASSERT_TRUE(end.ok());
   EXPECT_EQ(*end, TailEnd::kFinished);
   EXPECT_THAT(replays, ::testing::ElementsAre(1, 2, 3));
-  EXPECT_TRUE(client_.Status({}).ok());
+  EXPECT_TRUE(client_.Ask<v1::StatusReply>(v1::StatusRequest()).ok());
 }
 
 TEST_F(ClientTest, StopEndsATailThatWaits) {
@@ -196,7 +196,7 @@ TEST_F(ClientTest, SilentDaemonIsATimeout) {
   // Hello is answered by the fake's thread, however late: a connection is not what is tested here.
   while (!client_.Connect(options).ok()) {
   }
-  const Result<v1::StatusReply> reply = client_.Status({});
+  const Result<v1::StatusReply> reply = client_.Ask<v1::StatusReply>(v1::StatusRequest());
   ASSERT_FALSE(reply.ok());
   EXPECT_EQ(client_.last_failure(), Failure::kTimeout);
 }
@@ -215,12 +215,12 @@ TEST_F(ClientTest, ALateAnswerIsNotTakenForThatOfTheNextRequest) {
   options.timeout = std::chrono::milliseconds(100);
   while (!client_.Connect(options).ok()) {
   }
-  ASSERT_FALSE(client_.Status({}).ok());
+  ASSERT_FALSE(client_.Ask<v1::StatusReply>(v1::StatusRequest()).ok());
   ASSERT_EQ(client_.last_failure(), Failure::kTimeout);
   is_late = false;
   std::uint32_t sent = 1;
   while (true) {  // on a slow machine the next one may be late as well
-    const Result<v1::StatusReply> reply = client_.Status({});
+    const Result<v1::StatusReply> reply = client_.Ask<v1::StatusReply>(v1::StatusRequest());
     ++sent;
     if (!reply.ok() && client_.last_failure() == Failure::kTimeout) continue;
     ASSERT_TRUE(reply.ok()) << reply.error().message;
@@ -268,13 +268,13 @@ TEST_F(ClientTest, FreezingTakesAsLongAsItTakes) {
   options.timeout = kTimeout;
   while (!client_.Connect(options).ok()) {
   }
-  const Result<v1::FreezeReply> reply = client_.Freeze({});
+  const Result<v1::FreezeReply> reply = client_.Ask<v1::FreezeReply>(v1::FreezeRequest());
   ASSERT_TRUE(reply.ok()) << reply.error().message;
   EXPECT_EQ(reply->recording().snapshots(), 7u);
 }
 
 TEST_F(ClientTest, RequestWithoutAConnectionIsAnErrorNotACrash) {
-  EXPECT_FALSE(client_.Status({}).ok());
+  EXPECT_FALSE(client_.Ask<v1::StatusReply>(v1::StatusRequest()).ok());
   EXPECT_FALSE(client_.Tail({}, [](const v1::TailReply&) { return true; }).ok());
 }
 

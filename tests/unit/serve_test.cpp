@@ -13,6 +13,7 @@
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/tail_stream.h"
 #include "tests/support/model_fixture.h"
+#include "tests/support/served_answer.h"
 #include "tests/support/temp_dir.h"
 
 namespace cgdebug::serve {
@@ -51,13 +52,13 @@ class Served : public testing::Test {
   }
   v1::Response Ask(const v1::Request& request) {
     pipeline::PayloadPtr payload;
-    return *handlers_.Answer(request, &payload);
+    return test::MessageOf(*handlers_.AnswerNow(request, &payload));
   }
   // Without an ingest thread there is nothing to wait for.
   v1::Response AskSlowly(const v1::Request& request) {
     reads_.End();
     pipeline::PayloadPtr payload;
-    return handlers_.AnswerSlowly(request, &payload);
+    return test::MessageOf(handlers_.AnswerSlowly(request, &payload));
   }
   v1::Response StartRecording(const std::string& session, std::uint64_t max_bytes) {
     v1::Request request;
@@ -142,7 +143,7 @@ TEST_F(Served, AReplayThatMemoryLacksIsLookedForInTheRing) {
   pipeline::PayloadPtr payload;
   const auto is_answered_at_once = [&](std::int64_t replay) {
     request.mutable_get()->set_replay(replay);
-    return handlers_.Answer(request, &payload).has_value();
+    return handlers_.AnswerNow(request, &payload).has_value();
   };
   EXPECT_TRUE(is_answered_at_once(3));
   EXPECT_TRUE(is_answered_at_once(-1));
@@ -162,7 +163,7 @@ TEST_F(Served, AReplayThatMemoryLacksIsLookedForInTheRing) {
         },
         [] { return pipeline::RingHeads(); });
   });
-  const v1::Response response = handlers_.AnswerSlowly(request, &payload);
+  const v1::Response response = test::MessageOf(handlers_.AnswerSlowly(request, &payload));
   ingest.join();
   ASSERT_FALSE(response.has_error()) << response.error().message();
   EXPECT_EQ(response.get().snapshot().replay(), 2u);
@@ -179,7 +180,7 @@ TEST_F(Served, ValuesThatCannotBeHadFromTheDeviceAreNamedWithTheirReplays) {
   request.mutable_get()->set_probe("x");
   request.mutable_get()->set_replay(-1);
   pipeline::PayloadPtr payload;
-  EXPECT_FALSE(handlers_.Answer(request, &payload)) << "the device is asked first";
+  EXPECT_FALSE(handlers_.AnswerNow(request, &payload)) << "the device is asked first";
   EXPECT_THAT(AskSlowly(request).error().message(),
               testing::HasSubstr("its values are on the device, whose ring has replays 12 to 15"));
   registry_.EndSession(job, pipeline::SessionState::kDied, 15);
@@ -214,7 +215,7 @@ TEST_F(Served, AValueThatCameEarlierIsNotShownForTheNewestWhichIsOnTheDevice) {
   EXPECT_EQ(Ask(request).get().snapshot().replay(), 3u) << "a recording wanted its values";
   registry_.SetSlot(on_device, {.replays = 9, .produced = 9, .consumed = 9}, 9, false);
   pipeline::PayloadPtr payload;
-  EXPECT_FALSE(handlers_.Answer(request, &payload)) << "the device is asked first";
+  EXPECT_FALSE(handlers_.AnswerNow(request, &payload)) << "the device is asked first";
   EXPECT_THAT(AskSlowly(request).error().message(), testing::HasSubstr("its values are on the"));
 }
 
@@ -239,7 +240,7 @@ TEST_F(Served, AReplayThatOnlyTheDeviceHasIsNotSaidToBeAbsent) {
         [] { return pipeline::RingHeads(); });
   });
   pipeline::PayloadPtr payload;
-  const v1::Response response = handlers_.AnswerSlowly(request, &payload);
+  const v1::Response response = test::MessageOf(handlers_.AnswerSlowly(request, &payload));
   ingest.join();
   EXPECT_THAT(response.error().message(), testing::HasSubstr("its values are on the device"));
 }
@@ -276,7 +277,7 @@ TEST_F(Served, ADeadJobIsListedOnlyWhenItIsAskedFor) {
     request.mutable_sessions()->set_include_dead(include_dead);
     pipeline::PayloadPtr payload;
     std::vector<std::string> keys;
-    const v1::Response response = *handlers_.Answer(request, &payload);
+    const v1::Response response = test::MessageOf(*handlers_.AnswerNow(request, &payload));
     for (const v1::Session& session : response.sessions().sessions()) keys.push_back(session.key());
     return keys;
   };
@@ -292,7 +293,7 @@ TEST_F(Served, AChangeIsForSlotsWhoseGraphIsThere) {
   request.mutable_set()->add_probes("x");
   request.mutable_set()->mutable_control()->set_mode(v1::Control::OFF);
   pipeline::PayloadPtr payload;
-  const v1::Response response = *handlers_.Answer(request, &payload);
+  const v1::Response response = test::MessageOf(*handlers_.AnswerNow(request, &payload));
   ASSERT_FALSE(response.has_error()) << response.error().message();
   EXPECT_EQ(response.set().slots(), 1u);
   EXPECT_EQ(response.set().probes(), 1u);
@@ -353,7 +354,7 @@ TEST_F(Served, TheHistoryOfACallIsWhatIsKeptOfItAlone) {
     request.mutable_history()->set_first(first);
     request.mutable_history()->set_last(last);
     pipeline::PayloadPtr payload;
-    const v1::Response response = *handlers_.Answer(request, &payload);
+    const v1::Response response = test::MessageOf(*handlers_.AnswerNow(request, &payload));
     std::vector<std::uint64_t> replays;
     for (const auto& entry : response.history().entries()) {
       EXPECT_EQ(entry.serial(), 100 + entry.replay());
@@ -370,7 +371,8 @@ TEST_F(Served, TheHistoryOfACallIsWhatIsKeptOfItAlone) {
   request.mutable_history()->set_session(job->key);
   request.mutable_history()->set_slot(7);
   pipeline::PayloadPtr payload;
-  EXPECT_EQ(handlers_.Answer(request, &payload)->error().code(), v1::Error::NO_PROBE);
+  EXPECT_EQ(test::MessageOf(*handlers_.AnswerNow(request, &payload)).error().code(),
+            v1::Error::NO_PROBE);
 }
 
 TEST_F(Served, ATailIsToldOfWhatItMissedOfItsOwnJobOnly) {

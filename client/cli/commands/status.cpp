@@ -203,7 +203,7 @@ std::string ReplicasText(const live::JobRanks& job, const Style& style) {
 std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const Style& style) {
   const layout::Counters sum = job.Counted();
   std::uint64_t probes = 0, nonfinite = 0, failed = 0;
-  const std::vector<std::string> not_seen = NotSeenTexts(job.sessions);
+  const std::vector<std::string> not_seen = live::NotSeenTexts(job.sessions);
   for (const live::Session* session : job.sessions) {
     probes += session->probes;
     nonfinite += session->nonfinite_probes;

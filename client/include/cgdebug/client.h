@@ -2,7 +2,8 @@
 //
 //   cgdebug::client::Client client;
 //   if (auto connected = client.Connect({}); !connected.ok()) { ... connected.error().message ... }
-//   cgdebug::Result<cgdebug::v1::ProbesReply> probes = client.Probes(request);
+//   cgdebug::Result<cgdebug::v1::ProbesReply> probes =
+//       client.Ask<cgdebug::v1::ProbesReply>(cgdebug::v1::ProbesRequest());
 //
 // Requests and answers are the messages of proto/control.proto, which <cgdebug/messages.h> brings.
 // Every error is a sentence for the person at the terminal; last_failure() says what kind it was.
@@ -18,6 +19,10 @@
 
 #include "daemon/core/base/result.h"
 #include "proto/control_fwd.h"
+
+namespace google::protobuf {
+class Message;
+}
 
 namespace cgdebug {
 class UniqueFd;
@@ -69,26 +74,19 @@ class Client {
   // Finds the daemon, starts it if the options say so, and checks that both speak one protocol.
   Result<void> Connect(const ConnectOptions& options);
 
-  Result<v1::StatusReply> Status(const v1::StatusRequest& request);
-  Result<v1::SessionsReply> Sessions(const v1::SessionsRequest& request);
-  Result<v1::ProbesReply> Probes(const v1::ProbesRequest& request);
-  // The CUDA graphs of the jobs, as they are now.
-  Result<v1::GraphsReply> Graphs(const v1::GraphsRequest& request);
+  // Sends a request and returns its answer, both messages of proto/control.proto. Freeze takes as
+  // long as writing takes; Stop() ends the waiting.
+  template <typename Reply, typename Request>
+  Result<Reply> Ask(const Request& request) {
+    Reply reply;
+    const Result<void> asked = AskFor(request, &reply);
+    if (!asked.ok()) return asked.error();
+    return reply;
+  }
+  // The same, and the answer as it came: the bytes of a Response that is no error.
+  Result<std::string> AskForBytes(const google::protobuf::Message& request);
+  // A value with its elements.
   Result<Tensor> Get(const v1::GetRequest& request);
-  Result<v1::OpLogsReply> OpLogs(const v1::OpLogsRequest& request);
-  // One page of it: see HistoryReply::more.
-  Result<v1::HistoryReply> History(const v1::HistoryRequest& request);
-  Result<v1::SetReply> Set(const v1::SetRequest& request);
-  Result<v1::ShutdownReply> Shutdown(const v1::ShutdownRequest& request);
-  // Forgets every dead job; the daemon does it within milliseconds.
-  Result<v1::PruneReply> Prune();
-  Result<v1::RecordStartReply> RecordStart(const v1::RecordStartRequest& request);
-  Result<v1::RecordStopReply> RecordStop(const v1::RecordStopRequest& request);
-  Result<v1::RecordListReply> RecordList(const v1::RecordListRequest& request);
-  // Takes as long as writing takes; Stop() ends the waiting.
-  Result<v1::FreezeReply> Freeze(const v1::FreezeRequest& request);
-  // When this returns, the daemon knows everything that jobs did before the call.
-  Result<v1::SyncReply> Sync(const v1::SyncRequest& request);
 
   // Calls `on_event` for each event, on this thread, until the stream ends, Stop is called or
   // `on_event` returns false. After kStopped the connection is closed: connect again.
@@ -118,12 +116,10 @@ class Client {
   Result<void> CheckSeesJobs(const ConnectOptions& options, std::uint64_t its_device);
   Result<std::uint64_t> Send(const v1::Request& request);
   Result<wire::Frame> Receive(std::uint64_t request_id, Deadline deadline);
+  // The body of a Response that is no error.
+  Result<std::string> ReceiveBody(std::uint64_t request_id, Deadline deadline, bool* more);
   Result<v1::Response> ReceiveResponse(std::uint64_t request_id, Deadline deadline, bool* more);
-  // Waits at least until `earliest`.
-  Result<v1::Response> Call(const v1::Request& request, Deadline earliest = {});
-  template <typename Reply, typename Request>
-  Result<Reply> Ask(const Request& request, Request* (v1::Request::*of_request)(),
-                    Reply* (v1::Response::*of_response)(), Deadline earliest = {});
+  Result<void> AskFor(const google::protobuf::Message& request, google::protobuf::Message* reply);
   Result<void> ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,
                               std::string* payload);
   Deadline NextDeadline() const;

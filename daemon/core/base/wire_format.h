@@ -32,7 +32,7 @@ class WireWriter {
   template <typename Range>
   void Packed(std::uint32_t field, const Range& values) {
     WireWriter inner;
-    for (const std::uint64_t value : values) inner.Raw(value);
+    for (const auto value : values) inner.Raw(static_cast<std::uint64_t>(value));
     Bytes(field, inner.bytes_);
   }
   // Writes 0 too: for an `optional` field.

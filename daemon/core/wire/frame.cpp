@@ -65,15 +65,20 @@ Result<FrameHeader> ParseHeader(std::span<const std::byte, kHeaderBytes> bytes_u
 
 Result<std::string> EncodeMessage(FrameKind kind, std::uint16_t flags, std::uint64_t request_id,
                                   const google::protobuf::MessageLite& message) {
-  const std::size_t body_bytes = message.ByteSizeLong();
-  if (body_bytes > kMaxMessageBytes) {
-    return Error{message.GetTypeName() + " has " + std::to_string(body_bytes) + " bytes, at most " +
+  return EncodeBody(kind, flags, request_id, message.SerializeAsString());
+}
+
+Result<std::string> EncodeBody(FrameKind kind, std::uint16_t flags, std::uint64_t request_id,
+                               std::string_view body) {
+  if (body.size() > kMaxMessageBytes) {
+    const std::string what = kind == FrameKind::kRequest ? "Request" : "Response";
+    return Error{"cgdebug.v1." + what + " has " + std::to_string(body.size()) + " bytes, at most " +
                  std::to_string(kMaxMessageBytes) + " are allowed; ask for fewer probes"};
   }
-  const FrameHeader header{static_cast<std::uint32_t>(body_bytes), kind, flags, request_id};
+  const FrameHeader header{static_cast<std::uint32_t>(body.size()), kind, flags, request_id};
   const auto header_bytes = EncodeHeader(header);
   std::string frame(reinterpret_cast<const char*>(header_bytes.data()), header_bytes.size());
-  if (!message.AppendToString(&frame)) return Error{"cannot serialize " + message.GetTypeName()};
+  frame += body;
   return frame;
 }
 

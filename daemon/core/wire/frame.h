@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "daemon/core/base/result.h"
 
@@ -52,6 +53,10 @@ Result<FrameHeader> ParseHeader(std::span<const std::byte, kHeaderBytes> bytes_u
 // Fails: the message is larger than kMaxMessageBytes.
 Result<std::string> EncodeMessage(FrameKind kind, std::uint16_t flags, std::uint64_t request_id,
                                   const google::protobuf::MessageLite& message);
+
+// The same of a body that is encoded already.
+Result<std::string> EncodeBody(FrameKind kind, std::uint16_t flags, std::uint64_t request_id,
+                               std::string_view body);
 
 // Fails: the frame is of another kind, or its body is not a message of this type.
 Result<void> DecodeMessage(const Frame& frame, FrameKind expected,
