@@ -6,6 +6,7 @@
 #include <map>
 
 #include "client/analysis/pattern.h"
+#include "client/analysis/wording.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::analysis {
@@ -15,10 +16,6 @@ using source::Slot;
 using source::Source;
 
 constexpr std::size_t kMaxMissingLines = 8;
-
-std::string Count(std::uint64_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 const char* PositionWord(const Diff& diff) { return diff.by_step ? "step" : "replay"; }
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "client/analysis/statistics_verdict.h"
+#include "client/analysis/wording.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::analysis {
@@ -233,10 +234,6 @@ void FindSuspects(const OpLog& a, const OpLog& b, const std::vector<const OpPair
   }
 }
 
-std::string CountText(std::size_t count, const char* one, const char* many) {
-  return fmt::format("{} {}", count, count == 1 ? one : many);
-}
-
 std::string ReadRows(const OpRow& row) {
   std::string text;
   for (const std::uint32_t number : row.inputs) {
@@ -253,23 +250,19 @@ std::string RowsText(const OpLog& log, const Places& places) {
     const OpRow& row = log.rows[places[i]];
     text += fmt::format("{}#{} {}", i == 0 ? "" : ", ", row.number, row.name);
   }
-  if (places.size() > kMaxSuspects) {
-    text += fmt::format(" and {} more", places.size() - kMaxSuspects);
-  }
-  return text;
+  return text + AndMore(places.size(), kMaxSuspects);
 }
 
 // "2 rows are only in A: #3 fwd/m/mul_0 (net.py:12), #4 fwd/m/relu_0 (net.py:13)"
 std::string OnlyText(const OpLog& log, const Places& places, const char* side) {
   std::string text =
-      fmt::format("{} only in {}: ", CountText(places.size(), "row is", "rows are"), side);
+      fmt::format("{} only in {}: ", Count(places.size(), "row is", "rows are"), side);
   for (std::size_t i = 0; i < std::min(places.size(), kMaxOnly); ++i) {
     const OpRow& row = log.rows[places[i]];
     text += fmt::format("{}#{} {}", i == 0 ? "" : ", ", row.number, row.name);
     if (!row.site.empty()) text += fmt::format(" ({})", row.site);
   }
-  if (places.size() > kMaxOnly) text += fmt::format(" and {} more", places.size() - kMaxOnly);
-  return text;
+  return text + AndMore(places.size(), kMaxOnly);
 }
 
 std::string PairText(const OpLog& a, const OpLog& b, const OpPair& pair) {
@@ -349,12 +342,11 @@ OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) {
   if (!diff.only_b.empty()) diff.missing.push_back(OnlyText(b, diff.only_b, "B"));
   if (diff.unknown > 0) {
     diff.missing.push_back(fmt::format("{} not be compared, the first is {}",
-                                       CountText(diff.unknown, "row can", "rows can"),
-                                       first_unknown));
+                                       Count(diff.unknown, "row can", "rows can"), first_unknown));
   }
   if (uncovered > 0) {
-    diff.missing.push_back(fmt::format("{} something that no row shows",
-                                       CountText(uncovered, "op reads", "ops read")));
+    diff.missing.push_back(
+        fmt::format("{} something that no row shows", Count(uncovered, "op reads", "ops read")));
   }
   for (const auto& [log, side] : {std::pair(&a, "A"), std::pair(&b, "B")}) {
     for (const std::string& gap : log->gaps) {
@@ -364,47 +356,62 @@ OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) {
   return diff;
 }
 
-std::string OpDiffText(const OpLog& a, const OpLog& b, const OpDiff& diff) {
-  std::string text =
-      fmt::format("{}: {} compared, {} differ", NameOf(diff.verdict()),
-                  CountText(diff.pairs.size() - diff.unknown, "row", "rows"), diff.different);
+Severity SeverityOf(OpDiff::Verdict verdict) {
+  return verdict == OpDiff::Verdict::kSame ? Severity::kGood : Severity::kBad;
+}
+
+Outcome OutcomeOf(OpDiff::Verdict verdict) {
+  return analysis::OutcomeOf(verdict == OpDiff::Verdict::kDifferent,
+                             verdict == OpDiff::Verdict::kSame);
+}
+
+Answer OpDiffAnswer(const OpLog& a, const OpLog& b, const OpDiff& diff) {
+  Answer answer;
+  answer.Add(SeverityOf(diff.verdict()),
+             fmt::format("{}: {} compared, {} differ", NameOf(diff.verdict()),
+                         Count(diff.pairs.size() - diff.unknown, "row"), diff.different));
+  AddDifferences(a, b, diff, &answer);
+  return answer;
+}
+
+void AddDifferences(const OpLog& a, const OpLog& b, const OpDiff& diff, Answer* answer) {
+  const auto add = [&](const std::string& text) { answer->Add(Severity::kPlain, text); };
   if (diff.first_fault) {
     const OpPair& pair = diff.pairs[*diff.first_fault];
     const std::string inputs = ReadRows(a.rows[pair.a]);
-    text += "\nfirst divergence: " + PairText(a, b, pair);
-    text += inputs.empty() ? "\n  nothing in the log has written it before"
-                           : fmt::format("\n  what it read, {}, agrees", inputs);
+    add("first divergence: " + PairText(a, b, pair));
+    add(inputs.empty() ? "  nothing in the log has written it before"
+                       : fmt::format("  what it read, {}, agrees", inputs));
   }
   const bool is_earlier =
       diff.first_different && (!diff.first_fault || *diff.first_different < *diff.first_fault);
   if (is_earlier) {
     const OpPair& pair = diff.pairs[*diff.first_different];
     const OpRow& row = a.rows[pair.a];
-    text += fmt::format("\n{}: {}", diff.first_fault ? "differs earlier" : "first difference",
-                        PairText(a, b, pair));
+    add(fmt::format("{}: {}", diff.first_fault ? "differs earlier" : "first difference",
+                    PairText(a, b, pair)));
     const UnseenNodes* unseen = a.UnseenBeside(row);
     if (unseen == nullptr) unseen = b.UnseenBeside(b.rows[pair.b]);
-    text += unseen != nullptr
-                ? fmt::format("\n  its input may be what differs: no row shows {}", unseen->Text())
-            : row.is_covered && b.rows[pair.b].is_covered
-                ? fmt::format("\n  it read {}, and not all of that was compared and agrees",
-                              ReadRows(row))
-                : "\n  no row shows all that it read, so its input may be what differs";
+    add(unseen != nullptr
+            ? fmt::format("  its input may be what differs: no row shows {}", unseen->Text())
+        : row.is_covered && b.rows[pair.b].is_covered
+            ? fmt::format("  it read {}, and not all of that was compared and agrees",
+                          ReadRows(row))
+            : "  no row shows all that it read, so its input may be what differs");
   }
   if (diff.first_suspect) {
     const OpPair& pair = diff.pairs[*diff.first_suspect];
-    text += fmt::format("\nthe fault is in #{} {} or in what it is made of: {}; in B: {}",
-                        a.rows[pair.a].number, a.rows[pair.a].name, RowsText(a, diff.suspects_a),
-                        RowsText(b, diff.suspects_b));
-    text += "\n  what these read agrees";
+    add(fmt::format("the fault is in #{} {} or in what it is made of: {}; in B: {}",
+                    a.rows[pair.a].number, a.rows[pair.a].name, RowsText(a, diff.suspects_a),
+                    RowsText(b, diff.suspects_b)));
+    add("  what these read agrees");
   }
   for (std::size_t i = 0; i < std::min(diff.missing.size(), kMaxMissingOpLines); ++i) {
-    text += "\nnot compared: " + diff.missing[i];
+    add("not compared: " + diff.missing[i]);
   }
   if (diff.missing.size() > kMaxMissingOpLines) {
-    text += fmt::format("\nnot compared: {} more", diff.missing.size() - kMaxMissingOpLines);
+    add(fmt::format("not compared: {} more", diff.missing.size() - kMaxMissingOpLines));
   }
-  return text;
 }
 
 Json OpDiffJson(const OpLog& a, const OpLog& b, const OpDiff& diff) {

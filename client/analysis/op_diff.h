@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/analysis/answer.h"
 #include "client/analysis/json_number.h"
 #include "client/analysis/op_log.h"
 
@@ -58,7 +59,12 @@ struct OpDiff {
 OpDiff DiffOpLogs(const OpLog& a, const OpLog& b);
 
 const char* NameOf(OpDiff::Verdict verdict);  // "same", "different", "inconclusive"
-std::string OpDiffText(const OpLog& a, const OpLog& b, const OpDiff& diff);
+// `verdict` is good only where all is the same.
+Severity SeverityOf(OpDiff::Verdict verdict);
+Outcome OutcomeOf(OpDiff::Verdict verdict);
+Answer OpDiffAnswer(const OpLog& a, const OpLog& b, const OpDiff& diff);
+// What follows its first line.
+void AddDifferences(const OpLog& a, const OpLog& b, const OpDiff& diff, Answer* answer);
 Json OpDiffJson(const OpLog& a, const OpLog& b, const OpDiff& diff);
 
 }  // namespace cgdebug::analysis

@@ -115,14 +115,28 @@ std::string WriterText(const OpRunsDiff& runs) {
   const OpRow& row = runs.a.rows[runs.diff.pairs[*runs.diff.first_different].a];
   if (row.op != "input") return "";
   if (!runs.earlier.empty() || !runs.missing.empty()) {
-    return fmt::format("\n{} is an input: what wrote it may be among what was not compared",
+    return fmt::format("{} is an input: what wrote it may be among what was not compared",
                        row.name);
   }
   if (runs.compared == 1)
-    return fmt::format("\n{} is an input, and differs from the start", row.name);
+    return fmt::format("{} is an input, and differs from the start", row.name);
   return fmt::format(
-      "\n{} is an input, and no row of the replays before it differs: what wrote it is in no log",
+      "{} is an input, and no row of the replays before it differs: what wrote it is in no log",
       row.name);
+}
+
+// Where the replay that differs stands among those that were compared.
+std::string RunsText(const OpRunsDiff& runs) {
+  const std::size_t before = runs.compared - 1;
+  return fmt::format(
+      "in {} (A) against {} (B), {}{}", runs.a.RunText(), runs.b.RunText(),
+      before == 0             ? "the first that was compared"
+      : !runs.earlier.empty() ? fmt::format("what was compared of the {} before it agrees", before)
+      : before == 1           ? "the one before it does not differ"
+                              : fmt::format("the {} before it do not differ", before),
+      runs.compared < runs.pairs
+          ? fmt::format("; nothing after it was compared: {} more", runs.pairs - runs.compared)
+          : "");
 }
 
 }  // namespace
@@ -171,41 +185,30 @@ Result<OpRunsDiff> DiffOpRuns(source::Source& a, const std::string& graph_a, sou
   return runs;
 }
 
-std::string OpRunsText(const OpRunsDiff& runs) {
-  std::string text;
-  if (runs.pairs <= 1) {
-    text = OpDiffText(runs.a, runs.b, runs.diff);
-  } else if (runs.verdict() == OpDiff::Verdict::kDifferent) {
-    text = OpDiffText(runs.a, runs.b, runs.diff);
-    const std::size_t before = runs.compared - 1;
-    const std::string which = fmt::format(
-        "\nin {} (A) against {} (B), {}{}", runs.a.RunText(), runs.b.RunText(),
-        before == 0 ? "the first that was compared"
-        : !runs.earlier.empty()
-            ? fmt::format("what was compared of the {} before it agrees", before)
-        : before == 1 ? "the one before it does not differ"
-                      : fmt::format("the {} before it do not differ", before),
-        runs.compared < runs.pairs
-            ? fmt::format("; nothing after it was compared: {} more", runs.pairs - runs.compared)
-            : "");
-    text.insert(std::min(text.find('\n'), text.size()), which);
-  } else {
-    text = fmt::format("{}: {} rows compared in {} replays, 0 differ", NameOf(runs.verdict()),
-                       runs.rows, runs.compared);
-    if (runs.diff.verdict() == OpDiff::Verdict::kInconclusive) {
-      const std::string first = OpDiffText(runs.a, runs.b, runs.diff);
-      text += fmt::format("\nfirst in {}:{}", runs.a.RunText(),
-                          first.substr(std::min(first.find('\n'), first.size())));
-    }
+Answer OpRunsAnswer(const OpRunsDiff& runs) {
+  const OpDiff& diff = runs.diff;
+  Answer answer;
+  const auto add = [&](const std::string& text) { answer.Add(Severity::kPlain, text); };
+  const bool is_of_one = runs.pairs <= 1 || runs.verdict() == OpDiff::Verdict::kDifferent;
+  answer.Add(SeverityOf(runs.verdict()),
+             is_of_one ? OpDiffAnswer(runs.a, runs.b, diff).title()
+                       : fmt::format("{}: {} rows compared in {} replays, 0 differ",
+                                     NameOf(runs.verdict()), runs.rows, runs.compared));
+  if (is_of_one) {
+    if (runs.pairs > 1) add(RunsText(runs));
+    AddDifferences(runs.a, runs.b, diff, &answer);
+  } else if (diff.verdict() == OpDiff::Verdict::kInconclusive) {
+    add(fmt::format("first in {}:", runs.a.RunText()));
+    AddDifferences(runs.a, runs.b, diff, &answer);
   }
   if (runs.is_newest_alone) {
-    text += fmt::format("\ncompared: {} (A) with {} (B), the newest of each", runs.a.RunText(),
-                        runs.b.RunText());
+    add(fmt::format("compared: {} (A) with {} (B), the newest of each", runs.a.RunText(),
+                    runs.b.RunText()));
   }
-  text += WriterText(runs);
-  for (const std::string& sentence : runs.earlier) text += "\nnot compared before: " + sentence;
-  for (const std::string& sentence : runs.missing) text += "\nnot compared: " + sentence;
-  return text;
+  if (const std::string writer = WriterText(runs); !writer.empty()) add(writer);
+  for (const std::string& sentence : runs.earlier) add("not compared before: " + sentence);
+  for (const std::string& sentence : runs.missing) add("not compared: " + sentence);
+  return answer;
 }
 
 Json OpRunsJson(const OpRunsDiff& runs) {

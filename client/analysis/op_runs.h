@@ -39,7 +39,7 @@ struct OpRunsDiff {
 Result<OpRunsDiff> DiffOpRuns(source::Source& a, const std::string& graph_a, source::Source& b,
                               const std::string& graph_b);
 
-std::string OpRunsText(const OpRunsDiff& runs);
+Answer OpRunsAnswer(const OpRunsDiff& runs);
 // The fields of OpDiffJson(), and those of the runs.
 Json OpRunsJson(const OpRunsDiff& runs);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "client/analysis/wording.h"
 #include "daemon/core/replicas/shard_text.h"
 
 namespace cgdebug::analysis {
@@ -12,10 +13,6 @@ namespace {
 
 constexpr std::size_t kMostValues = 4;  // shown of a difference
 constexpr std::size_t kMostNotes = 12;
-
-std::string Plural(std::uint64_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 std::string RanksWords(const RanksReport& report, const std::vector<std::size_t>& rows) {
   return fmt::format("rank{} {}", rows.size() == 1 ? "" : "s", RanksOfRows(report, rows));
@@ -70,7 +67,7 @@ std::string DifferenceText(const RanksReport& report, const ReplicaDifference& d
   AddDifference(report, difference, &text);
   if (difference.equal_before > 0) {
     text += fmt::format("\n  before that it was the same on all of them: {}",
-                        Plural(difference.equal_before, "time"));
+                        Count(difference.equal_before, "time"));
   }
   if (difference.distance == replicas::Distance::kWithin) {
     text += "\n  the difference is small: a bit, rather than another computation";
@@ -210,8 +207,8 @@ Answer RanksAnswer(const RanksReport& report, const RanksOptions& options) {
     }
   }
   const std::string compared =
-      fmt::format("{} on {}, {}", Plural(report.replicas, "replica"),
-                  Plural(report.rows.size(), "rank"), Plural(report.compared, "comparison"));
+      fmt::format("{} on {}, {}", Count(report.replicas, "replica"),
+                  Count(report.rows.size(), "rank"), Count(report.compared, "comparison"));
   if (report.compared == 0) {
     answer.Add(
         Severity::kBad,

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "client/analysis/align.h"
+#include "client/cli/views/answer_text.h"
 #include "client/live/live_source.h"
 #include "client/live/sessions.h"
 #include "client/source/merged_source.h"
@@ -243,6 +244,16 @@ int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogCh
 std::string HeadLine(const source::Source& source) {
   const std::string head = source.Describe().head;
   return head.empty() ? "" : PrintableLines(head + "\n");
+}
+
+int ShowFound(const Context& context, const source::Source& source, analysis::Outcome outcome,
+              const std::function<Json()>& json, const std::function<analysis::Answer()>& answer) {
+  if (context.options.json) {
+    Context::PrintJson(json());
+  } else {
+    Context::Print(HeadLine(source) + AnswerText(context.out, answer()));
+  }
+  return ExitCodeOf(outcome);
 }
 
 std::string RanksHere(source::Source& source) {

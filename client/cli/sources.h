@@ -1,6 +1,7 @@
 // sources.h: SOURCE on the command line.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "client/analysis/align.h"
+#include "client/analysis/answer.h"
 #include "client/analysis/gaps.h"
 #include "client/analysis/op_log.h"
 #include "client/cli/context.h"
@@ -41,6 +43,10 @@ int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogCh
 // The line that stands above an answer and says what was read, ready to print. Empty if the source
 // has none.
 std::string HeadLine(const source::Source& source);
+
+// Shows what was found in a source, as JSON if that was asked for. Returns the exit code.
+int ShowFound(const Context& context, const source::Source& source, analysis::Outcome outcome,
+              const std::function<Json()>& json, const std::function<analysis::Answer()>& answer);
 
 // Lines that say which ranks of a distributed job the source has. Empty if a file has all of them.
 std::string RanksHere(source::Source& source);

@@ -382,7 +382,7 @@ py::tuple DiffOps(const py::dict& given_a, const py::dict& given_b) {
   {
     const WithoutGil release;
     diff = analysis::DiffOpLogs(a, b);
-    text = analysis::OpDiffText(a, b, diff);
+    text = analysis::OpDiffAnswer(a, b, diff).Text();
   }
   const std::string first = diff.first_fault ? a.rows[diff.pairs[*diff.first_fault].a].name : "";
   return py::make_tuple(analysis::NameOf(diff.verdict()), first, text);
@@ -410,7 +410,7 @@ py::tuple Reader::Why(Reader& reader) {
     if (!causes.ok()) return causes.error();
     const auto command_of = analysis::why::CommandsOf(source.Describe().path);
     json = Dump(analysis::why::CausesJson(source, *causes, command_of), /*indented=*/false);
-    text = analysis::why::CausesText(source, *causes, command_of);
+    text = analysis::why::CausesAnswer(source, *causes, command_of).Text();
     return {};
   }));
   return py::make_tuple(json, text);

@@ -114,11 +114,12 @@ TEST(OpDiff, AFaultBetweenRowsThatHaveACounterpartIsBracketed) {
   EXPECT_EQ(a.rows[diff.pairs[*diff.first_suspect].a].name, "fwd/n/mm_0");
   EXPECT_EQ(diff.suspects_a, (std::vector<std::size_t>{2, 3}));
   EXPECT_EQ(diff.suspects_b, (std::vector<std::size_t>{2}));
-  EXPECT_NE(OpDiffText(a, b, diff)
+  EXPECT_NE(OpDiffAnswer(a, b, diff)
+                .Text()
                 .find("the fault is in #5 fwd/n/mm_0 or in what it is made of: #3 fwd/m/mul_0, #4 "
                       "fwd/m/relu_0; in B: #3 fwd/fused_0.out_ptr0\n  what these read agrees"),
             std::string::npos)
-      << OpDiffText(a, b, diff);
+      << OpDiffAnswer(a, b, diff).Text();
   EXPECT_EQ(OpDiffJson(a, b, diff)["suspects_b"][0], "fwd/fused_0.out_ptr0");
 }
 
@@ -377,8 +378,9 @@ TEST(OpDiff, ARowIsNoFaultIfAnUnseenKernelMayHaveChangedWhatItRead) {
   OpLog a = Log();
   a.coverage.unseen = {Unseen(2, 3)};
   EXPECT_EQ(FirstOf(a, b), "");
-  EXPECT_NE(OpDiffText(a, b, DiffOpLogs(a, b)).find("no row shows 3 kernels between #2 and #3"),
-            std::string::npos);
+  EXPECT_NE(
+      OpDiffAnswer(a, b, DiffOpLogs(a, b)).Text().find("no row shows 3 kernels between #2 and #3"),
+      std::string::npos);
   // One that ran before its inputs were logged, or behind it, changes nothing.
   a.coverage.unseen = {Unseen(1, 2), Unseen(3, 4)};
   EXPECT_EQ(FirstOf(a, b), "fwd/m/g_0");
@@ -404,7 +406,7 @@ TEST(OpDiff, NamesTheFirstRowThatDiffersWhileItsInputsAgree) {
   const OpLog a = Log();
   EXPECT_EQ(FirstOf(a, b), "fwd/m/g_0");
   EXPECT_EQ(DiffOpLogs(a, b).verdict(), OpDiff::Verdict::kDifferent);
-  EXPECT_NE(OpDiffText(a, b, DiffOpLogs(a, b)).find("first divergence: #3 fwd/m/g_0"),
+  EXPECT_NE(OpDiffAnswer(a, b, DiffOpLogs(a, b)).Text().find("first divergence: #3 fwd/m/g_0"),
             std::string::npos);
 }
 
@@ -474,9 +476,9 @@ TEST(OpDiff, AnotherDtypeOrShapeIsADifference) {
   const OpDiff diff = DiffOpLogs(a, b);
   EXPECT_EQ(diff.verdict(), OpDiff::Verdict::kDifferent);
   EXPECT_EQ(FirstOf(a, b), "fwd/m/g_0");
-  EXPECT_NE(OpDiffText(a, b, diff).find("f32[1] against bf16[1]: the dtype differs"),
+  EXPECT_NE(OpDiffAnswer(a, b, diff).Text().find("f32[1] against bf16[1]: the dtype differs"),
             std::string::npos)
-      << OpDiffText(a, b, diff);
+      << OpDiffAnswer(a, b, diff).Text();
 }
 
 TEST(OpDiff, RowsOfOneSideAreNamedInOrderWithTheirLine) {
@@ -486,10 +488,11 @@ TEST(OpDiff, RowsOfOneSideAreNamedInOrderWithTheirLine) {
   b.rows[4].site = "net.py:12 in forward";
   const OpLog a = Log();
   const OpDiff diff = DiffOpLogs(a, b);
-  EXPECT_NE(OpDiffText(a, b, diff)
+  EXPECT_NE(OpDiffAnswer(a, b, diff)
+                .Text()
                 .find("2 rows are only in B: #5 fwd/m/k_0 (net.py:12 in forward), #6 fwd/m/l_0"),
             std::string::npos)
-      << OpDiffText(a, b, diff);
+      << OpDiffAnswer(a, b, diff).Text();
   EXPECT_EQ(OpDiffJson(a, b, diff)["rows_only_b"][0]["site"], "net.py:12 in forward");
 }
 

@@ -68,7 +68,7 @@ TEST(Why, AHealthyLogIsCleanAndComplete) {
   const Causes causes = CausesOf(log);
   EXPECT_THAT(causes.findings, IsEmpty());
   EXPECT_TRUE(causes.complete());
-  EXPECT_THAT(CausesText(log, causes, CommandsOf("a.cgrec")),
+  EXPECT_THAT(CausesAnswer(log, causes, CommandsOf("a.cgrec")).Text(),
               HasSubstr("no cause found\nlooked at and clean: no NaN or Inf in 12 snapshots"));
 }
 
@@ -400,7 +400,8 @@ TEST(Why, WhatNobodyAskedForIsSaidAndLeavesTheAnswerComplete) {
   const Causes causes = CausesOf(log);
   EXPECT_TRUE(causes.complete());
   EXPECT_THAT(causes.not_asked, ElementsAre(HasSubstr("run --races"), HasSubstr("graphs")));
-  EXPECT_THAT(CausesText(log, causes, CommandsOf("a.cgrec")), HasSubstr("\nnot asked for: races"));
+  EXPECT_THAT(CausesAnswer(log, causes, CommandsOf("a.cgrec")).Text(),
+              HasSubstr("\nnot asked for: races"));
 }
 
 TEST(Why, AnOpOfTheUserThatGivesOneValueThroughoutDoesNotFollow) {

@@ -18,11 +18,11 @@ std::string RowNumber(const source::Slot& slot) {
   return text ? fmt::format("#{} ", text->number) : "";
 }
 
-std::string CauseText(const source::Source& source, const Finding& finding, std::size_t number,
-                      const CommandOf& command_of) {
-  std::string text =
-      fmt::format("{:<3} {:<12}{}\n", number, NameOf(finding.level), finding.sentence);
-  const auto add = [&](const std::string& line) { text += kIndent + line + "\n"; };
+void AddCause(const source::Source& source, const Finding& finding, std::size_t number,
+              const CommandOf& command_of, Answer* answer) {
+  answer->Add(Severity::kPlain,
+              fmt::format("{:<3} {:<12}{}", number, NameOf(finding.level), finding.sentence));
+  const auto add = [&](const std::string& line) { answer->Add(Severity::kPlain, kIndent + line); };
   const std::size_t facts = std::min(finding.facts.size(), kMostFacts);
   for (std::size_t i = 0; i < facts; ++i) {
     const Fact& fact = finding.facts[i];
@@ -47,7 +47,6 @@ std::string CauseText(const source::Source& source, const Finding& finding, std:
   const source::Slot& slot = source.slots()[finding.place.slot];
   const std::string site = slot.site.empty() ? "" : "   " + slot.site;
   add("next: " + command_of(slot, finding.place) + site);
-  return text;
 }
 
 Json PlaceJson(const source::Source& source, const Place& place) {
@@ -101,36 +100,32 @@ CommandOf CommandsOf(const std::string& path) {
   };
 }
 
-std::string CausesText(const source::Source& source, const Causes& causes,
-                       const CommandOf& command_of, std::size_t max_rows) {
-  std::string text;
+Answer CausesAnswer(const source::Source& source, const Causes& causes, const CommandOf& command_of,
+                    std::size_t max_rows) {
+  Answer answer;
+  const auto add = [&](const std::string& line) { answer.Add(Severity::kPlain, line); };
   const std::size_t shown = std::min(causes.findings.size(), max_rows);
   for (std::size_t i = 0; i < shown; ++i) {
-    text += CauseText(source, causes.findings[i], i + 1, command_of);
+    AddCause(source, causes.findings[i], i + 1, command_of, &answer);
   }
   if (shown < causes.findings.size()) {
-    text += fmt::format("and {} more findings (--max-rows)\n", causes.findings.size() - shown);
+    add(fmt::format("and {} more findings (--max-rows)", causes.findings.size() - shown));
   }
   if (causes.findings.empty()) {
-    text += causes.complete() ? "no cause found\n"
-                              : "inconclusive: no cause found, but not all was looked at\n";
+    add(causes.complete() ? "no cause found"
+                          : "inconclusive: no cause found, but not all was looked at");
   }
   for (std::size_t i = 0; i < causes.clean.size(); ++i) {
-    text += (i == 0 ? "looked at and clean: " : "                     ") + causes.clean[i] + "\n";
+    add((i == 0 ? "looked at and clean: " : "                     ") + causes.clean[i]);
   }
   const std::size_t gaps = std::min(causes.not_looked.size(), max_rows);
-  for (std::size_t i = 0; i < gaps; ++i) {
-    text += "not looked at: " + causes.not_looked[i] + "\n";
-  }
+  for (std::size_t i = 0; i < gaps; ++i) add("not looked at: " + causes.not_looked[i]);
   if (gaps < causes.not_looked.size()) {
-    text += fmt::format("not looked at: and {} more like these\n", causes.not_looked.size() - gaps);
+    add(fmt::format("not looked at: and {} more like these", causes.not_looked.size() - gaps));
   }
-  for (const std::string& sentence : causes.not_asked) {
-    text += "not asked for: " + sentence + "\n";
-  }
-  if (causes.goes_on) text += "more will come: the job goes on\n";
-  text.pop_back();
-  return text;
+  for (const std::string& sentence : causes.not_asked) add("not asked for: " + sentence);
+  if (causes.goes_on) add("more will come: the job goes on");
+  return answer;
 }
 
 Json CausesJson(const source::Source& source, const Causes& causes, const CommandOf& command_of) {
@@ -139,9 +134,7 @@ Json CausesJson(const source::Source& source, const Causes& causes, const Comman
     findings.push_back(CauseJson(source, finding, command_of));
   }
   return {{"source", source.Describe().path},
-          {"verdict", causes.found()      ? "found"
-                      : causes.complete() ? "nothing"
-                                          : "inconclusive"},
+          {"verdict", NameOf(causes.outcome())},
           {"found", causes.found()},
           {"complete", causes.complete()},
           {"findings", std::move(findings)},

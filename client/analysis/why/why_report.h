@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "client/analysis/answer.h"
 #include "client/analysis/json_number.h"
 #include "client/analysis/why/why.h"
 #include "client/source/source.h"
@@ -15,9 +16,9 @@ using CommandOf = std::function<std::string(const source::Slot&, const Place&)>;
 // For a source that `path` opens.
 CommandOf CommandsOf(const std::string& path);
 
-// Several lines, without the newline at the end. At most `max_rows` findings, and facts of each.
-std::string CausesText(const source::Source& source, const Causes& causes,
-                       const CommandOf& command_of, std::size_t max_rows = 10);
+// At most `max_rows` findings, and of what was not looked at.
+Answer CausesAnswer(const source::Source& source, const Causes& causes, const CommandOf& command_of,
+                    std::size_t max_rows = 10);
 
 Json CausesJson(const source::Source& source, const Causes& causes, const CommandOf& command_of);
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "client/analysis/wording.h"
 #include "client/cli/command.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/terminal.h"
@@ -81,16 +82,12 @@ TextTable MakeTable(const live::SessionGraphs& session, const GraphsOptions& opt
   return table;
 }
 
-std::string Plural(std::uint64_t count, const char* one, const char* many) {
-  return fmt::format("{} {}", count, count == 1 ? one : many);
-}
-
 std::string Summary(const live::SessionGraphs& session) {
   std::uint64_t live = 0;
   for (const GraphFacts& graph : session.graphs) live += IsThere(graph);
   std::string text =
       fmt::format("{}: {}, {} there now, {} gone", Printable(session.session_label),
-                  Plural(session.captures, "capture", "captures"), live, session.gone);
+                  analysis::Count(session.captures, "capture", "captures"), live, session.gone);
   if (session.failed > 0) text += fmt::format(", {} failed", session.failed);
   return text;
 }
@@ -107,8 +104,9 @@ void SayHints(const Context& context, const live::SessionGraphs& session) {
       ++count;
     }
     if (count == 0) return;
-    context.Note(fmt::format("{}, such as {} by {}. {} --only {} -v", Plural(count, one, many),
-                             GraphName(*newest), StackText(*newest, false), show, only));
+    context.Note(fmt::format("{}, such as {} by {}. {} --only {} -v",
+                             analysis::Count(count, one, many), GraphName(*newest),
+                             StackText(*newest, false), show, only));
   };
   say(IsUnreplayed, "graph was captured and never replayed",
       "graphs were captured and never replayed", "unreplayed");
@@ -128,13 +126,13 @@ void SayHints(const Context& context, const live::SessionGraphs& session) {
   }
   if (session.unlisted > 0) {
     context.Note(fmt::format("{} are not listed: too many lived at the same time. {} --json",
-                             Plural(session.unlisted, "more graph", "more graphs"), show));
+                             analysis::Count(session.unlisted, "more graph", "more graphs"), show));
   }
   if (session.unlisted_replays > 0) {
     context.Note(fmt::format(
         "{} of graphs that are not listed, such as those captured before the job's first probe "
         "was made. Make a probe first, then type: cgdebug-cli graphs",
-        Plural(session.unlisted_replays, "replay was", "replays were")));
+        analysis::Count(session.unlisted_replays, "replay was", "replays were")));
   }
 }
 

@@ -14,8 +14,10 @@
 #include "client/analysis/op_log.h"
 #include "client/analysis/op_runs.h"
 #include "client/analysis/statistics_verdict.h"
+#include "client/analysis/wording.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
+#include "client/cli/views/answer_text.h"
 #include "client/cli/views/op_listing.h"
 #include "client/cli/views/tensor_json.h"
 #include "client/source/merged_source.h"
@@ -231,7 +233,7 @@ std::string MasksText(const OpLog& log) {
     const OpRow& row = *log.Find(masks[i]);
     text += fmt::format("{}#{} {}", i == 0 ? "" : ", ", row.number, row.name);
   }
-  if (masks.size() > kNamed) text += fmt::format(" and {} more", masks.size() - kNamed);
+  text += analysis::AndMore(masks.size(), kNamed);
   return Printable("constant -Inf, and nothing else that is not finite (a mask?): " + text);
 }
 
@@ -382,26 +384,14 @@ int RunOps(Context& context, const OpsCommand& command) {
 }
 
 int PrintDiff(Context& context, const OpsCommand& command, analysis::OpDiff::Verdict verdict,
-              const Json& json, const std::string& text) {
+              const Json& json, const analysis::Answer& answer) {
   if (context.options.json) {
     Context::PrintJson(json);
   } else {
-    const std::string shown = PrintableLines(text);
-    const std::size_t end = std::min(shown.find('\n'), shown.size());
-    const bool is_same = verdict == analysis::OpDiff::Verdict::kSame;
-    const std::string head = shown.substr(0, end);
-    Context::Print((is_same ? context.out.Green(head) : context.out.Red(head)) + shown.substr(end) +
-                   "\n");
+    Context::Print(AnswerText(context.out, answer));
   }
-  switch (verdict) {
-    case analysis::OpDiff::Verdict::kSame:
-      return kExitOk;
-    case analysis::OpDiff::Verdict::kDifferent:
-      return command.exit_zero ? kExitOk : kExitFound;
-    case analysis::OpDiff::Verdict::kInconclusive:
-      break;
-  }
-  return kExitInconclusive;
+  const int code = ExitCodeOf(OutcomeOf(verdict));
+  return code == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : code;
 }
 
 // All replays that two sources have in common.
@@ -419,7 +409,7 @@ int RunOpsDiffOfRuns(Context& context, const OpsCommand& command, const Where& a
       analysis::DiffOpRuns(*of_a, a.choice.graph, *of_b, b.choice.graph);
   if (!runs.ok()) return context.Fail(kExitNoMatch, runs.error().message);
   return PrintDiff(context, command, runs->verdict(), analysis::OpRunsJson(*runs),
-                   analysis::OpRunsText(*runs));
+                   analysis::OpRunsAnswer(*runs));
 }
 
 int RunOpsDiff(Context& context, const OpsCommand& command) {
@@ -447,7 +437,7 @@ int RunOpsDiff(Context& context, const OpsCommand& command) {
   analysis::OpDiff diff = analysis::DiffOpLogs(a, b);
   diff.missing.insert(diff.missing.end(), not_compared.begin(), not_compared.end());
   return PrintDiff(context, command, diff.verdict(), analysis::OpDiffJson(a, b, diff),
-                   analysis::OpDiffText(a, b, diff));
+                   analysis::OpDiffAnswer(a, b, diff));
 }
 
 }  // namespace

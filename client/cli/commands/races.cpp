@@ -6,7 +6,6 @@
 
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
-#include "client/cli/views/answer_text.h"
 #include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
@@ -23,13 +22,9 @@ int RunRaces(Context& context, const RacesCommand& command) {
     return failed;
   }
   const analysis::Races races = analysis::FindRaces(*source);
-  if (context.options.json) {
-    Context::PrintJson(analysis::RacesJson(*source, races));
-  } else {
-    Context::Print(HeadLine(*source) +
-                   AnswerText(context.out, analysis::RacesAnswer(races, command.max_rows)));
-  }
-  return ExitCodeOf(races.outcome());
+  return ShowFound(
+      context, *source, races.outcome(), [&] { return analysis::RacesJson(*source, races); },
+      [&] { return analysis::RacesAnswer(races, command.max_rows); });
 }
 
 }  // namespace

@@ -282,12 +282,9 @@ void Report(const Context& context, const RunSummary& summary, const RunOptions&
     context.Say(no_graph);
     return context.Hint(LogEagerCommand(options, LevelOfCaptures(options)));
   }
-  for (const std::string& command :
-       NextCommands(summary, LogOpsCommand(options), WatchAllCommand(context, options))) {
-    // A recording is asked the same, and lasts longer: it has its own hint.
-    const bool is_of_job =
-        command.starts_with("cgdebug-cli check ") || command.starts_with("cgdebug-cli probes ");
-    if (!is_of_job || !Records(options)) context.Hint(command);
+  for (const std::string& command : NextCommands(
+           summary, LogOpsCommand(options), WatchAllCommand(context, options), Records(options))) {
+    context.Hint(command);
   }
 }
 

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "client/analysis/answer.h"
 #include "client/analysis/json_number.h"
+#include "client/analysis/wording.h"
 #include "client/cli/command.h"
 #include "client/cli/commands/recordings.h"
 #include "client/cli/views/terminal.h"
@@ -55,8 +57,7 @@ int RunVerify(Context& context, const std::vector<std::string>& paths) {
           "{}: {}, {}, {}{}\n", reader->directory(), SnapshotsText(reader->snapshot_count()),
           numerics::FormatBytes(reader->bytes()),
           damage->empty() ? "every byte is as it was written"
-                          : fmt::format("damaged in {} place{}", damage->size(),
-                                        damage->size() == 1 ? "" : "s"),
+                          : "damaged in " + analysis::Count(damage->size(), "place"),
           reader->complete() ? "" : "; it is not complete")));
       if (!damage->empty()) {
         context.Hint("cgdebug-cli repair " + ShellWord(reader->directory()));
@@ -65,14 +66,11 @@ int RunVerify(Context& context, const std::vector<std::string>& paths) {
       }
     }
   }
+  const analysis::Outcome outcome = analysis::OutcomeOf(is_damaged, is_whole);
   if (context.options.json) {
-    Context::PrintJson({{"verdict", is_damaged ? "found"
-                                    : is_whole ? "nothing"
-                                               : "inconclusive"},
-                        {"recordings", std::move(documents)}});
+    Context::PrintJson({{"verdict", NameOf(outcome)}, {"recordings", std::move(documents)}});
   }
-  if (is_damaged) return kExitFound;
-  return is_whole ? kExitOk : kExitInconclusive;
+  return ExitCodeOf(outcome);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client/analysis/align.h"
+#include "client/analysis/answer.h"
 #include "client/analysis/op_log.h"
 #include "client/analysis/pieces.h"
 #include "client/analysis/trails.h"
@@ -194,7 +195,7 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
       (place.has_rows ? has_rows : has_probes) = true;
     }
   }
-  const int exit_code = is_unknown ? kExitInconclusive : kExitOk;
+  const int exit_code = ExitCodeOf(analysis::OutcomeOf(/*found=*/false, !is_unknown));
   if (context.options.json) {
     Json list = Json::array();
     for (const Job& job : jobs) {

@@ -43,15 +43,10 @@ int RunWhy(Context& context, const WhyCommand& command) {
     return "cgdebug-cli show " +
            ShellWord(fmt::format("{}:{}{}", command.source, SlotText(slot), at)) + among;
   };
-  if (context.options.json) {
-    Context::PrintJson(analysis::why::CausesJson(*source, *causes, command_of));
-  } else {
-    Context::Print(
-        HeadLine(*source) +
-        PrintableLines(analysis::why::CausesText(*source, *causes, command_of, command.max_rows) +
-                       "\n"));
-  }
-  return ExitCodeOf(causes->outcome());
+  return ShowFound(
+      context, *source, causes->outcome(),
+      [&] { return analysis::why::CausesJson(*source, *causes, command_of); },
+      [&] { return analysis::why::CausesAnswer(*source, *causes, command_of, command.max_rows); });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,10 +17,6 @@ namespace {
 constexpr const char* kIndent = "\n         ";
 constexpr std::size_t kUnseenNames = 4;
 constexpr std::size_t kNotSeenLines = 4;
-
-std::string Plural(std::uint64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", FormatGrouped(count), noun, count == 1 ? "" : "s");
-}
 
 // "SIGKILL".
 std::string SignalName(int signal) {
@@ -223,34 +220,36 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
     text += style.Yellow(
         ". The daemon has not answered in time: whether the job had a probe is not known.");
   } else {
-    text += fmt::format(" after {}. {} read, ", Plural(summary.Replays(), summary.ReplayWord()),
-                        Plural(summary.Snapshots(), "snapshot"));
+    text +=
+        fmt::format(" after {}. {} read, ", GroupedCount(summary.Replays(), summary.ReplayWord()),
+                    GroupedCount(summary.Snapshots(), "snapshot"));
     const std::string lost = fmt::format("{} lost", FormatGrouped(summary.LostSnapshots()));
     text += (summary.LostSnapshots() > 0 ? style.Yellow(lost) : lost) + ".";
   }
   if (summary.NonfiniteProbes() > 0) {
-    text +=
-        kIndent + style.Red(Plural(summary.NonfiniteProbes(), "probe") + " saw non-finite values.");
+    text += kIndent +
+            style.Red(GroupedCount(summary.NonfiniteProbes(), "probe") + " saw non-finite values.");
     for (const Finding& finding : Earliest(summary)) {
       text += fmt::format("{}{}, {}", kIndent, FindingText(finding),
-                          Plural(finding.first->count, "element"));
+                          GroupedCount(finding.first->count, "element"));
     }
   }
   if (summary.FailedProbes() > 0) {
-    text += kIndent + style.Red(Plural(summary.FailedProbes(), "probe") + " failed a comparison.");
+    text += kIndent +
+            style.Red(GroupedCount(summary.FailedProbes(), "probe") + " failed a comparison.");
   }
   if (const std::uint64_t different = summary.Replicas().different; different > 0) {
-    text += kIndent + style.Red(Plural(different, "snapshot") +
+    text += kIndent + style.Red(GroupedCount(different, "snapshot") +
                                 " of replicas differed from those of other ranks.");
   }
   if (summary.not_compared_probes > 0) {
-    text += kIndent + style.Yellow(Plural(summary.not_compared_probes, "probe") +
+    text += kIndent + style.Yellow(GroupedCount(summary.not_compared_probes, "probe") +
                                    " had snapshots that were not compared.");
   }
   if (LacksLooks(summary, fail_on)) {
     text += kIndent + style.Yellow(fmt::format(
                           "Nobody has looked at the values of {} in device memory: {}.",
-                          Plural(summary.UnseenProbes(), "probe"), UnseenNames(summary)));
+                          GroupedCount(summary.UnseenProbes(), "probe"), UnseenNames(summary)));
     text += fmt::format(
         "{}Give them TensorStats() too, or a trigger: cgdebug-cli run --on nan --fail-on nan -- "
         "...",
@@ -297,8 +296,13 @@ std::string FirstFinding(const RunSummary& summary) {
 }
 
 std::vector<std::string> NextCommands(const RunSummary& summary, const std::string& log_ops,
-                                      const std::string& watch_all) {
+                                      const std::string& watch_all, bool is_recorded) {
   std::vector<std::string> commands;
+  std::optional<std::size_t> of_job;  // the one that asks the job what a recording tells as well
+  const auto add_of_job = [&](std::string command) {
+    of_job = commands.size();
+    commands.push_back(std::move(command));
+  };
   if (const std::vector<Finding> found = Earliest(summary); !found.empty()) {
     const auto is_row = [&](const Finding& finding) {
       return summary.rows.contains({finding.session->key, finding.first->slot.order});
@@ -316,7 +320,7 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
           fmt::format("cgdebug-cli show -s {} {} --where nan", session->key,
                       ShellWord(SlotText(first->slot) + ReplayMark(first->slot, first->replay))));
     } else {
-      commands.push_back("cgdebug-cli check " + ShellWord(session->key));
+      add_of_job("cgdebug-cli check " + ShellWord(session->key));
     }
     if (!is_row(finding) && !log_ops.empty()) commands.push_back(log_ops);
   }
@@ -331,13 +335,16 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
     const bool had_none = summary.complete && !watch_all.empty();
     commands.push_back(had_none ? watch_all : "cgdebug-cli doctor");
   } else if (commands.empty() && !summary.NotSeen().empty()) {
-    commands.push_back("cgdebug-cli check " + ShellWord(summary.sessions.front().key));
+    add_of_job("cgdebug-cli check " + ShellWord(summary.sessions.front().key));
   } else if (commands.empty() && summary.job_exit_code != 0) {
     commands.push_back("cgdebug-cli where " + ShellWord(summary.sessions.front().key));
     if (!log_ops.empty()) commands.push_back(log_ops);
   } else if (commands.empty()) {
-    commands.push_back("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key));
+    add_of_job("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key));
     if (!log_ops.empty()) commands.push_back(log_ops);
+  }
+  if (is_recorded && of_job) {
+    commands.erase(commands.begin() + static_cast<std::ptrdiff_t>(*of_job));
   }
   return commands;
 }

@@ -58,8 +58,9 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
 std::string FirstFinding(const RunSummary& summary);
 // What to type next. `log_ops`: what runs the job again and logs its ops; empty: nothing does.
 // `watch_all`: what runs a job that had no probe again, with probes; empty: nothing does.
+// `is_recorded`: a recording is asked the same, and lasts longer: it has its own hint.
 std::vector<std::string> NextCommands(const RunSummary& summary, const std::string& log_ops = "",
-                                      const std::string& watch_all = "");
+                                      const std::string& watch_all = "", bool is_recorded = false);
 Json SummaryJson(const RunSummary& summary);
 
 }  // namespace cgdebug::cli

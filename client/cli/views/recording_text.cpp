@@ -15,10 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string Count(std::uint64_t count, std::string_view what) {
-  return fmt::format("{} {}{}", FormatGrouped(count), what, count == 1 ? "" : "s");
-}
-
 }  // namespace
 
 std::string RecordingPath(const std::string& directory) {
@@ -37,9 +33,9 @@ std::string RecordingPath(const std::string& directory) {
 }
 
 std::string RecordingText(const live::Recording& recording, const Style& style) {
-  std::string text =
-      fmt::format("{} of {}, {}", Count(recording.snapshots, "snapshot"),
-                  Count(recording.slot_count, "probe"), numerics::FormatBytes(recording.bytes));
+  std::string text = fmt::format("{} of {}, {}", GroupedCount(recording.snapshots, "snapshot"),
+                                 GroupedCount(recording.slot_count, "probe"),
+                                 numerics::FormatBytes(recording.bytes));
   const std::uint64_t waiting = recording.snapshots - recording.durable_snapshots;
   if (waiting > 0) text += fmt::format(", {} not on the disk yet", FormatGrouped(waiting));
   const std::uint64_t missing = recording.lost + recording.refused;

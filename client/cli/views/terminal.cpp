@@ -234,6 +234,10 @@ std::string FormatTimeOfDay(std::int64_t realtime_ns) { return LocalTime(realtim
 
 std::string FormatGrouped(std::uint64_t value) { return GroupDigits(std::to_string(value)); }
 
+std::string GroupedCount(std::uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", FormatGrouped(count), noun, count == 1 ? "" : "s");
+}
+
 std::string GroupDigits(std::string_view text) {
   std::string out;
   while (!text.empty()) {

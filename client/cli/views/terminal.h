@@ -81,6 +81,8 @@ std::string FormatTimeOfDay(std::int64_t realtime_ns);
 
 // With spaces between thousands: "1 204".
 std::string FormatGrouped(std::uint64_t value);
+// "1 row", "1 204 rows".
+std::string GroupedCount(std::uint64_t count, std::string_view noun);
 // Groups the digits of every whole number in `text`: "1..1 204".
 std::string GroupDigits(std::string_view text);
 
