@@ -16,7 +16,7 @@
 #include "client/analysis/diff.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/gaps.h"
-#include "client/analysis/ranks_report.h"
+#include "client/analysis/ranks/ranks_report.h"
 #include "client/analysis/source_rows.h"
 #include "client/report/columns.h"
 #include "client/report/page.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/analysis/ranks.h"
-#include "client/analysis/ranks_report.h"
+#include "client/analysis/ranks/ranks.h"
+#include "client/analysis/ranks/ranks_report.h"
 #include "client/source/source.h"
 #include "python/src/gil.h"
 #include "python/src/recording_writer.h"

@@ -5,7 +5,7 @@
 
 #include "client/analysis/check/check_report.h"
 #include "client/analysis/diff_report.h"
-#include "client/analysis/ranks_report.h"
+#include "client/analysis/ranks/ranks_report.h"
 
 namespace cgdebug::analysis {
 

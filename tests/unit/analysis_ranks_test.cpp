@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "client/analysis/ranks.h"
-#include "client/analysis/ranks_report.h"
-#include "client/analysis/ranks_state.h"
+#include "client/analysis/ranks/ranks.h"
+#include "client/analysis/ranks/ranks_report.h"
+#include "client/analysis/ranks/ranks_state.h"
 #include "daemon/core/replicas/shard_text.h"
 #include "daemon/core/replicas/spread.h"
 #include "tests/support/answer_text.h"

@@ -1,4 +1,4 @@
-#include "client/analysis/ranks.h"
+#include "client/analysis/ranks/ranks.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <tuple>
 
-#include "client/analysis/ranks_report.h"
+#include "client/analysis/ranks/ranks_report.h"
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/sources.h"

@@ -11,7 +11,7 @@
 #include "client/analysis/align.h"
 #include "client/analysis/check/check_report.h"
 #include "client/analysis/gaps.h"
-#include "client/analysis/ranks_report.h"
+#include "client/analysis/ranks/ranks_report.h"
 #include "client/analysis/source_rows.h"
 #include "client/cli/commands/overview.h"
 #include "client/cli/views/stats_table.h"

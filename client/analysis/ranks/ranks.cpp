@@ -1,4 +1,4 @@
-#include "client/analysis/ranks.h"
+#include "client/analysis/ranks/ranks.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "client/analysis/masks.h"
 #include "client/analysis/op_log.h"
-#include "client/analysis/ranks_state.h"
+#include "client/analysis/ranks/ranks_state.h"
 #include "daemon/core/replicas/shard_text.h"
 #include "daemon/core/replicas/spread.h"
 

@@ -1,4 +1,4 @@
-#include "client/analysis/ranks_state.h"
+#include "client/analysis/ranks/ranks_state.h"
 
 #include <array>
 #include <concepts>

@@ -1,4 +1,4 @@
-#include "client/analysis/ranks_report.h"
+#include "client/analysis/ranks/ranks_report.h"
 
 #include <fmt/format.h>
 

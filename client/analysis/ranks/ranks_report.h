@@ -7,7 +7,7 @@
 
 #include "client/analysis/answer.h"
 #include "client/analysis/json_number.h"
-#include "client/analysis/ranks.h"
+#include "client/analysis/ranks/ranks.h"
 
 namespace cgdebug::analysis {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/analysis/ranks.h"
+#include "client/analysis/ranks/ranks.h"
 #include "daemon/core/replicas/judge.h"
 #include "daemon/core/replicas/vote.h"
 
