@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -99,6 +100,37 @@ std::string WhyLeftOnDevice(const v1::GetRequest& request, const SlotRecord& slo
       "probe '{0}': its values are on the device, whose ring has {1}. They come when the job "
       "replays, and none came now. Type: cgdebug-cli show{2} '{3}@-1' while it replays",
       slot.slot->probe, replays, SameSession(request.session()), NameOf(request));
+}
+
+// Why a live slot cannot be changed, the most telling first.
+enum class CannotSet { kRow, kEagerRow, kWithoutRing };
+
+std::optional<CannotSet> WhyNotSet(const pipeline::SlotIdentity& slot, const v1::Control& control) {
+  if (pipeline::IsOpLogRow(slot)) return CannotSet::kRow;
+  // What it needs to send its values is decided when the op runs.
+  if (pipeline::IsOfOpLog(slot) && control.mode() == v1::Control::FULL) return CannotSet::kEagerRow;
+  const bool is_for_rings = control.trigger() == v1::Control::MISMATCH;
+  if (is_for_rings && !slot.IsOnDevice()) return CannotSet::kWithoutRing;
+  return std::nullopt;
+}
+
+std::string TextOf(CannotSet why, const pipeline::SlotIdentity& slot, bool wants_values) {
+  switch (why) {
+    case CannotSet::kRow:
+      return fmt::format(
+          "'{}' is a row of an op log: all rows of a graph leave it together, as statistics, so "
+          "one of them cannot be changed{}",
+          slot.probe, wants_values ? ". " + HowToGetValues(slot) : "");
+    case CannotSet::kEagerRow:
+      return fmt::format("'{}' is a row of an eager log, which has statistics alone. {}",
+                         slot.probe, HowToGetValues(slot));
+    case CannotSet::kWithoutRing:
+      break;
+  }
+  return fmt::format(
+      "mismatch stops rings in device memory, and '{}' has none there: "
+      "TensorRecord(where=\"device\")",
+      slot.probe);
 }
 
 // The probe exists, but not the requested call.
@@ -499,9 +531,7 @@ void Handlers::Set(const v1::SetRequest& request, Answer* answer) {
   std::vector<std::string> names;
   std::set<std::string> changed;
   std::vector<pipeline::ControlChange> changes;
-  pipeline::SlotPtr row;           // the first one
-  pipeline::SlotPtr eager_row;     // likewise, of an eager log
-  pipeline::SlotPtr without_ring;  // in device memory, likewise
+  std::map<CannotSet, pipeline::SlotPtr> refused;  // the first of each kind
   for (const SessionRecord& session : *sessions) {
     if (session.state != pipeline::SessionState::kAlive) continue;
     for (const SlotRecord& slot : model_.registry->Slots(session.session)) {
@@ -509,18 +539,8 @@ void Handlers::Set(const v1::SetRequest& request, Answer* answer) {
       names.push_back(slot.slot->probe);
       if (!selector->Matches(slot.slot->probe)) continue;
       if (!MatchesWhich(*model_.registry, *slot.slot, request.which())) continue;
-      if (pipeline::IsOpLogRow(*slot.slot)) {
-        if (row == nullptr && !layout::IsNoRow(slot.slot->op)) row = slot.slot;
-        continue;
-      }
-      // What it needs to send its values is decided when the op runs.
-      if (pipeline::IsOfOpLog(*slot.slot) && request.control().mode() == v1::Control::FULL) {
-        if (eager_row == nullptr) eager_row = slot.slot;
-        continue;
-      }
-      const bool is_for_rings = request.control().trigger() == v1::Control::MISMATCH;
-      if (is_for_rings && !slot.slot->IsOnDevice()) {
-        if (without_ring == nullptr) without_ring = slot.slot;
+      if (const auto why = WhyNotSet(*slot.slot, request.control())) {
+        if (!layout::IsNoRow(slot.slot->op)) refused.try_emplace(*why, slot.slot);
         continue;
       }
       changed.insert(session.session->uuid + slot.slot->probe);
@@ -528,24 +548,10 @@ void Handlers::Set(const v1::SetRequest& request, Answer* answer) {
       changes.back().slot = slot.slot;
     }
   }
-  if (changes.empty() && row != nullptr) {
-    std::string why = fmt::format(
-        "'{}' is a row of an op log: all rows of a graph leave it together, as statistics, so one "
-        "of them cannot be changed",
-        row->probe);
-    if (request.control().mode() == v1::Control::FULL) why += ". " + HowToGetValues(*row);
-    return SetError(answer, v1::Error::BAD_REQUEST, why);
-  }
-  if (changes.empty() && eager_row != nullptr) {
+  if (changes.empty() && !refused.empty()) {
+    const auto& [why, slot] = *refused.begin();
     return SetError(answer, v1::Error::BAD_REQUEST,
-                    fmt::format("'{}' is a row of an eager log, which has statistics alone. {}",
-                                eager_row->probe, HowToGetValues(*eager_row)));
-  }
-  if (changes.empty() && without_ring != nullptr) {
-    return SetError(answer, v1::Error::BAD_REQUEST,
-                    fmt::format("mismatch stops rings in device memory, and '{}' has none there: "
-                                "TensorRecord(where=\"device\")",
-                                without_ring->probe));
+                    TextOf(why, *slot, request.control().mode() == v1::Control::FULL));
   }
   if (changes.empty()) {
     return SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), request.session(), *sessions,

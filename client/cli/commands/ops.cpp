@@ -313,47 +313,50 @@ analysis::Outcome OutcomeOf(const OpLog& log) {
                              log.lost() == 0 && log.gaps.empty());
 }
 
+Json LogJson(const OpLog& log, const std::string& only, const std::vector<std::string>& others) {
+  const OpRow* first = analysis::FirstNonfinite(log);
+  Json rows = Json::array();
+  for (const OpRow& row : log.rows) {
+    if (IsShown(row, only)) rows.push_back(RowJson(row));
+  }
+  Json json = {{"verdict", NameOf(OutcomeOf(log))},
+               {"graph", log.graph},
+               {"graph_id", log.graph_id},
+               {"session", log.session},
+               {"rank", log.rank},
+               {"replay", log.replay},
+               {"rows", std::move(rows)},
+               {"call", log.has_calls ? Json(log.replay) : Json(nullptr)},
+               {"step", log.step < 0 ? Json(nullptr) : Json(log.step)},
+               {"lost", log.lost()},
+               {"missing", log.gaps},
+               {"other_logs", others}};
+  json["masks"] = analysis::MasksOf(log);
+  json["coverage"] = CoverageJson(log.coverage);
+  json["nan_since"] = log.nan_since == 0 ? Json(nullptr) : Json(log.nan_since);
+  json["first_nonfinite"] = nullptr;
+  if (first != nullptr) {
+    json["first_nonfinite"] = {{"number", first->number},
+                               {"name", first->name},
+                               {"inputs_are_finite", HasFiniteInputs(log, *first)}};
+  }
+  json["first_nan"] = nullptr;
+  if (const OpRow* nan = analysis::FirstNan(log); nan != nullptr) {
+    json["first_nan"] = {{"number", nan->number}, {"name", nan->name}};
+  }
+  return json;
+}
+
 int RunOps(Context& context, const OpsCommand& command) {
   OpLog log;
   std::vector<std::string> others;
   const int failed = OpenLog(context, command.source, command.graph, &log, &others);
   if (failed != kExitOk) return failed;
   if (command.is_coverage) return RunCoverage(context, log);
-  const OpRow* first = analysis::FirstNonfinite(log);
-  const analysis::Outcome outcome = OutcomeOf(log);
-  const int found = ExitCodeOf(outcome);
+  const int found = ExitCodeOf(OutcomeOf(log));
   const int code = found == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : found;
   if (context.options.json) {
-    Json rows = Json::array();
-    for (const OpRow& row : log.rows) {
-      if (IsShown(row, command.only)) rows.push_back(RowJson(row));
-    }
-    Json json = {{"verdict", NameOf(outcome)},
-                 {"graph", log.graph},
-                 {"graph_id", log.graph_id},
-                 {"session", log.session},
-                 {"rank", log.rank},
-                 {"replay", log.replay},
-                 {"rows", std::move(rows)},
-                 {"call", log.has_calls ? Json(log.replay) : Json(nullptr)},
-                 {"step", log.step < 0 ? Json(nullptr) : Json(log.step)},
-                 {"lost", log.lost()},
-                 {"missing", log.gaps},
-                 {"other_logs", others}};
-    json["masks"] = analysis::MasksOf(log);
-    json["coverage"] = CoverageJson(log.coverage);
-    json["nan_since"] = log.nan_since == 0 ? Json(nullptr) : Json(log.nan_since);
-    json["first_nonfinite"] = nullptr;
-    if (first != nullptr) {
-      json["first_nonfinite"] = {{"number", first->number},
-                                 {"name", first->name},
-                                 {"inputs_are_finite", HasFiniteInputs(log, *first)}};
-    }
-    json["first_nan"] = nullptr;
-    if (const OpRow* nan = analysis::FirstNan(log); nan != nullptr) {
-      json["first_nan"] = {{"number", nan->number}, {"name", nan->name}};
-    }
-    Context::PrintJson(json);
+    Context::PrintJson(LogJson(log, command.only, others));
     return code;
   }
   Context::Print(context.out.Bold(Heading(log)) + "\n");

@@ -259,6 +259,41 @@ std::string MissingText(const Context& context, const live::JobRanks& all,
       ShellWord(first.run_id.empty() ? first.label : first.run_id), context.SameRanks());
 }
 
+// How far the sessions came, by their keys.
+struct LiveTrails {
+  std::map<std::string, Trail> trails;
+  analysis::PieceNotes<std::string> pieces;
+};
+LiveTrails TrailsOf(const std::vector<live::SessionGraphs>& graphs,
+                    const std::vector<live::Session>& sessions,
+                    const std::vector<live::Probe>& probes) {
+  LiveTrails all;
+  for (const live::SessionGraphs& session : graphs) {
+    for (const layout::GraphFacts& graph : session.graphs) {
+      if (graph.state != layout::GraphState::kLive || graph.probes == 0) continue;
+      all.trails[session.session].graphs.push_back({graph.graph_id, graph.label, graph.replays});
+    }
+  }
+  std::set<std::string> alive;
+  for (const live::Session& session : sessions) {
+    if (session.state == live::SessionState::kAlive) alive.insert(session.key);
+  }
+  for (const live::Probe& probe : probes) {
+    all.pieces.Add(probe.session, probe.slot);
+    if (layout::IsNoRow(probe.slot.op)) continue;
+    // A job that ends closes its probes.
+    const bool is_in_body = probe.slot.in_body && !probe.slot.counts_calls();
+    if ((probe.retired && alive.contains(probe.session)) || is_in_body) continue;
+    Passed passed = analysis::PassedAt(probe.slot);
+    passed.launch = probe.launch;
+    passed.replay = std::max(probe.counters.replays, probe.reached);
+    passed.last_ns = probe.last_timestamp_ns;
+    passed.inside_ns = probe.reached_ns;
+    all.trails[probe.session].passed.push_back(std::move(passed));
+  }
+  return all;
+}
+
 int RunLive(Context& context, const std::string& wanted) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   // First, because it makes the daemon look at the rings.
@@ -282,31 +317,7 @@ int RunLive(Context& context, const std::string& wanted) {
   }
   const Result<std::vector<live::Probe>> probes = live::ListProbesAndGaps(context.client(), wanted);
   if (!probes.ok()) return context.Fail(probes.error());
-  std::map<std::string, Trail> trails;  // by key
-  analysis::PieceNotes<std::string> pieces;
-  for (const live::SessionGraphs& session : *graphs) {
-    for (const layout::GraphFacts& graph : session.graphs) {
-      if (graph.state != layout::GraphState::kLive || graph.probes == 0) continue;
-      trails[session.session].graphs.push_back({graph.graph_id, graph.label, graph.replays});
-    }
-  }
-  std::set<std::string> alive;
-  for (const live::Session& session : all) {
-    if (session.state == live::SessionState::kAlive) alive.insert(session.key);
-  }
-  for (const live::Probe& probe : *probes) {
-    pieces.Add(probe.session, probe.slot);
-    if (layout::IsNoRow(probe.slot.op)) continue;
-    // A job that ends closes its probes.
-    const bool is_in_body = probe.slot.in_body && !probe.slot.counts_calls();
-    if ((probe.retired && alive.contains(probe.session)) || is_in_body) continue;
-    Passed passed = analysis::PassedAt(probe.slot);
-    passed.launch = probe.launch;
-    passed.replay = std::max(probe.counters.replays, probe.reached);
-    passed.last_ns = probe.last_timestamp_ns;
-    passed.inside_ns = probe.reached_ns;
-    trails[probe.session].passed.push_back(std::move(passed));
-  }
+  LiveTrails known = TrailsOf(*graphs, all, *probes);
   std::vector<Job> jobs;
   for (const live::JobRanks& group : live::GroupByJob(shown)) {
     Job job{.name = group.name};
@@ -321,13 +332,36 @@ int RunLive(Context& context, const std::string& wanted) {
                            .selector = session->key,
                            .rank = session->rank,
                            .pid = session->pid,
-                           .place = analysis::FindPlace(trails[session->key]),
-                           .piece = pieces.Of(session->key)});
+                           .place = analysis::FindPlace(known.trails[session->key]),
+                           .piece = known.pieces.Of(session->key)});
     }
     std::ranges::stable_sort(job.ranks, {}, &Rank::rank);
     jobs.push_back(std::move(job));
   }
   return Show(context, std::move(jobs), {});
+}
+
+// Why the job may have come further than its file shows.
+std::vector<std::string> WhyFurther(const Context& context, source::Source& source,
+                                    const std::string& path) {
+  const source::Description description = source.Describe();
+  std::vector<std::string> missing;
+  std::uint64_t lost = 0;
+  for (const source::Gap& gap : source.Gaps()) {
+    if (gap.before_replay == 0) lost += gap.count;
+  }
+  if (lost > 0) {
+    missing.push_back(
+        fmt::format("{} snapshots are missing at the end, so the job may have come further. Type: "
+                    "cgdebug-cli info {}{}",
+                    lost, ShellWord(path), context.SameJob()));
+  }
+  if (description.is_cut_off) {
+    missing.push_back(fmt::format("{} ends early ({}), so the job may have come further", path,
+                                  description.ending));
+  }
+  for (const std::string& damage : description.damage) missing.push_back("damaged: " + damage);
+  return missing;
 }
 
 int RunFile(Context& context, const std::string& path) {
@@ -354,21 +388,7 @@ int RunFile(Context& context, const std::string& path) {
                                     context.ranks.selects_all() ? "" : " of these ranks",
                                     ShellWord(path), context.SameSession()));
   }
-  std::uint64_t lost = 0;
-  for (const source::Gap& gap : source->Gaps()) {
-    if (gap.before_replay == 0) lost += gap.count;
-  }
-  if (lost > 0) {
-    missing.push_back(
-        fmt::format("{} snapshots are missing at the end, so the job may have come further. Type: "
-                    "cgdebug-cli info {}{}",
-                    lost, ShellWord(path), context.SameJob()));
-  }
-  if (description.is_cut_off) {
-    missing.push_back(fmt::format("{} ends early ({}), so the job may have come further", path,
-                                  description.ending));
-  }
-  for (const std::string& damage : description.damage) missing.push_back("damaged: " + damage);
+  for (std::string& text : WhyFurther(context, *source, path)) missing.push_back(std::move(text));
   Job job{.name = path};
   std::map<int, std::size_t> of_rank;
   for (const auto& [key, trail] : trails) ++of_rank[key.first];

@@ -210,7 +210,24 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   return kExitOk;
 }
 
-std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const Style& style) {
+namespace {
+
+// What is not known of the snapshots, after "snapshots ".
+std::string_view WhyInconclusive(const RunSummary& summary, const FailOn& fail_on) {
+  return !summary.NotSeen().empty()                         ? "of probes were not looked at"
+         : HasNothing(summary)                              ? "never came"
+         : summary.LostSnapshots() > 0 || !summary.complete ? "are missing"
+         : summary.LeftOut() > 0 ? "were left out: a probe was turned off (cgdebug-cli set), or "
+                                   "a trigger had stopped its ring"
+         : LacksLooks(summary, fail_on) ? "were not looked at"
+         : fail_on.replica && summary.Replicas().compared == 0
+             ? "of replicas were not compared: no two ranks of this machine have one. Record on "
+               "each machine and type: cgdebug-cli ranks FOLDER"
+             : "were not compared";
+}
+
+// How the job ended, and what was seen of it.
+std::string EndText(const RunSummary& summary, const Style& style) {
   std::string text = summary.job_signal != 0
                          ? style.Red("job was killed by " + SignalName(summary.job_signal))
                          : fmt::format("job exited {}", summary.job_exit_code);
@@ -226,6 +243,13 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
     const std::string lost = fmt::format("{} lost", FormatGrouped(summary.LostSnapshots()));
     text += (summary.LostSnapshots() > 0 ? style.Yellow(lost) : lost) + ".";
   }
+  return text;
+}
+
+}  // namespace
+
+std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const Style& style) {
+  std::string text = EndText(summary, style);
   if (summary.NonfiniteProbes() > 0) {
     text += kIndent +
             style.Red(GroupedCount(summary.NonfiniteProbes(), "probe") + " saw non-finite values.");
@@ -273,19 +297,8 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   if (code == kExitInconclusive && !fail_on.any()) {
     text += fmt::format("{}Not all that was to be seen was seen: exit {}.", kIndent, code);
   } else if (summary.job_exit_code == 0 && code == kExitInconclusive) {
-    const std::string_view why =
-        !not_seen.empty()                                  ? "of probes were not looked at"
-        : HasNothing(summary)                              ? "never came"
-        : summary.LostSnapshots() > 0 || !summary.complete ? "are missing"
-        : summary.LeftOut() > 0 ? "were left out: a probe was turned off (cgdebug-cli set), or "
-                                  "a trigger had stopped its ring"
-        : LacksLooks(summary, fail_on) ? "were not looked at"
-        : fail_on.replica && summary.Replicas().compared == 0
-            ? "of replicas were not compared: no two ranks of this machine have one. Record on "
-              "each machine and type: cgdebug-cli ranks FOLDER"
-            : "were not compared";
     text += fmt::format("{}Nothing of --fail-on was found, but snapshots {}: exit {}.", kIndent,
-                        why, code);
+                        WhyInconclusive(summary, fail_on), code);
   }
   return text;
 }
