@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "daemon/ingest/ingest_loop.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/model/text.h"
 #include "daemon/pipeline/fan_out.h"
 #include "daemon/pipeline/payload_pool.h"

@@ -18,7 +18,7 @@
 #include "daemon/daemon.h"
 #include "daemon/detach.h"
 #include "daemon/instance.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/options.h"
 #include "proto/layout/segment_layout.h"
 

@@ -23,7 +23,7 @@ ROOMS = ("answers", "base", "endpoint", "numerics", "recording", "replicas", "wi
 CORE = [f"daemon/core/{room}" for room in ROOMS]
 STAGE = LAYOUT + CORE + ["proto", "libprobe/ring", "daemon/model", "daemon/pipeline", "daemon/log"]
 # Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
-# prefix wins. "proto" is the generated control.pb.h, "daemon/log" the one header of that name.
+# prefix wins. "proto" is the generated control.pb.h.
 ALLOWED = {
     "proto/layout": [],
     "libprobe/launch": [],
@@ -167,8 +167,6 @@ def owner_of(include):
         return "libprobe"
     if include == "cgdebug/client.h":
         return "client"
-    if include == "daemon/log.h":
-        return "daemon/log"
     parent = str(Path(include).parent)
     return parent if parent.split("/")[0] in TOPS else None
 
@@ -210,6 +208,10 @@ def check_source(path, relative, lines, findings):
         if under(folder, "client") and WIRE.search(include) and not relative.startswith(WIRE_FILES):
             findings.append(
                 f"{where}: {include} stops at client/live; take a struct of client/live"
+            )
+        if under(folder, VIEWS) and under(owner or "", "client/cli") and not under(owner, VIEWS):
+            findings.append(
+                f"{where}: a view is shown by others of client/cli; it may not include {include}"
             )
         if under(folder, VIEWS) and CLIENT.search(include):
             findings.append(f"{where}: a view takes what it shows; it does not ask with {include}")

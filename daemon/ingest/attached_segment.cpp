@@ -6,7 +6,7 @@
 
 #include "daemon/core/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/model/text.h"
 
 namespace cgdebug::ingest {

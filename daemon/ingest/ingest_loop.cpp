@@ -15,7 +15,7 @@
 #include "daemon/core/base/daemon_mark.h"
 #include "daemon/core/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "libprobe/ring/reclaim.h"
 
 namespace cgdebug::ingest {

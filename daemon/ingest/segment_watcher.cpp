@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/model/text.h"
 #include "libprobe/ring/segment_view.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/metrics/http_request.h"
 
 namespace cgdebug::metrics {

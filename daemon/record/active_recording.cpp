@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "daemon/core/base/realtime.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/record/to_recording.h"
 #include "libprobe/ring/process_origin.h"
 #include "proto/layout/op_log_layout.h"

@@ -13,7 +13,7 @@
 
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/catalogue.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/pipeline/snapshot_maker.h"
 #include "proto/layout/recording_layout.h"
 #include "proto/layout/slot_control.h"

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "daemon/core/base/realtime.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/record/freeze.h"
 #include "daemon/record/job_process.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "daemon/core/recording/catalogue.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/record/job_process.h"
 
 namespace cgdebug::pipeline {

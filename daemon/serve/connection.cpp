@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "daemon/core/wire/frame.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/serve/messages.h"
 
 namespace cgdebug::serve {

@@ -15,7 +15,7 @@
 #include "daemon/core/base/realtime.h"
 #include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/wire/message_fields.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/model/own_usage.h"
 #include "daemon/serve/candidates.h"
 #include "daemon/serve/messages.h"

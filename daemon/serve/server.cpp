@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "daemon/core/endpoint/endpoint.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 
 namespace cgdebug::serve {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "daemon/core/wire/frame.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/tail_stream.h"
 #include "tests/fuzz/patches.h"

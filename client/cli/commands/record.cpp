@@ -13,6 +13,7 @@
 #include "client/cli/doctor/checks.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/sources.h"
+#include "client/cli/views/json.h"
 #include "client/cli/views/recording_text.h"
 #include "client/cli/views/terminal.h"
 #include "client/live/recordings.h"

@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "client/cli/exit_codes.h"
+#include "client/cli/views/json.h"
+#include "client/cli/views/recording_text.h"
 #include "client/cli/views/terminal.h"
 #include "daemon/core/recording/recording_files.h"
 #include "daemon/core/recording/recording_reader.h"
@@ -16,6 +18,30 @@ using recording::RecordingReader;
 
 std::string SnapshotsText(std::uint64_t count) {
   return fmt::format("{} snapshot{}", FormatGrouped(count), count == 1 ? "" : "s");
+}
+
+int ReportRecording(const Context& context, const live::Recording& recording,
+                    std::string_view why_missing) {
+  const bool troubled = !recording.error.empty();
+  const bool missing = troubled || recording.lost + recording.refused > 0;
+  if (context.options.json) {
+    Context::PrintJson(FieldsJson(recording));
+    return missing ? kExitInconclusive : kExitOk;
+  }
+  std::string text = fmt::format("{}: {}", Printable(NearPath(recording.directory)),
+                                 RecordingText(recording, context.err));
+  if (troubled) {
+    text += fmt::format("\n  {}: {}", context.err.Red(recording.state), Printable(recording.error));
+  } else if (recording.lost > 0) {
+    text += fmt::format("\n  {} {}", context.err.Yellow("missing:"), why_missing);
+  }
+  context.Say(text);
+  if (recording.snapshots == 0) {
+    context.Hint("cgdebug-cli probes" + context.SameJob());
+  } else {
+    context.Hint("cgdebug-cli check " + ShellWord(NearPath(recording.directory)));
+  }
+  return missing ? kExitInconclusive : kExitOk;
 }
 
 int RefuseSelection(const Context& context, const char* verb) {

@@ -51,28 +51,4 @@ std::string NearPath(const std::string& path) {
   return failure || near.empty() || *near.begin() == ".." ? path : near.string();
 }
 
-int ReportRecording(const Context& context, const live::Recording& recording,
-                    std::string_view why_missing) {
-  const bool troubled = !recording.error.empty();
-  const bool missing = troubled || recording.lost + recording.refused > 0;
-  if (context.options.json) {
-    Context::PrintJson(FieldsJson(recording));
-    return missing ? kExitInconclusive : kExitOk;
-  }
-  std::string text = fmt::format("{}: {}", Printable(NearPath(recording.directory)),
-                                 RecordingText(recording, context.err));
-  if (troubled) {
-    text += fmt::format("\n  {}: {}", context.err.Red(recording.state), Printable(recording.error));
-  } else if (recording.lost > 0) {
-    text += fmt::format("\n  {} {}", context.err.Yellow("missing:"), why_missing);
-  }
-  context.Say(text);
-  if (recording.snapshots == 0) {
-    context.Hint("cgdebug-cli probes" + context.SameJob());
-  } else {
-    context.Hint("cgdebug-cli check " + ShellWord(NearPath(recording.directory)));
-  }
-  return missing ? kExitInconclusive : kExitOk;
-}
-
 }  // namespace cgdebug::cli

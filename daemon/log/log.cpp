@@ -1,4 +1,4 @@
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 
 #include <spdlog/details/log_msg_buffer.h>
 #include <spdlog/sinks/base_sink.h>
