@@ -7,6 +7,7 @@
 
 #include "client/analysis/pattern.h"
 #include "client/analysis/wording.h"
+#include "daemon/core/base/display_width.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::analysis {
@@ -245,14 +246,14 @@ std::string RowName(const Slot& slot) {
 std::string DiffStatText(Source& a, const Diff& diff, bool all) {
   std::size_t width = 0;
   for (const ProbeDiff& probe : diff.probes) {
-    width = std::max(width, RowName(a.slots()[probe.a]).size());
+    width = std::max(width, DisplayWidth(RowName(a.slots()[probe.a])));
   }
   std::string text;
   for (const ProbeDiff& probe : diff.probes) {
     const Slot& slot = a.slots()[probe.a];
     if (probe.different == 0 && !all) continue;
-    text += fmt::format("{:<{}}  {:>5} of {:<5} differ", RowName(slot), width, probe.different,
-                        probe.compared);
+    text += fmt::format("{}  {:>5} of {:<5} differ", PadToColumns(RowName(slot), width),
+                        probe.different, probe.compared);
     if (probe.different > 0) {
       text += fmt::format("  first {}", probe.first_different);
       text += probe.has_values ? fmt::format("  max abs {}  max rel {}",

@@ -49,6 +49,7 @@ void Pager::Start() {
   if (words.empty() || ::pipe2(ends, O_CLOEXEC) != 0) return;
   const UniqueFd theirs(ends[0]), ours(ends[1]);
   ::setenv("LESS", "FRX", /*overwrite=*/0);
+  ::setenv("LESSCHARSET", "utf-8", /*overwrite=*/0);  // names are UTF-8 in every locale
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);

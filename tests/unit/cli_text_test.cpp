@@ -265,6 +265,25 @@ TEST(TextTable, ARowFitsTheTerminalWithoutAnyNumberCut) {
             "left out for want of room: RING; --json has them\n");
 }
 
+TEST(TextTable, NamesAreCutLastAndKeepTheirEnd) {
+  using Align = TextTable::Align;
+  TextTable table({TextTable::Name("PROBE"), {"TENSOR"}, {"LAST", Align::kLeft, true}});
+  table.Add({"fwd/model.layers.11.self_attention.q_proj", "f32[4096,4096]", "n=16777216 x=0.5"});
+  table.Add({"fwd/model.layers.11.模块.アテンション", "f32[4096,4096]", "n=16777216 x=0.5"});
+  EXPECT_EQ(table.Render(Style(), 60),
+            "PROBE                                 TENSOR      LAST\n"
+            "…del.layers.11.self_attention.q_proj  f32[4096,…  n=1677721…\n"
+            "…d/model.layers.11.模块.アテンション  f32[4096,…  n=1677721…\n");
+  EXPECT_EQ(table.Render(Style(), 40),
+            "PROBE                         TENSOR\n"
+            "…rs.11.self_attention.q_proj  f32[4096,…\n"
+            "…layers.11.模块.アテンション  f32[4096,…\n"
+            "left out for want of room: LAST; --json has them\n");
+  EXPECT_EQ(CutToLastColumns("fwd/模块", 8), "fwd/模块");
+  EXPECT_EQ(CutToLastColumns("fwd/模块", 7), "…d/模块");
+  EXPECT_EQ(CutToLastColumns("fwd/模块", 4), "…块") << "half of a character is not shown";
+}
+
 TEST(Ascii, OurOwnGlyphsAreSpelledAndNamesAreLeft) {
   EXPECT_EQ(numerics::ToAscii("层μσ.out@3  n=8 x∈[0 |█▁ ▄| 11.6] μ=0.456 σ=0.978…"),
             "层μσ.out@3  n=8 x in [0 |#_ =| 11.6] mean=0.456 std=0.978~");

@@ -138,7 +138,7 @@ std::vector<std::string> ColumnsOf(const OpLog& log) {
 TextTable MakeTable(const OpLog& log, const std::string& only) {
   using Align = TextTable::Align;
   std::vector<TextTable::Column> columns = {{"#", Align::kRight},
-                                            {"NAME"},
+                                            TextTable::Name("NAME"),
                                             {"TENSOR"},
                                             {"L1", Align::kRight},
                                             {"HASH"},

@@ -139,7 +139,8 @@ TextTable LiveTable(const std::vector<live::Probe>& probes, const Style& style, 
   using Align = TextTable::Align;
   std::vector<TextTable::Column> columns;
   if (with_session) columns.push_back({"SESSION"});
-  for (const char* title : {"PROBE", "TENSOR"}) columns.push_back({title});
+  columns.push_back(TextTable::Name("PROBE"));
+  columns.push_back({"TENSOR"});
   for (const char* title : {"DEVICE", "LANE", "POLICY", "ACTIONS"}) {
     // The lane is what one looks for when replays became slow.
     columns.push_back({title, Align::kLeft, /*is_optional=*/title != std::string_view("LANE")});
@@ -147,7 +148,7 @@ TextTable LiveTable(const std::vector<live::Probe>& probes, const Style& style, 
   columns.push_back({"GRAPH"});
   columns.push_back({"RING", Align::kRight, /*is_optional=*/true});
   for (const char* title : {"REPLAY", "LOST"}) columns.push_back({title, Align::kCount});
-  columns.push_back({"LAST"});
+  columns.push_back({"LAST", Align::kLeft, /*is_optional=*/true});
   TextTable table(columns);
   const Folds<live::Probe> folds = FoldsOf(probes, is_whole, FoldKeyOf);
   for (const live::Probe& probe : probes) {

@@ -35,10 +35,10 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
   // Shown only if some probe is thinned out, because REPLAYS 1..96 would look whole.
   const bool has_every = std::ranges::any_of(
       *rows, [&](const SourceRow& row) { return source.slots()[row.slot].every > 1; });
-  columns.insert(columns.end(), {{"PROBE"},
+  columns.insert(columns.end(), {TextTable::Name("PROBE"),
                                  {"TENSOR"},
                                  {"DEVICE", Align::kLeft, true},
-                                 {"GRAPH"},
+                                 {"GRAPH", Align::kLeft, true},
                                  {"SNAPSHOTS", Align::kCount},
                                  {"REPLAYS", Align::kCount}});
   if (has_every) columns.push_back({"EVERY", Align::kCount});
@@ -46,7 +46,7 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
   const bool has_shards =
       std::ranges::any_of(source.slots(), [](const Slot& slot) { return !slot.shard.empty(); });
   if (has_shards) columns.push_back({"SHARD", Align::kLeft, true});
-  columns.push_back({"LAST"});
+  columns.push_back({"LAST", Align::kLeft, true});
   TextTable table(columns);
   const Folds<SourceRow> folds = FoldsOf(source, *rows, is_whole);
   for (const SourceRow& row : *rows) {

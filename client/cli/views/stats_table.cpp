@@ -65,14 +65,14 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
   if (!rows.ok()) return rows.error();
   const OwnerColumns owners(source);
   std::vector<TextTable::Column> columns = owners.Columns();
-  columns.insert(columns.end(), {{"PROBE"},
+  columns.insert(columns.end(), {TextTable::Name("PROBE"),
                                  {"TENSOR", Align::kLeft, true},
                                  {"REPLAYS", Align::kCount},
                                  {"MIN", Align::kRight},
                                  {"MAX", Align::kRight},
                                  {"MEAN", Align::kRight, true},
                                  {"NON-FINITE", Align::kCount},
-                                 {"ABS MAX OVER REPLAYS"}});
+                                 {"ABS MAX OVER REPLAYS", Align::kLeft, true}});
   const Folds<SourceRow> folds = FoldsOf(source, *rows, is_whole);
   std::vector<Ranked<std::vector<std::string>>> lines;
   const auto add = [&](const Slot& slot, const std::vector<std::string>& head, const Totals& totals,

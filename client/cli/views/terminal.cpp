@@ -23,49 +23,6 @@ std::string_view Variable(const char* name) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-// The length of the escape sequence "\x1b[...m" at the start of `text`, 0 when there is none.
-std::size_t EscapeBytes(std::string_view text) {
-  if (!text.starts_with("\x1b[")) return 0;
-  const std::size_t end = text.find('m');
-  return end == std::string_view::npos ? 0 : end + 1;
-}
-
-bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
-
-// What a terminal draws at once: an escape sequence, or one code point.
-struct Drawn {
-  std::size_t bytes = 0;
-  std::size_t columns = 0;
-  bool is_escape = false;
-};
-
-// The C library's table, for UTF-8 whatever the locale is: 2 for CJK and emoji, 0 for what is put
-// on top of the character before it.
-std::size_t ColumnsOf(wchar_t point) {
-  static const locale_t utf8 = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
-  if (utf8 == nullptr) return 1;
-  const locale_t before = ::uselocale(utf8);
-  const int columns = ::wcwidth(point);
-  ::uselocale(before);
-  return columns < 0 ? 1 : static_cast<std::size_t>(columns);
-}
-
-// Requires: `text` is not empty.
-Drawn FirstDrawn(std::string_view text) {
-  if (const std::size_t bytes = EscapeBytes(text); bytes > 0) return {bytes, 0, true};
-  const auto first = static_cast<unsigned char>(text.front());
-  if (first < 0x80) return {1, 1};
-  std::size_t bytes = 1;
-  while (bytes < text.size() && IsContinuation(text[bytes])) ++bytes;
-  constexpr unsigned kFirstBits[] = {0, 0, 0x1f, 0x0f, 0x07};  // by the length of the character
-  if (bytes >= std::size(kFirstBits)) return {bytes, 1};
-  wchar_t point = static_cast<wchar_t>(first & kFirstBits[bytes]);
-  for (std::size_t i = 1; i < bytes; ++i) {
-    point = (point << 6) | (static_cast<unsigned char>(text[i]) & 0x3f);
-  }
-  return {bytes, ColumnsOf(point)};
-}
-
 TextForm text_form;
 std::size_t paged_columns = 0;
 
@@ -106,19 +63,13 @@ std::string CutToColumns(const std::string& text, std::size_t columns) {
   return text.substr(0, bytes) + "…" + (has_escape ? "\x1b[0m" : "");
 }
 
-std::size_t DisplayWidth(std::string_view text) {
-  std::size_t columns = 0;
-  while (!text.empty()) {
-    const Drawn drawn = FirstDrawn(text);
-    columns += drawn.columns;
-    text.remove_prefix(drawn.bytes);
+std::string CutToLastColumns(const std::string& text, std::size_t columns) {
+  std::string_view rest = text;
+  while (!rest.empty() && DisplayWidth(rest) + 1 > columns) {
+    rest.remove_prefix(FirstDrawn(rest).bytes);
   }
-  return columns;
-}
-
-std::string PadToColumns(std::string text, std::size_t columns) {
-  const std::size_t width = DisplayWidth(text);
-  return width < columns ? std::move(text) + std::string(columns - width, ' ') : text;
+  return rest.size() == text.size() || DisplayWidth(text) <= columns ? text
+                                                                     : "…" + std::string(rest);
 }
 
 std::string Printable(std::string_view text) {
@@ -289,8 +240,10 @@ TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     if (fit.is_shown[i]) widest_first.push_back(i);
   }
-  std::stable_sort(widest_first.begin(), widest_first.end(),
-                   [&](std::size_t a, std::size_t b) { return fit.widths[a] > fit.widths[b]; });
+  std::stable_sort(widest_first.begin(), widest_first.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(columns_[b].is_name, fit.widths[a]) >
+           std::pair(columns_[a].is_name, fit.widths[b]);
+  });
   for (const std::size_t i : widest_first) give_up(i);
   return fit;
 }
@@ -320,7 +273,10 @@ std::string TextTable::RenderCells(const Style& style, std::size_t max_columns) 
     for (std::size_t i = 0; i < row.size(); ++i) {
       if (!fit.is_shown[i]) continue;
       std::string cell = text_form.is_ascii ? numerics::ToAscii(row[i]) : row[i];
-      if (max_columns > 0) cell = CutToColumns(cell, fit.widths[i]);
+      if (max_columns > 0) {
+        cell = columns_[i].is_name ? CutToLastColumns(cell, fit.widths[i])
+                                   : CutToColumns(cell, fit.widths[i]);
+      }
       const std::size_t width = DisplayWidth(cell);
       const std::string padding(fit.widths[i] > width ? fit.widths[i] - width : 0, ' ');
       if (is_title) cell = style.Bold(cell);

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/core/base/display_width.h"
+
 namespace cgdebug::cli {
 
 enum class ColorChoice { kAuto, kAlways, kNever };
@@ -37,12 +39,9 @@ class Style {
 // The first `columns` columns of `text`, with an ellipsis when something is missing.
 std::string CutToColumns(const std::string& text, std::size_t columns);
 
-// Columns on a terminal: escape sequences take none, CJK and emoji two, accents that are put on a
-// letter none.
-std::size_t DisplayWidth(std::string_view text);
-
-// `text` with blanks behind it, so that it takes `columns` at least.
-std::string PadToColumns(std::string text, std::size_t columns);
+// The last `columns` columns of `text`, likewise: what tells the names of modules apart stands at
+// their end. Requires: no escape sequence.
+std::string CutToLastColumns(const std::string& text, std::size_t columns);
 
 // `text` without control characters (except tab), so that a name that a job chose cannot control
 // the terminal.
@@ -95,7 +94,12 @@ class TextTable {
     Align align = Align::kLeft;
     bool is_optional = false;  // may be left out where the terminal is narrow
     std::size_t least = 10;    // columns that a cut text keeps at least
+    bool is_name = false;      // its texts are cut last, and keep their end
   };
+  static Column Name(std::string title) {
+    constexpr std::size_t kLeast = 24;
+    return {std::move(title), Align::kLeft, false, kLeast, true};
+  }
 
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
@@ -103,8 +107,8 @@ class TextTable {
   bool empty() const { return rows_.empty(); }
 
   // Aligned, titles bold. So that a row fits into `max_columns` (0 = any width), text is cut with
-  // an ellipsis, the last column first, and optional columns are left out, the last one first; a
-  // line below the table names them. Numbers are never cut.
+  // an ellipsis, the last column first and names last, and optional columns are left out, the last
+  // one first; a line below the table names them. Numbers are never cut.
   std::string Render(const Style& style, std::size_t max_columns) const;
 
  private:
