@@ -155,11 +155,24 @@ _cgdebug_programs() { mapfile -t COMPREPLY < <(compgen -c -- "$cur"; compgen -f 
 _cgdebug_live() {
   local name
   while IFS= read -r name; do
-    [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf '%q' "$name")")
-  done < <(cgdebug-cli __complete "$1" 2>/dev/null)
+    [[ $name == "$cur"* ]] && COMPREPLY+=("$before_name$(printf '%q' "$name")")
+  done < <(cgdebug-cli __complete "$@" 2>/dev/null)
 }
 _cgdebug_cli() {
-  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb='' word
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb='' word before_name='' of=''
+  # RECORDING:PROBE is three words, or one where COMP_WORDBREAKS has no colon.
+  if [[ $cur == : ]]; then
+    of=$prev cur=''
+  elif [[ $prev == : && COMP_CWORD -gt 2 ]]; then
+    of=${COMP_WORDS[COMP_CWORD-2]}
+  elif [[ $cur == *.cgrec:* ]]; then
+    of=${cur%%.cgrec:*}.cgrec cur=${cur#*.cgrec:} before_name=$(printf '%q' "$of"):
+  fi
+  if [[ -d $of ]]; then
+    COMPREPLY=()
+    _cgdebug_live probes "$of"
+    return
+  fi
   local before=("${COMP_WORDS[@]:1:COMP_CWORD-1}")
   COMPREPLY=()
 )sh" + ShellBody(verbs) +

@@ -642,6 +642,13 @@ TEST_F(CommandsTest, BashCompletesVerbsOptionsChoicesAndHostileProbeNames) {
   EXPECT_EQ(complete("cgdebug-cli check " + (dir_ / "o")),
             (dir_ / "one.cgrec") + "\n" + (dir_ / "one.safetensors") + "\n");
   EXPECT_EQ(complete("cgdebug-cli show blk"), "blk3.attn\n");
+  testing_support::RecordingFixture recording(dir_ / "run.cgrec");
+  for (const char* probe : {"fwd/0", "fwd/1", "loss"}) recording.AddSlot(probe, {2});
+  recording.Close();
+  const std::string run = dir_ / "run.cgrec";
+  EXPECT_EQ(complete("cgdebug-cli show " + run + " :"), "fwd/0\nfwd/1\nloss\n");
+  EXPECT_EQ(complete("cgdebug-cli show " + run + " : lo"), "loss\n");
+  EXPECT_EQ(complete("cgdebug-cli show " + run + ":lo"), run + ":loss\n");
   EXPECT_EQ(complete("cgdebug-cli tail -s tr"), "train.py-4710\n");
   EXPECT_EQ(complete("cgdebug-cli check tr"), "train.py-4710\n");
   EXPECT_THAT(complete("cgdebug-cli tail ''"), HasSubstr("blk3.attn\n"));

@@ -7,6 +7,7 @@
 
 #include "client/cli/command.h"
 #include "client/live/sessions.h"
+#include "client/source/source.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -25,6 +26,15 @@ int PrintProbes(Context& context) {
   if (!probes.ok()) return kExitOk;
   std::set<std::string> names;
   for (const live::Probe& probe : *probes) names.insert(Printable(probe.slot.probe));
+  for (const std::string& name : names) Context::Print(name + "\n");
+  return kExitOk;
+}
+
+int PrintProbesOf(const std::string& recording) {
+  const Result<std::unique_ptr<source::Source>> opened = source::Open(recording);
+  if (!opened.ok()) return kExitOk;
+  std::set<std::string> names;
+  for (const source::Slot& slot : (*opened)->slots()) names.insert(Printable(slot.probe));
   for (const std::string& name : names) Context::Print(name + "\n");
   return kExitOk;
 }
@@ -52,8 +62,11 @@ RunFunction AddCompletion(CLI::App& app) {
 
 RunFunction AddComplete(CLI::App& app) {
   auto kind = std::make_shared<std::string>();
+  auto recording = std::make_shared<std::string>();
   app.add_option("KIND", *kind, "probes or sessions")->required();
-  return [kind](Context& context) {
+  app.add_option("RECORDING", *recording, "whose probes; of the daemon without it");
+  return [kind, recording](Context& context) {
+    if (!recording->empty()) return PrintProbesOf(*recording);
     if (!context.client().Connect(QuietConnect(context)).ok()) return static_cast<int>(kExitOk);
     return *kind == "sessions" ? PrintSessions(context) : PrintProbes(context);
   };
