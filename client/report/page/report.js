@@ -4,6 +4,9 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const isTwo = data.sources.length === 2;
+  const sidesOfAll = data.probes.flatMap((probe) => [probe.a, probe.b]).filter(Boolean);
+  const isOfCalls = sidesOfAll.length > 0 && sidesOfAll.every((side) => side.in_body && side.graph_id === 0);
+  const WORD = isOfCalls ? "call" : "replay";
   const axis = data.axis;
   const byId = (id) => document.getElementById(id);
   document.body.classList.toggle("two", isTwo);
@@ -136,7 +139,7 @@
   }
   function replaysText(column, columns = 1) {
     const first = replaysOf(column)[0], last = replaysOf(column + columns - 1)[1];
-    return first === last ? `replay ${first}` : `replays ${first}..${last}`;
+    return first === last ? `${WORD} ${first}` : `${WORD}s ${first}..${last}`;
   }
   const columnOf = (replay) =>
     Math.max(0, Math.min(axis.columns - 1, Math.floor((replay - axis.first) / axis.replays_per_column)));
@@ -449,8 +452,8 @@
   function summary(line) {
     const parts = [line.name];
     const side = line.side;
-    if (side.first_bad) parts.push(`first NaN or Inf in replay ${side.first_bad.replay}`);
-    if (line.difference && line.difference.different > 0) parts.push(`differs from replay ${line.difference.first_different} on`);
+    if (side.first_bad) parts.push(`first NaN or Inf in ${WORD} ${side.first_bad.replay}`);
+    if (line.difference && line.difference.different > 0) parts.push(`differs from ${WORD} ${line.difference.first_different} on`);
     if (isTwo && !(line.a && line.b)) parts.push(`only in ${line.a ? "A" : "B"}`);
     if (line.isLossy) parts.push("has gaps");
     return parts.join(", ");
@@ -571,13 +574,15 @@
       const ticks = scale.ticks(Math.max(2, width / 70)).filter((tick) => Number.isInteger(tick) && tick <= axis.last);
       const half = axis.replays_per_column === 1 ? scale(axis.first + 0.5) : 0;
       svg.append("g").attr("transform", `translate(${half},21)`)
-        .call(d3.axisTop(scale).tickValues(ticks).tickFormat(d3.format("d")).tickSize(4)).select(".domain").remove();
+        .call(d3.axisTop(scale).tickValues(ticks).tickFormat(d3.format("d")).tickSize(4)).call((group) => group.select(".domain").remove())
+        .selectAll("text").attr("text-anchor", (tick) => (scale(tick) + half > width - 18 ? "end" : "middle"));
     }
     const layout = layoutOf(boxes[0].clientWidth);
     const replays = axis.replays_per_column * layout.per;
+    byId("overview-title").textContent = `Probes over ${WORD}s`;
     byId("caption").textContent = replays === 1
-      ? "Rows are probes in graph order, columns are replays. Click a cell."
-      : `Rows are probes in graph order. Each column stands for ${replays} replays and shows the worst of them: a NaN before an Inf before the greatest abs max. Click a cell.`;
+      ? `Rows are probes in graph order, columns are ${WORD}s. Click a cell.`
+      : `Rows are probes in graph order. Each column stands for ${replays} ${WORD}s and shows the worst of them: a NaN before an Inf before the greatest abs max. Click a cell.`;
   }
   function drawLegend() {
     const swatch = (painter, width = 26) => {
@@ -677,7 +682,7 @@
       return figure;
     }
     const svg = d3.create("svg").attr("viewBox", `0 0 ${WIDTH} ${height + 30}`).attr("role", "img")
-      .attr("aria-label", `${title} over replays ${axis.first} to ${axis.last}`);
+      .attr("aria-label", `${title} over ${WORD}s ${axis.first} to ${axis.last}`);
     const x = d3.scaleLinear().domain([axis.first, axis.first + axis.columns * axis.replays_per_column]).range([LEFT, WIDTH - RIGHT]);
     const middle = (i) => x(axis.first + (i + 0.5) * axis.replays_per_column);
     const plot = svg.append("g").attr("transform", "translate(0,6)");
@@ -746,7 +751,7 @@
     const found = scaleFor(edges, height);
     const x = d3.scaleBand().domain(shown.map((one) => one.replay)).range([LEFT, PLOT - RIGHT]).paddingInner(0.12);
     const svg = d3.create("svg").attr("viewBox", `0 0 ${PLOT} ${height + 30}`).attr("role", "img")
-      .attr("aria-label", `Histograms of ${shown.length} replays, ${shown[0].replay} to ${shown[shown.length - 1].replay}`);
+      .attr("aria-label", `Histograms of ${shown.length} ${WORD}s, ${shown[0].replay} to ${shown[shown.length - 1].replay}`);
     const plot = svg.append("g").attr("transform", "translate(0,6)");
     plot.append("g").attr("class", "axis").attr("transform", `translate(${LEFT},0)`)
       .call(leftAxis(found));
@@ -763,11 +768,11 @@
         plot.append("rect").attr("x", x(one.replay)).attr("width", Math.max(1, x.bandwidth() * Math.sqrt(share)))
           .attr("y", Math.min(top, bottom) - (min === max ? 1 : 0)).attr("height", Math.max(1.5, Math.abs(bottom - top) - 0.5))
           .attr("fill", colours.accent).attr("opacity", 0.45 + 0.55 * share)
-          .append("title").text(`replay ${one.replay}: ${count(inBin)} of ${count(total)} in ${number(low)} .. ${number(high)}`);
+          .append("title").text(`${WORD} ${one.replay}: ${count(inBin)} of ${count(total)} in ${number(low)} .. ${number(high)}`);
       });
     }
     box.append(svg.node(), make("p", { class: "note" },
-      `Each block is one eighth between the least and the greatest value of that replay; its width grows with the number of elements. ${shown.length} of ${count(side.snapshots)} snapshots are drawn.`));
+      `Each block is one eighth between the least and the greatest value of that ${WORD}; its width grows with the number of elements. ${shown.length} of ${count(side.snapshots)} snapshots are drawn.`));
     return box;
   }
 
@@ -792,7 +797,7 @@
     for (const image of picture.images) {
       const codes = bytesOf(image.u1), scale = picture.images.length > 1 ? Math.max(1, Math.floor(zoom / 2)) : zoom;
       const height = picture.rows === 1 ? 16 : picture.rows * scale, tall = height / picture.rows;
-      const canvas = make("canvas", { role: "img", "aria-label": `Values of ${image.name} in replay ${picture.replay}`, width: picture.columns * scale, height });
+      const canvas = make("canvas", { role: "img", "aria-label": `Values of ${image.name} in ${WORD} ${picture.replay}`, width: picture.columns * scale, height });
       const context = canvas.getContext("2d");
       codes.forEach((code, i) => {
         const left = (i % picture.columns) * scale, top = Math.floor(i / picture.columns) * tall;
@@ -814,20 +819,20 @@
       box.append(make("div", { class: "picture" }, canvas, make("p", { class: "note" }, image.name)));
     }
     const block = picture.of_height * picture.of_width;
-    box.append(make("p", { class: "note" }, `Replay ${picture.replay}` +
+    box.append(make("p", { class: "note" }, `${WORD[0].toUpperCase()}${WORD.slice(1)} ${picture.replay}` +
       (picture.slices > picture.images.length ? `, ${picture.images.length} of ${count(picture.slices)} slices` : "") +
       (block > 1 ? `. A pixel is ${picture.of_height} x ${picture.of_width} elements and shows the one of largest magnitude, NaN and Inf first` : "") +
       `. Purple is negative, green is positive, up to ${number(picture.largest)}.`));
     return box;
   }
 
-  function statsTable(side) {
+  function statsTable(side, source) {
     const shown = [side.first_bad && ["first NaN or Inf", side.first_bad], side.last && ["last", side.last]].filter(Boolean);
     if (shown.length === 2 && side.first_bad.replay === side.last.replay) shown.shift();
     if (shown.length === 0) return make("p", { class: "note" }, "No snapshot could be read.");
     const names = [["count", "elements"], ["nan", "NaN"], ["pos_inf", "+Inf"], ["neg_inf", "-Inf"], ["zero", "zero"], ["subnormal", "subnormal"], ["min", "min"], ["max", "max"], ["mean", "mean"], ["std", "std"], ["abs_max", "abs max"], ["l1", "L1"], ["l2", "L2"], ["rms", "RMS"]];
-    return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Statistics of single replays" }, make("table", {},
-      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Replay"), shown.map(([word, one]) => make("th", { scope: "col" }, `${one.replay}, ${word}`)))),
+    return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Statistics of single ${WORD}s${isTwo ? ` of ${"AB"[source]}` : ""}` }, make("table", {},
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, WORD[0].toUpperCase() + WORD.slice(1)), shown.map(([word, one]) => make("th", { scope: "col" }, `${one.replay}, ${word}`)))),
       make("tbody", {}, names.map(([name, word]) => make("tr", {}, make("th", { scope: "row" }, word),
         shown.map(([, one]) => make("td", {}, Number.isSafeInteger(one[name]) ? count(one[name]) : number(one[name]))))))));
   }
@@ -835,9 +840,9 @@
   function factsOf(side, source) {
     const facts = [["tensor", side.type], ["probed at", side.site || "–"], ["graph", `${shownGraph(side)}, place ${side.graph_order} in its order`],
       ["device", side.device || "–"], ["op", side.op], ["shard", side.shard], ["session", data.sources[source].sessions.length > 1 ? side.session : ""],
-      ["snapshots", side.snapshots === 0 ? "none" : `${count(side.snapshots)}, of replays ${side.first_replay}..${side.last_replay}` + (side.every > 1 ? `, every ${side.every}.` : "")],
+      ["snapshots", side.snapshots === 0 ? "none" : `${count(side.snapshots)}, of ${WORD}s ${side.first_replay}..${side.last_replay}` + (side.every > 1 ? `, every ${side.every}.` : "")],
       ["missing", side.lost > 0 ? `${plural(side.lost, "snapshot")}` : "none"], ["unreadable", side.unread > 0 ? plural(side.unread, "snapshot") : ""],
-      ["over replays", `min ${number(side.min)}, max ${number(side.max)}, mean ${number(side.mean)}`],
+      [`over ${WORD}s`, `min ${number(side.min)}, max ${number(side.max)}, mean ${number(side.mean)}`],
       ["NaN or Inf", side.nonfinite_snapshots > 0 ? `in ${plural(side.nonfinite_snapshots, "snapshot")}`
         : side.snapshots === side.unread ? "not known: no snapshot was read" : `in none of the ${count(side.snapshots - side.unread)} that were read`]];
     return make("dl", { class: "facts" }, facts.filter(([, value]) => value).map(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]).flat());
@@ -845,7 +850,7 @@
   function gapsOf(side) {
     if (side.gap_count === 0) return null;
     return make("div", {}, make("h3", {}, "What is missing"), make("ul", { class: "note" }, side.gaps.map((gap) =>
-      make("li", {}, `${plural(gap.count, "snapshot")} ` + (gap.before > 0 ? `between replays ${gap.after} and ${gap.before}` : `after replay ${gap.after}`) + `: ${gap.cause}`)),
+      make("li", {}, `${plural(gap.count, "snapshot")} ` + (gap.before > 0 ? `between ${WORD}s ${gap.after} and ${gap.before}` : `after ${WORD} ${gap.after}`) + `: ${gap.cause}`)),
       side.gap_count > side.gaps.length ? make("li", {}, `and ${side.gap_count - side.gaps.length} more`) : null));
   }
 
@@ -860,7 +865,7 @@
     const findings = [...line.side.findings.map((one) => [one.text, one.bad])];
     if (line.difference && line.difference.different > 0) {
       const apart = line.difference;
-      findings.push([`differs in ${count(apart.different)} of ${plural(apart.compared, "snapshot")}, first in replay ${apart.first_different}` +
+      findings.push([`differs in ${count(apart.different)} of ${plural(apart.compared, "snapshot")}, first in ${WORD} ${apart.first_different}` +
         (apart.has_values && apart.max_abs > 0 ? `, by up to ${number(apart.max_abs)} (relative ${number(apart.max_rel)})` : "") +
         (apart.with_nonfinite > 0 ? `; ${apart.with_nonfinite} of them by NaN or Inf` : ""), true]);
     } else if (line.difference && line.difference.compared > 0) {
@@ -911,7 +916,7 @@
     }
     each((side) => histograms(side));
     each((side, source) => pictures(side, source));
-    each((side) => make("div", {}, make("h3", {}, "Statistics of one replay"), statsTable(side)));
+    each((side, source) => make("div", {}, make("h3", {}, `Statistics of one ${WORD}`), statsTable(side, source)));
     each((side) => gapsOf(side) || make("div", {}));
     parts.push(box);
     detail.replaceChildren(...parts);
