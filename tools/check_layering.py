@@ -19,7 +19,7 @@ TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
 MANY_LINES = 400
 
 LAYOUT = ["proto/layout"]
-ROOMS = ("answers", "base", "endpoint", "numerics", "recording", "replicas", "wire", "words")
+ROOMS = ("answers", "base", "endpoint", "numerics", "ops", "recording", "replicas", "wire", "words")
 CORE = [f"daemon/core/{room}" for room in ROOMS]
 STAGE = LAYOUT + CORE + ["proto", "libprobe/ring", "daemon/model", "daemon/pipeline", "daemon/log"]
 # Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
@@ -39,6 +39,7 @@ ALLOWED = {
     "daemon/core/numerics": LAYOUT + ["daemon/core/base"],
     "daemon/core/options": ["daemon/core/base"],
     "daemon/core/recording": LAYOUT + ["daemon/core/base", "daemon/core/numerics"],
+    "daemon/core/ops": LAYOUT + ["daemon/core/numerics"],
     "daemon/core/replicas": LAYOUT + ["daemon/core/numerics"],
     "daemon/core/endpoint": ["daemon/core/base", "libprobe/launch"],
     "daemon/core/wire": ["proto", "daemon/core/base", "daemon/core/endpoint"],
@@ -60,9 +61,10 @@ ALLOWED = {
     "client/source": LAYOUT
     + ["daemon/core/answers", "daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
     "client/analysis": LAYOUT
-    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/replicas", "client/source"],
+    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/ops", "daemon/core/replicas"]
+    + ["client/source"],
     "client/report": LAYOUT
-    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/replicas"]
+    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/ops", "daemon/core/replicas"]
     + ["client/source", "client/analysis"],
     "client": LAYOUT
     + CORE
@@ -73,6 +75,7 @@ ALLOWED = {
         "daemon/core/base",
         "daemon/core/endpoint",
         "daemon/core/numerics",
+        "daemon/core/ops",
         "daemon/core/recording",
         "daemon/core/words",
         "client/source",

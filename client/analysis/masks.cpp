@@ -4,21 +4,14 @@
 #include <array>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
-
-#include "client/analysis/op_traits.h"
 
 namespace cgdebug::analysis {
 namespace {
 
 constexpr std::string_view kUnscale = "_amp_foreach_non_finite_check_and_unscale";
-
-bool WritesGivenValues(std::string_view op) {
-  return op == "input" || HasTrait(OpTrait::kGiven, op);
-}
 
 // A row of a log, with what its snapshots hold.
 struct RowOfLog {
@@ -59,13 +52,13 @@ class LogExcuses {
   using BadRows = std::vector<std::pair<std::size_t, const SeenSlot::Bad*>>;  // by place in rows_
 
   void FindAt(SeenSlot::Time time, const BadRows& bad) {
-    std::vector<NonfiniteRow> rows;
+    ops::MaskFinder masks;
+    std::vector<bool> are_masks;
     for (const auto& [place, one] : bad) {
       const RowOfLog& row = rows_[place];
-      rows.push_back({row.text.number, row.text.op, &row.text.inputs,
-                      one->is_only_neg_inf && !IsSpoilt(row), one->share});
+      are_masks.push_back(masks.IsMask({row.text.number, row.text.op, &row.text.inputs,
+                                        one->is_only_neg_inf && !IsSpoilt(row), one->share}));
     }
-    const std::vector<bool> are_masks = FindMasks(rows);
     const bool is_skipped = IsSkipped(time);
     std::map<std::size_t, bool> is_absorbed;  // of the bad rows, by place
     for (std::size_t i = bad.size(); i-- > 0;) {
@@ -128,39 +121,13 @@ bool IsGradient(const source::Slot& slot) {
          });
 }
 
-std::vector<bool> FindMasks(const std::vector<NonfiniteRow>& rows) {
-  std::vector<bool> are_masks;
-  std::map<std::uint32_t, double> shares;  // of the masks so far, by number
-  std::set<std::uint32_t> others;          // that are none
-  for (const NonfiniteRow& row : rows) {
-    const auto explains = [&](std::uint32_t input) {
-      const auto mask = shares.find(input);
-      return mask != shares.end() &&
-             (row.share <= mask->second || HasTrait(OpTrait::kMover, row.op));
-    };
-    const auto spoils = [&](std::uint32_t input) {
-      return HasTrait(OpTrait::kMover, row.op) && others.contains(input);
-    };
-    const bool is_mask =
-        row.is_only_neg_inf &&
-        (WritesGivenValues(row.op) ||
-         (std::ranges::any_of(*row.inputs, explains) && std::ranges::none_of(*row.inputs, spoils)));
-    if (is_mask) {
-      shares[row.number] = row.share;
-    } else {
-      others.insert(row.number);
-    }
-    are_masks.push_back(is_mask);
-  }
-  return are_masks;
-}
-
 void SeenSlot::Note(const source::Key& key, const numerics::Stats& stats) {
   const Time time{key.replay, key.iteration};
   times.push_back(time);
   if (stats.abs_max > 0) not_zero.push_back(time);
   if (stats.nonfinite() == 0) return;
-  bad.push_back({time, stats.neg_inf, NegInfShare(stats), IsOnlyNegInf(stats), stats.nan > 0});
+  bad.push_back(
+      {time, stats.neg_inf, ops::NegInfShare(stats), ops::IsOnlyNegInf(stats), stats.nan > 0});
 }
 
 Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& seen) {
@@ -190,16 +157,14 @@ Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& s
 }
 
 std::vector<std::uint32_t> MasksOf(const OpLog& log) {
-  std::vector<NonfiniteRow> rows;
+  ops::MaskFinder masks;
+  std::vector<std::uint32_t> numbers;
   for (const OpRow& row : log.rows) {
     if (!row.stats || row.stats->nonfinite() == 0) continue;
-    rows.push_back(
-        {row.number, row.op, &row.inputs, IsOnlyNegInf(*row.stats), NegInfShare(*row.stats)});
-  }
-  const std::vector<bool> are_masks = FindMasks(rows);
-  std::vector<std::uint32_t> numbers;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (are_masks[i]) numbers.push_back(rows[i].number);
+    if (masks.IsMask({row.number, row.op, &row.inputs, ops::IsOnlyNegInf(*row.stats),
+                      ops::NegInfShare(*row.stats)})) {
+      numbers.push_back(row.number);
+    }
   }
   return numbers;
 }

@@ -1,43 +1,18 @@
-// masks.h: which rows of an op log hold -Inf on purpose, as a causal mask does.
+// masks.h: which NaN and Inf of the rows of op logs are no reason for alarm.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "client/analysis/op_log.h"
 #include "client/source/source.h"
 #include "daemon/core/numerics/stats.h"
+#include "daemon/core/ops/masks.h"
 
 namespace cgdebug::analysis {
-
-// A row with NaN or Inf, in one replay or in several that are alike.
-struct NonfiniteRow {
-  std::uint32_t number = 0;
-  std::string_view op;
-  const std::vector<std::uint32_t>* inputs = nullptr;
-  bool is_only_neg_inf = false;
-  double share = 0;  // of its elements that are -Inf
-};
-
-inline bool IsOnlyNegInf(const numerics::Stats& stats) {
-  return stats.neg_inf > 0 && stats.nan == 0 && stats.pos_inf == 0;
-}
-inline double NegInfShare(const numerics::Stats& stats) {
-  return stats.count == 0 ? 0
-                          : static_cast<double>(stats.neg_inf) / static_cast<double>(stats.count);
-}
-
-// The rows of one log that may hold -Inf on purpose. Such a row has no other non-finite value, and
-// one of these is true: an op wrote it that writes given values in given places (full, masked_fill,
-// where, triu); nothing in the log wrote it; it reads such a row and has no larger share of -Inf
-// than that row; it copies parts of such rows and of finite ones (index, cat). Nobody can tell
-// whether they are masks, so a caller that leaves them out of a verdict must list them.
-// Requires: ascending numbers.
-std::vector<bool> FindMasks(const std::vector<NonfiniteRow>& rows);
 
 // What the snapshots of a slot hold that is not finite.
 struct SeenSlot {
@@ -61,7 +36,8 @@ struct SeenSlot {
 // Why a snapshot with NaN or Inf is no reason for alarm.
 enum class Excuse : std::uint8_t {
   kNone,
-  kMask,  // FindMasks(). An input whose number of -Inf changes has none: nobody knows who wrote it
+  kMask,  // ops::MaskFinder. An input whose number of -Inf changes has none: nobody knows who wrote
+          // it
   kAbsorbed,  // Inf, no NaN, and of the rows that read it none has a NaN or an Inf of it
   kSkipped,   // a gradient in which torch's GradScaler found it, and then skipped the step
 };

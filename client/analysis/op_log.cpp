@@ -28,59 +28,6 @@ bool HasCalls(const Source& source, const Entries& entries) {
   return source.slots()[entries.front().slot].counts_calls();
 }
 
-std::string_view NextWord(std::string_view* text) {
-  const std::size_t end = std::min(text->find(' '), text->size());
-  const std::string_view word = text->substr(0, end);
-  text->remove_prefix(std::min(end + 1, text->size()));
-  return word;
-}
-
-template <typename Number = std::uint32_t>
-std::optional<Number> ParseNumber(std::string_view word) {
-  Number number = 0;
-  const auto parsed = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size() || number == 0) {
-    return std::nullopt;
-  }
-  return number;
-}
-
-// Parses "3:flash_fwd_kernel,memset".
-std::optional<UnseenNodes> ParseUnseen(std::string_view word) {
-  const std::size_t colon = std::min(word.find(':'), word.size());
-  const auto count = ParseNumber<std::uint32_t>(word.substr(0, colon));
-  if (!count) return std::nullopt;
-  UnseenNodes unseen{.count = *count};
-  for (const char c : word.substr(std::min(colon + 1, word.size()))) {
-    unseen.names += c;
-    if (c == ',') unseen.names += ' ';
-  }
-  return unseen;
-}
-
-// Whether the word tells of nodes.
-bool ParseNodes(std::string_view word, OpText* text) {
-  if (word.empty()) return false;
-  const std::string_view rest = word.substr(1);
-  const auto add = [&](std::uint64_t* count) {
-    const auto more = ParseNumber<std::uint32_t>(rest);
-    if (more) *count += *more;
-    return more.has_value();
-  };
-  switch (word.front()) {
-    case '+':
-      return add(&text->explained);
-    case '-':
-      return add(&text->left_out);
-    case '<':
-      return (text->unseen_before = ParseUnseen(rest)).has_value();
-    case '>':
-      return (text->unseen_after = ParseUnseen(rest)).has_value();
-    default:
-      return false;
-  }
-}
-
 // Every op log of the source, oldest first. A capture has one, and so have the eager calls of a
 // process. Where these have no numbers, as in old recordings and for tensors on a GPU, the row
 // numbers of a log ascend in the order of registration, and one that does not ascend begins the
@@ -436,13 +383,6 @@ std::string TypedOf(const OpLogChoice& choice, const OpLog& log) {
   return log.uuid.substr(0, kKeyDigits) + choice.typed.substr(kLive.size());
 }
 
-std::string UnseenNodes::Text() const {
-  std::string place = after == 0    ? fmt::format("before #{}", before)
-                      : before == 0 ? fmt::format("after #{}", after)
-                                    : fmt::format("between #{} and #{}", after, before);
-  return fmt::format("{} kernel{} {}: {}", count, count == 1 ? "" : "s", place, names);
-}
-
 std::uint64_t Coverage::unseen_count() const {
   std::uint64_t count = 0;
   for (const UnseenNodes& one : unseen) count += one.count;
@@ -484,39 +424,10 @@ const UnseenNodes* OpLog::UnseenBeside(const OpRow& row) const {
 
 std::vector<OpLogSlots> OpLogsOf(const Source& source) { return LogsOf(source, false); }
 
-std::optional<OpText> ParseOpText(std::string_view text) {
-  OpText parsed;
-  const std::optional<std::uint32_t> number = ParseNumber(NextWord(&text));
-  parsed.op = NextWord(&text);
-  if (!number || parsed.op.empty()) return std::nullopt;
-  parsed.number = *number;
-  while (!text.empty()) {
-    const std::string_view word = NextWord(&text);
-    if (ParseNodes(word, &parsed)) {
-      parsed.has_nodes = true;
-      continue;
-    }
-    const std::optional<std::uint32_t> input = ParseNumber(word);
-    if (input) {
-      parsed.inputs.push_back(*input);
-    } else {
-      parsed.is_covered = false;  // "?", or "..." where there was no room
-    }
-  }
-  return parsed;
-}
-
 std::uint64_t PlaceInCall(const Slot& slot) {
   if (!slot.counts_calls() || slot.op.empty()) return slot.order;
   const std::optional<OpText> text = ParseOpText(slot.op);
   return text ? text->number : slot.order;
-}
-
-std::optional<OpGap> ParseOpGap(std::string_view op) {
-  if (!layout::IsOpGap(op)) return std::nullopt;
-  (void)NextWord(&op);
-  const std::string_view of = NextWord(&op);
-  return OpGap{std::string(of), std::string(op)};
 }
 
 std::vector<std::string> OpGapsOf(const Source& source, const WantsSlot& wants_row,
@@ -546,19 +457,6 @@ std::string_view PlaceOf(const OpRow& row) {
   const std::string_view name = row.name;
   const std::size_t slash = name.rfind('/');
   return slash == std::string_view::npos ? std::string_view() : name.substr(0, slash);
-}
-
-std::string_view BaseOf(std::string_view op) {
-  const std::size_t overload = op.rfind('.');
-  std::string_view base = op.substr(0, overload);
-  if (base.starts_with("aten.")) base.remove_prefix(5);
-  return base;
-}
-
-std::string_view StemOf(std::string_view op) {
-  std::string_view base = BaseOf(op);
-  if (base.ends_with('_')) base.remove_suffix(1);
-  return base;
 }
 
 const OpRow* FirstNonfinite(const OpLog& log) {
@@ -599,8 +497,11 @@ namespace {
 bool HasRow(const OpLogHead& log, std::string_view graph) {
   constexpr std::string_view kEager = "eager.";
   if (log.graph_id != 0 || !graph.starts_with(kEager)) return false;
-  const auto order = ParseNumber<std::uint64_t>(graph.substr(kEager.size()));
-  return order && log.first_order <= *order && *order <= log.last_order;
+  std::uint64_t order = 0;
+  const char* const end = graph.data() + graph.size();
+  const auto parsed = std::from_chars(graph.data() + kEager.size(), end, order);
+  return parsed.ec == std::errc() && parsed.ptr == end && log.first_order <= order &&
+         order <= log.last_order;
 }
 
 }  // namespace

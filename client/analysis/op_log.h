@@ -12,9 +12,13 @@
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"
 #include "daemon/core/numerics/stats.h"
+#include "daemon/core/ops/op_text.h"
 #include "proto/layout/dtype.h"
 
 namespace cgdebug::analysis {
+
+using ops::BaseOf, ops::OpGap, ops::OpText, ops::ParseOpGap, ops::ParseOpText, ops::StemOf,
+    ops::UnseenNodes;
 
 // One tensor that an op wrote.
 struct OpRow {
@@ -30,16 +34,6 @@ struct OpRow {
   std::optional<numerics::Stats> stats = {};         // of the replay; absent: they are lost
   std::optional<numerics::Stats> stats_before = {};  // of the replay before it
   std::string details = {};                          // source::Slot::details
-};
-
-// Nodes of a graph that write memory, and that belong to no op that the log follows.
-struct UnseenNodes {
-  std::uint32_t after = 0;   // the row before them; 0: they come before the first one
-  std::uint32_t before = 0;  // the row behind them; 0: they come after the last one
-  std::uint64_t count = 0;
-  std::string names = {};  // some of what they run: "flash_fwd_kernel, memset"
-
-  std::string Text() const;  // "3 kernels between #17 and #18: flash_fwd_kernel"
 };
 
 // What the rows of a log explain of the nodes of its graph: kernels, copies and the like.
@@ -84,23 +78,6 @@ struct OpLog {
   const UnseenNodes* UnseenBeside(const OpRow& row) const;
 };
 
-// Parses SlotRegistration::op. Fails: nullopt if it does not describe a row.
-//   "17 aten.mm.default +2 -1 <3:flash_fwd_kernel >1:memset 3 5"
-//   number, op; nodes that are explained and left out since the row before; unseen nodes in front
-//   of the row, and behind the last row; inputs.
-struct OpText {
-  std::uint32_t number = 0;
-  std::string op;
-  std::vector<std::uint32_t> inputs = {};
-  bool is_covered = true;
-  bool has_nodes = false;
-  std::uint64_t explained = 0;
-  std::uint64_t left_out = 0;
-  std::optional<UnseenNodes> unseen_before = {};
-  std::optional<UnseenNodes> unseen_after = {};
-};
-std::optional<OpText> ParseOpText(std::string_view text);
-
 // A slot that holds a row of an op log.
 struct OpLogSlot {
   std::size_t slot = 0;
@@ -116,14 +93,6 @@ std::vector<OpLogSlots> OpLogsOf(const source::Source& source);
 // its row in an eager call, else its order. Ranks register the rows of their calls as these come.
 std::uint64_t PlaceInCall(const source::Slot& slot);
 
-// Parses SlotRegistration::op of a row that says what is not shown (layout::IsOpGap). Fails:
-// nullopt for any other.
-struct OpGap {
-  std::string of;  // "12", "log", "eager", "job"
-  std::string text;
-};
-std::optional<OpGap> ParseOpGap(std::string_view op);
-
 // Sentences about what op logs do not show: of the logs with a row that `wants_row`, where all
 // eager runs of a job count as one, and of the jobs that `wants_job`, which gets a slot that has
 // their session and rank.
@@ -133,11 +102,6 @@ std::vector<std::string> OpGapsOf(const source::Source& source, const WantsSlot&
 
 // "fwd/layers.3.attn" of "fwd/layers.3.attn/mm_2"; empty without a '/'.
 std::string_view PlaceOf(const OpRow& row);
-// "mm" of "aten.mm.default" and of "aten.mm.out"; with the namespace if it is not aten.
-std::string_view BaseOf(std::string_view op);
-// The same without the "_" at the end of an op that writes in place.
-std::string_view StemOf(std::string_view op);
-
 // The first row with a NaN or an Inf, except those that may be masks (masks.h); nullptr without
 // one.
 const OpRow* FirstNonfinite(const OpLog& log);

@@ -41,10 +41,10 @@ struct Event {
   std::uint32_t rows = 0;   // of a page; lost ones: of all these rows together, 0: it is no row
   // What a page shows of NaN and Inf; its `tensor` is its first row without statistics.
   struct Bad {
-    std::uint32_t rows = 0;          // with NaN or Inf
-    std::uint32_t only_neg_inf = 0;  // of those, with -Inf and nothing else that is not finite
-    std::uint32_t with_nan = 0;      // likewise, with NaN
-    // The first of those that are not only_neg_inf; if there is none, of all.
+    std::uint32_t rows = 0;      // with NaN or Inf
+    std::uint32_t masks = 0;     // of those, with -Inf that may be on purpose
+    std::uint32_t with_nan = 0;  // likewise, with NaN
+    // The first of those that are no masks; if there is none, of all.
     std::string first = {};
     std::string first_op = {};
     numerics::Stats stats = {};  // its counts of NaN and Inf, nothing else

@@ -120,7 +120,7 @@ Event EventOf(const v1::TailReply& message) {
       event.tensor.snapshot.timestamp_ns = page.timestamp_ns();
       event.rows = page.rows();
       event.bad.rows = page.nonfinite();
-      event.bad.only_neg_inf = page.only_neg_inf();
+      event.bad.masks = page.masks();
       event.bad.with_nan = page.with_nan();
       event.bad.first = page.first_bad();
       event.bad.first_op = page.first_bad_op();

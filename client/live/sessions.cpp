@@ -61,6 +61,19 @@ std::vector<std::string> NotSeenTexts(const std::vector<const Session*>& session
   return texts;
 }
 
+std::string MasksText(const std::vector<const Session*>& sessions) {
+  std::uint64_t count = 0;
+  const Session* first = nullptr;
+  for (const Session* session : sessions) {
+    count += session->mask_probes;
+    if (first == nullptr && session->mask_probes > 0) first = session;
+  }
+  if (count == 0) return "";
+  if (count == 1) return first->first_mask + " holds -Inf, no NaN and no +Inf: a mask?";
+  return fmt::format("{} rows of op logs hold -Inf, no NaN and no +Inf, first {}: masks?", count,
+                     first->first_mask);
+}
+
 std::vector<JobRanks> GroupByJob(const std::vector<Session>& sessions) {
   std::vector<JobRanks> jobs;
   for (const Session& session : sessions) {

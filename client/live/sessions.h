@@ -19,6 +19,8 @@ using answers::SessionState;
 
 // What the sessions wanted to be seen and nobody saw, in sentences; empty if nothing.
 std::vector<std::string> NotSeenTexts(const std::vector<const Session*>& sessions);
+// Which rows of their op logs hold -Inf that may be on purpose; empty: none.
+std::string MasksText(const std::vector<const Session*>& sessions);
 
 // All that the daemon knows, dead ones too, in the order of their beginning.
 Result<std::vector<Session>> ListSessions(client::Client& client);

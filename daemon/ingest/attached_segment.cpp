@@ -153,7 +153,7 @@ void AttachedSegment::OpenSlot(std::uint32_t index, std::uint64_t word) {
       pipeline::MakeSlotIdentity(session_, index, ring->generation(), ring->registration()));
   GpuClock* const clock = ClockOf(*slot);
   slots_[index] = std::make_unique<SlotConsumer>(std::move(slot), *std::move(ring), view_.get(),
-                                                 destination_, *rows, clock);
+                                                 destination_, &masks_, *rows, clock);
   slots_[index]->Start();
   view_->Accept(index);
   if (refused_.erase(index) != 0) {

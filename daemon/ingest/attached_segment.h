@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/core/base/result.h"
+#include "daemon/ingest/log_masks.h"
 #include "daemon/ingest/slot_consumer.h"
 #include "daemon/model/registry.h"
 #include "libprobe/ring/segment_view.h"
@@ -118,7 +119,8 @@ class AttachedSegment {
   std::unique_ptr<ring::SegmentView> view_;  // null after Release()
   Destination destination_;
   pipeline::SessionPtr session_;
-  std::map<int, GpuClock> clocks_;                    // by device
+  std::map<int, GpuClock> clocks_;  // by device
+  LogMasks masks_;
   std::vector<std::uint64_t> words_;                  // of the directory, as last seen
   std::vector<std::unique_ptr<SlotConsumer>> slots_;  // by directory index; may be empty
   std::vector<SlotConsumer*> graph_order_;

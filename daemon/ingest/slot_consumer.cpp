@@ -43,7 +43,7 @@ ring::Entry RowOf(const ring::Entry& entry, std::size_t number) {
 }  // namespace
 
 SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
-                           ring::SegmentView* view, const Destination& destination,
+                           ring::SegmentView* view, const Destination& destination, LogMasks* masks,
                            const std::vector<ring::OpLogRow>& rows, GpuClock* clock)
     : slot_(std::move(slot)),
       ring_(std::move(ring)),
@@ -53,7 +53,7 @@ SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
       device_(&ring_, slot_->registration.device_capacity),
       controls_(slot_.get(), &ring_, &device_, destination.registry),
       comparison_(slot_.get(), &ring_, view),
-      findings_(slot_.get(), &ring_, view, &destination_),
+      findings_(slot_.get(), &ring_, view, masks, &destination_),
       counters_(destination.registry, shown_slots(), HoldsOpLog()),
       clock_(clock) {}
 
@@ -347,7 +347,12 @@ void SlotConsumer::Deliver(bool seen_before) {
     }
   }
   for (std::size_t i = 0; i < shown_.size(); ++i) {
-    const auto [snapshot, payload] = std::exchange(shown_[i].made, {});
+    auto [snapshot, payload] = std::exchange(shown_[i].made, {});
+    if (findings_.IsMask(i, *snapshot)) {
+      auto mask = std::make_shared<pipeline::Snapshot>(*snapshot);
+      mask->is_mask = true;
+      snapshot = std::move(mask);
+    }
     destination_.sink->Consume({snapshot, payload, seen_before, std::move(prepared_.comparison)},
                                *this);
     findings_.Look(shown_[i].slot, i, *snapshot);

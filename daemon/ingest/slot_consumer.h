@@ -33,11 +33,11 @@ class SlotConsumer final : public pipeline::SlotFeedback {
     kGone,      // the producer gave the slot up
   };
 
-  // `view` and `clock` outlive the consumer. `rows`: those of a slot that holds an op log. `clock`:
-  // of the slot's timestamps; null: they come from the host's.
+  // `view`, `masks` and `clock` outlive the consumer. `masks`: of its session. `rows`: those of a
+  // slot that holds an op log. `clock`: of the slot's timestamps; null: they come from the host's.
   SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring, ring::SegmentView* view,
-               const Destination& destination, const std::vector<ring::OpLogRow>& rows = {},
-               GpuClock* clock = nullptr);
+               const Destination& destination, LogMasks* masks,
+               const std::vector<ring::OpLogRow>& rows = {}, GpuClock* clock = nullptr);
   SlotConsumer(const SlotConsumer&) = delete;  // the sinks and `device_` keep pointers
   SlotConsumer& operator=(const SlotConsumer&) = delete;
 

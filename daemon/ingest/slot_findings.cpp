@@ -6,8 +6,9 @@
 namespace cgdebug::ingest {
 
 void SlotFindings::StartRow(const pipeline::SlotPtr& row, std::size_t number) {
-  const ring::FirstNonfinites& firsts = firsts_.emplace_back(
-      HoldsOpLog() ? view_->firsts(slot_->registration, number) : ring_->firsts());
+  const ring::FirstNonfinites firsts =
+      HoldsOpLog() ? view_->firsts(slot_->registration, number) : ring_->firsts();
+  rows_.push_back({.firsts = firsts});
   destination_->registry->SetFirsts(row, firsts);
   Add(row, pipeline::Finding::Kind::kNan, firsts.nan);
   Add(row, pipeline::Finding::Kind::kInf, firsts.inf);
@@ -24,12 +25,31 @@ void SlotFindings::Add(const pipeline::SlotPtr& slot, pipeline::Finding::Kind ki
                       .count = first.count});
 }
 
+bool SlotFindings::IsMask(std::size_t number, const pipeline::Snapshot& snapshot) {
+  Row& row = rows_[number];
+  const numerics::Stats& stats = snapshot.stats;
+  if (snapshot.slot->op.empty()) return false;
+  if (!row.neg_inf) row.neg_inf = stats.neg_inf;
+  row.changes_neg_inf |= stats.neg_inf != *row.neg_inf;
+  if (stats.nonfinite() == 0) return false;
+  if (!row.text) row.text = ops::ParseOpText(snapshot.slot->op);
+  if (!row.text) return false;
+  const bool is_spoilt = row.text->op == "input" && row.changes_neg_inf;
+  const bool is_mask =
+      masks_->IsMask(snapshot, {row.text->number, row.text->op, &row.text->inputs,
+                                ops::IsOnlyNegInf(stats) && !is_spoilt, ops::NegInfShare(stats)});
+  if (is_mask && !std::exchange(row.is_shown_as_mask, true)) {
+    destination_->registry->SetMask(snapshot.slot);
+  }
+  return is_mask;
+}
+
 // Replays come in order, so the first one noted stays the first.
 void SlotFindings::Look(const pipeline::SlotPtr& row, std::size_t number,
                         const pipeline::Snapshot& snapshot) {
-  ring::FirstNonfinites& firsts = firsts_[number];
+  ring::FirstNonfinites& firsts = rows_[number].firsts;
   const numerics::Stats& stats = snapshot.stats;
-  const std::uint64_t inf = stats.pos_inf + stats.neg_inf;
+  const std::uint64_t inf = snapshot.is_mask ? 0 : stats.pos_inf + stats.neg_inf;
   const bool is_new =
       (stats.nan != 0 && firsts.nan.replay == 0) || (inf != 0 && firsts.inf.replay == 0);
   if (is_new && ring_->valid()) {

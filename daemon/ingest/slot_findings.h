@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "daemon/core/ops/op_text.h"
 #include "daemon/ingest/destination.h"
+#include "daemon/ingest/log_masks.h"
 #include "libprobe/ring/segment_view.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
@@ -19,13 +22,17 @@ class SlotFindings {
  public:
   // All of them outlive this. `slot`: that of the directory.
   SlotFindings(const pipeline::SlotIdentity* slot, ring::SlotRingReader* ring,
-               ring::SegmentView* view, const Destination* destination)
-      : slot_(slot), ring_(ring), view_(view), destination_(destination) {}
+               ring::SegmentView* view, LogMasks* masks, const Destination* destination)
+      : slot_(slot), ring_(ring), view_(view), masks_(masks), destination_(destination) {}
 
   // Reads what earlier daemons found in row `number`, which clients see as `row`. Rows are started
   // in their order.
   void StartRow(const pipeline::SlotPtr& row, std::size_t number);
-  // Looks for the first NaN and the first Inf of the row. Its snapshots come in order.
+  // Whether the row holds -Inf on purpose, as far as its log shows. To be asked once of each
+  // snapshot, in order. What nothing in the log has written, and changes, is no mask.
+  bool IsMask(std::size_t number, const pipeline::Snapshot& snapshot);
+  // Looks for the first NaN and the first Inf of the row, except in masks. Its snapshots come in
+  // order.
   void Look(const pipeline::SlotPtr& row, std::size_t number, const pipeline::Snapshot& snapshot);
   // The first failed comparison.
   void AddMismatch(const pipeline::SlotPtr& slot, const layout::Verdict& verdict);
@@ -33,6 +40,14 @@ class SlotFindings {
   void Report();
 
  private:
+  struct Row {
+    ring::FirstNonfinites firsts;               // as in shared memory
+    std::optional<ops::OpText> text = {};       // of a row of an op log, once it is needed
+    std::optional<std::uint64_t> neg_inf = {};  // of its first snapshot here
+    bool changes_neg_inf = false;
+    bool is_shown_as_mask = false;
+  };
+
   bool HoldsOpLog() const { return (slot_->registration.flags & layout::kSlotHoldsOpLog) != 0; }
   void Add(const pipeline::SlotPtr& slot, pipeline::Finding::Kind kind,
            const ring::FirstNonfinite& first);
@@ -42,8 +57,9 @@ class SlotFindings {
   const pipeline::SlotIdentity* slot_;
   ring::SlotRingReader* ring_;
   ring::SegmentView* view_;
+  LogMasks* masks_;
   const Destination* destination_;
-  std::vector<ring::FirstNonfinites> firsts_;  // of each row, as in shared memory
+  std::vector<Row> rows_;
   std::vector<pipeline::Finding> waiting_;
   bool has_mismatch_ = false;
 };

@@ -168,8 +168,9 @@ void AddSession(const SessionRecord& record, const Labels& labels, Page* page) {
               static_cast<double>(record.slot_count));
   page->Gauge("cgdebug_session_shm_bytes", "Shared memory that the job's rings take.", labels,
               static_cast<double>(record.shm_bytes));
-  page->Gauge("cgdebug_session_nonfinite_probes", "Probes that saw a NaN or Inf in any replay.",
-              labels, static_cast<double>(record.nonfinite_probes));
+  page->Gauge("cgdebug_session_nonfinite_probes",
+              "Probes that saw a NaN or Inf in any replay, masks aside.", labels,
+              static_cast<double>(record.nonfinite_probes));
   page->Gauge("cgdebug_session_failed_probes", "Probes with a comparison that failed.", labels,
               static_cast<double>(record.failed_probes));
   page->Count(

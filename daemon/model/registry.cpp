@@ -205,6 +205,13 @@ void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& first
   Consider(slot, firsts.inf, &session->record.first_inf);
 }
 
+void Registry::SetMask(const SlotPtr& slot) {
+  const std::lock_guard lock(mutex_);
+  Session* session = Find(slot->session);
+  if (session == nullptr || !session->mask_probes.insert(slot->probe).second) return;
+  if (session->record.mask_probes++ == 0) session->record.first_mask = slot->probe;
+}
+
 void Registry::AddToIndexes(Session* session, const SlotPtr& slot) {
   session->names.Add(slot);
   session->by_order.insert({slot->registration.order, {slot->index, slot->generation}});

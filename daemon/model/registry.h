@@ -72,6 +72,8 @@ struct SessionRecord {
   std::uint64_t probe_count = 0;
   std::uint64_t slot_count = 0;
   std::uint64_t nonfinite_probes = 0;
+  std::uint64_t mask_probes = 0;  // rows of op logs that hold -Inf on purpose (core/ops/masks.h)
+  std::string first_mask;         // of these, the one that was seen first
   std::uint64_t failed_probes = 0;
   // Probes with a ring in device memory of whose values some have no statistics, and the names of
   // the first kUnseenNames.
@@ -129,7 +131,9 @@ class Registry {
   void SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict);
   void SetControl(const SlotPtr& slot, const layout::SlotControl& control);
   void SetLast(const SnapshotPtr& snapshot);
-  // The first NaN and Inf of the slot in all replays that any daemon saw.
+  // The row of an op log holds a mask.
+  void SetMask(const SlotPtr& slot);
+  // The first NaN and Inf of the slot in all replays that any daemon saw, masks aside.
   void SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts);
   // The first of its kind in the session, in words.
   void SetFinding(const SessionPtr& session, layout::FindingKind kind, const std::string& text);
@@ -167,6 +171,7 @@ class Registry {
     std::unordered_map<std::uint64_t, std::uint64_t> slots_of_probe;  // how many, by probe_id
     ring::GraphCensus census;
     std::set<std::string> nonfinite_probes;
+    std::set<std::string> mask_probes;
     std::set<std::string> failed_probes;
     std::set<std::string> unseen_probes;
     SlotNames names;  // of those slots

@@ -24,6 +24,7 @@ struct Snapshot {
   bool changed = true;     // its bytes differ from those of the slot's snapshot before it
   bool has_values = true;  // false: only statistics left the job, or only they were wanted
   bool on_device = false;  // its values stayed in device memory, whether they can be had or not
+  bool is_mask = false;    // of a row of an op log: -Inf that may be on purpose (core/ops/masks.h)
   bool forced = false;     // the live control asked for it, so every sink wants it
 };
 using SnapshotPtr = std::shared_ptr<const Snapshot>;

@@ -100,6 +100,8 @@ answers::Session SessionOf(const pipeline::SessionRecord& record,
   if (record.state == pipeline::SessionState::kAlive) out.device_bytes = record.device_bytes;
   out.counters = record.counters;
   out.nonfinite_probes = record.nonfinite_probes;
+  out.mask_probes = record.mask_probes;
+  out.first_mask = record.first_mask;
   out.failed_probes = record.failed_probes;
   if (const auto& [slot, seen] = record.first_nan; slot != nullptr) {
     out.first_nan = FirstOf(*slot, seen, registry);
@@ -261,17 +263,16 @@ void FillPage(const pipeline::Rows& rows, const pipeline::Registry& registry, v1
   FillPlace(slot, registry, message->mutable_slot());
   message->set_rows(static_cast<std::uint32_t>(rows.snapshots.size()));
   const pipeline::Snapshot* first = nullptr;
-  bool is_mask = false;  // `first` is only_neg_inf
+  bool is_mask = false;  // `first` is one
   for (const pipeline::SnapshotPtr& row : rows.snapshots) {
     const numerics::Stats& stats = row->stats;
     if (stats.nonfinite() == 0) continue;
     message->set_nonfinite(message->nonfinite() + 1);
     if (stats.nan != 0) message->set_with_nan(message->with_nan() + 1);
-    const bool is_only_neg_inf = stats.nan == 0 && stats.pos_inf == 0;
-    if (is_only_neg_inf) message->set_only_neg_inf(message->only_neg_inf() + 1);
-    if (first != nullptr && (!is_mask || is_only_neg_inf)) continue;
+    if (row->is_mask) message->set_masks(message->masks() + 1);
+    if (first != nullptr && (!is_mask || row->is_mask)) continue;
     first = row.get();
-    is_mask = is_only_neg_inf;
+    is_mask = row->is_mask;
   }
   if (first == nullptr) return;
   message->set_first_bad(first->slot->probe);

@@ -215,7 +215,7 @@ bool TailStream::Selects(const pipeline::Event& event) {
 bool TailStream::SelectsSnapshot(const pipeline::Snapshot& snapshot, bool is_printed) {
   switch (request_.only()) {
     case v1::TailRequest::FINDINGS:
-      if (!is_printed && !snapshot.stats.has_nonfinite) return false;
+      if (!is_printed && (!snapshot.stats.has_nonfinite || snapshot.is_mask)) return false;
       break;
     case v1::TailRequest::NONFINITE:
       if (!snapshot.stats.has_nonfinite) return false;

@@ -92,6 +92,45 @@ def test_check_finds_rows_of_op_logs(daemon):
     assert re.search(r"Type: cgdebug-cli ops '\w+@call:1'", run.stdout)
 
 
+ATTENTION = """
+class Attention(torch.nn.Module):
+    def forward(self, x, bias):
+        hidden = torch.arange(len(x)) > torch.arange(len(x))[:, None]
+        scores = (x @ x.T).masked_fill(hidden, -torch.inf) + bias
+        return scores.softmax(-1) @ x
+
+model = Attention()
+for n in range(1, 6):
+    model(torch.ones(2 + n % 3, 4), torch.zeros(()))
+"""
+
+
+@pytest.mark.parametrize(
+    "edit, found",
+    [
+        (("", ""), None),
+        (("+ bias", "+ torch.log(bias * 0)"), r"\S*log_0"),
+        (("torch.zeros(())", "torch.zeros(()).fill_(float('inf'))"), r"in/\S+"),
+    ],
+)
+def test_a_mask_is_no_finding_and_an_inf_beside_it_is_one(daemon, cli, monkeypatch, edit, found):
+    monkeypatch.delenv("CGDEBUG_RUN_ID")
+    job = (sys.executable, "-c", HEADER + ATTENTION.replace(*edit))
+    run = cli("run", "--watch", "op:*", "--eager", "--fail-on", "inf", "--", *job)
+    status = cli("status", "-a").stdout
+    masks = r"masked_fill_0[^\n]*masks?\?"
+    assert re.search(masks, run.stderr), run.stderr
+    assert re.search(masks, status), status
+    if found is None:
+        assert run.returncode == 0, run.stderr
+        assert "first Inf" not in run.stderr + status and "with NaN or Inf" not in run.stderr
+        assert "none saw NaN or Inf" in status
+    else:
+        assert run.returncode == 1, run.stderr
+        assert len(re.findall(f"first Inf: {found} in call 1, 1 element", run.stderr)) == 2
+        assert re.search(f"first Inf: {found}", status), status
+
+
 def test_check_finds_a_failed_comparison(daemon):
     run = run_job(
         """

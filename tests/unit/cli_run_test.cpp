@@ -232,9 +232,9 @@ TEST(RunSummary, TellsTheCauseBeforeTheSymptomOfAnotherRank) {
   EXPECT_THAT(NextCommands(summary).front(), HasSubstr("show -s 99999999 'l1.out@17'"));
 }
 
-TEST(RunSummary, LeadsFromARowOfAnOpLogToTheReplayOfTheNanAndNotToThatOfAMask) {
+TEST(RunSummary, LeadsFromARowOfAnOpLogToTheReplayOfTheNanAndNotToThatOfAnInf) {
   RunSummary summary = HealthyRun();
-  summary.sessions[0].first_inf = First("fwd/masked_fill_0", 1);
+  summary.sessions[0].first_inf = First("fwd/log_0", 1);
   summary.sessions[0].first_inf->slot.order = 10;
   summary.rows = {{"3f2a91c0", 10}, {"3f2a91c0", 13}};
   EXPECT_EQ(NextCommands(summary).front(), "cgdebug-cli ops '3f2a91c0@g:eager.10@1'");
@@ -244,6 +244,21 @@ TEST(RunSummary, LeadsFromARowOfAnOpLogToTheReplayOfTheNanAndNotToThatOfAMask) {
   summary.sessions[0].first_nan->kept = live::FirstNonfinite::Kept::kNothing;
   EXPECT_EQ(NextCommands(summary).front(), "cgdebug-cli ops '3f2a91c0@g:eager.13'")
       << "that replay is no longer kept";
+}
+
+TEST(RunSummary, CountsMasksAndCallsThemNoFinding) {
+  RunSummary summary = HealthyRun();
+  summary.sessions[0].mask_probes = 2;
+  summary.sessions[0].first_mask = "fwd/masked_fill_0";
+  FailOn fail_on;
+  fail_on.inf = true;
+  EXPECT_EQ(ExitCodeOf(summary, fail_on), kExitOk);
+  const std::string text = SummaryText(summary, fail_on, Style());
+  EXPECT_THAT(text, HasSubstr("2 rows of op logs hold -Inf, no NaN and no +Inf, first "
+                              "fwd/masked_fill_0: masks?"));
+  EXPECT_THAT(text, Not(HasSubstr("non-finite")));
+  summary.sessions[0].not_seen.push_back({.kind = layout::NotSeenKind::kGivenUp, .count = 1});
+  EXPECT_EQ(ExitCodeOf(summary, fail_on), kExitInconclusive);
 }
 
 TEST(RunSummary, LeadsFromStatisticsToWhatCameBeforeAndToTheOp) {
@@ -279,30 +294,35 @@ TEST(FindingFilter, LetsTheFirstBadSnapshotOfEachProbeThrough) {
 }
 
 // A NaN that spread is one finding, one that hides behind a mask another.
-TEST(FindingFilter, LetsAPageOfAnOpLogThroughIfItsFirstBadRowIsNewOrNoMaskAnyMore) {
+TEST(FindingFilter, LetsTheFirstPageOfAReplayThroughIfItsFirstBadRowIsNewAndNoMask) {
   FindingFilter filter;
-  const auto wants = [&](std::uint64_t graph, const char* first, std::uint32_t bad,
-                         std::uint32_t masks = 0, std::uint32_t with_nan = 0) {
+  const auto wants = [&](std::uint64_t graph, std::uint64_t replay, const char* first,
+                         std::uint32_t bad, std::uint32_t masks = 0, std::uint32_t with_nan = 0,
+                         const char* op = "3 aten.mm") {
     v1::TailReply event;
     v1::Page& page = *event.mutable_page();
     page.set_session("3f2a91c0");
     page.mutable_slot()->set_graph_id(graph);
-    page.set_replay(1);
+    page.set_replay(replay);
+    page.set_first_bad_op(op);
     page.set_rows(140);
     page.set_first_bad(first);
     page.set_nonfinite(bad);
-    page.set_only_neg_inf(masks);
+    page.set_masks(masks);
     page.set_with_nan(with_nan);
     return filter.Wants(live::EventOf(event));
   };
-  EXPECT_FALSE(wants(4, "", 0));
-  EXPECT_TRUE(wants(4, "fwd/full_0", 2, 2));
-  EXPECT_TRUE(wants(4, "fwd/full_0", 3, 2)) << "a NaN behind the mask";
-  EXPECT_TRUE(wants(4, "fwd/mm_2", 98));
-  EXPECT_FALSE(wants(4, "fwd/mm_2", 99)) << "the same NaN";
-  EXPECT_TRUE(wants(5, "fwd/mm_2", 98)) << "another graph";
-  EXPECT_TRUE(wants(5, "fwd/mm_2", 98, 0, 1)) << "a NaN beside the Inf that was there before";
-  EXPECT_FALSE(wants(5, "fwd/mm_2", 99, 0, 2)) << "the same NaN";
+  EXPECT_FALSE(wants(4, 1, "", 0));
+  EXPECT_FALSE(wants(4, 1, "fwd/full_0", 2, 2)) << "masks alone";
+  EXPECT_TRUE(wants(4, 1, "fwd/exp_0", 3, 2)) << "an Inf behind them";
+  EXPECT_FALSE(wants(4, 1, "fwd/mm_2", 98)) << "it is behind that one";
+  EXPECT_FALSE(wants(4, 2, "fwd/exp_0", 3, 2)) << "the same Inf";
+  EXPECT_TRUE(wants(4, 3, "fwd/mm_2", 98));
+  EXPECT_TRUE(wants(4, 3, "fwd/mm_3", 98, 0, 1)) << "a NaN behind the Inf";
+  EXPECT_FALSE(wants(4, 4, "in/weight", 98, 0, 2, "1 input")) << "the NaN of the replay before";
+  EXPECT_FALSE(wants(4, 4, "bwd/mm_0", 98, 0, 2)) << "what is behind it";
+  EXPECT_TRUE(wants(4, 5, "fwd/log_0", 98, 0, 2)) << "a NaN of its own";
+  EXPECT_TRUE(wants(5, 1, "fwd/mm_2", 98)) << "another graph";
 }
 
 TEST(FindingLines, AreThreeForAReplayAndOneForAllBehindThem) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -288,6 +289,127 @@ TEST_F(OpLogSlots, AnImpossiblePageIsRefused) {
   registration_.table_bytes = sizeof(layout::OpLogRow);
   slot_ = test::PublishSlot(segment_, registration_);
   ExpectRefusal("the table of an op log's rows has an impossible size");
+}
+
+class MasksOfOpLogs : public OpLogSlots {
+ protected:
+  // A page of a log whose rows are these, each of 4 elements. Its entries are of replays that begin
+  // at the serial that is given to Write().
+  struct Page {
+    test::Slot slot;
+    std::optional<ring::SlotRingWriter> writer;
+    std::size_t rows;
+  };
+  void AddPage(const std::vector<std::string>& ops) {
+    std::vector<ring::OpLogRow> rows = test::MakeRows(ops.size());
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      rows[i].probe_id += next_order_;
+      rows[i].name = ops[i];
+      rows[i].op = ops[i];
+      rows[i].shape = {4};
+    }
+    layout::SlotRegistration registration = test::MakeOpLogSlot(segment_, rows, 4);
+    registration.order = next_order_;
+    next_order_ += rows.size();
+    Page& page =
+        pages_.emplace_back(test::PublishSlot(segment_, registration), std::nullopt, ops.size());
+    page.writer.emplace(page.slot.block.data, segment_.producer(), segment_.gate());
+  }
+  // How many -Inf each row has; -1: a NaN.
+  void Write(std::size_t page, std::uint64_t serial, const std::vector<int>& neg_inf) {
+    ring::SlotRingWriter& writer = *pages_[page].writer;
+    ASSERT_TRUE(writer.Begin(serial));
+    std::vector<layout::DeviceStats> rows;
+    for (const int count : neg_inf) {
+      layout::DeviceStats& stats = rows.emplace_back(test::StatsOfRow(4, count < 0 ? 0 : -1));
+      if (count <= 0) continue;
+      stats.neg_inf = static_cast<std::uint64_t>(count);
+      stats.l1 = stats.l2_squared = 4 - count;
+      stats.flags |= layout::kStatsHasNonfinite;
+    }
+    std::memcpy(writer.payload(), rows.data(), writer.payload_bytes());
+    writer.Commit(1);
+  }
+  std::vector<std::string> Found() {
+    std::vector<std::string> found;
+    for (const pipeline::Finding& one : sink_.findings) {
+      found.push_back(one.slot->probe + " @" + std::to_string(one.replay));
+    }
+    return found;
+  }
+  pipeline::SessionRecord Session() { return registry_.Sessions().at(0); }
+
+  std::deque<Page> pages_;
+  std::uint64_t next_order_ = 7;
+};
+
+TEST_F(MasksOfOpLogs, AreNoFindingHoweverManyInfTheyHave) {
+  AddPage({"1 aten.masked_fill.Scalar", "2 aten.add.Tensor 1", "3 aten._softmax.default 2"});
+  Adopt();
+  Write(0, 10, {2, 2, 0});
+  Pass();
+  Write(0, 20, {3, 3, 0});
+  Pass();
+  EXPECT_THAT(Found(), ElementsAre());
+  EXPECT_EQ(Session().nonfinite_probes, 0u);
+  EXPECT_EQ(Session().first_inf.slot, nullptr);
+  EXPECT_EQ(Session().mask_probes, 2u);
+  EXPECT_EQ(Session().first_mask, "1 aten.masked_fill.Scalar");
+  EXPECT_TRUE(sink_.consumed[1]->is_mask);
+  EXPECT_FALSE(sink_.consumed[2]->is_mask);
+}
+
+TEST_F(MasksOfOpLogs, DoNotHideAnInfThatAnOpMade) {
+  AddPage({"1 aten.masked_fill.Scalar", "2 aten.log.default", "3 aten.add.Tensor 1"});
+  Adopt();
+  Write(0, 10, {1, 0, 1});
+  Pass();
+  Write(0, 20, {1, 1, 1});
+  Pass();
+  Write(0, 30, {1, 1, 3});
+  Pass();
+  EXPECT_THAT(Found(), ElementsAre("2 aten.log.default @2", "3 aten.add.Tensor 1 @3"))
+      << "more than the mask has is no mask";
+  EXPECT_EQ(Session().first_inf.slot->probe, "2 aten.log.default");
+  EXPECT_EQ(Session().nonfinite_probes, 2u);
+}
+
+TEST_F(MasksOfOpLogs, AreInheritedFromAnotherPageOfTheReplay) {
+  AddPage({"1 aten.masked_fill.Scalar"});
+  AddPage({"2 aten.add.Tensor 1"});
+  Adopt();
+  for (const std::uint64_t serial : {10u, 20u}) {
+    Write(0, serial, {2});
+    Write(1, serial, {2});
+  }
+  for (int i = 0; i < 2; ++i) Pass();
+  EXPECT_THAT(Found(), ElementsAre());
+  EXPECT_EQ(Session().mask_probes, 2u);
+  Write(1, 30, {2});
+  Pass();
+  EXPECT_THAT(Found(), ElementsAre("2 aten.add.Tensor 1 @3")) << "its mask was not seen";
+}
+
+TEST_F(MasksOfOpLogs, ThatNoRowWroteAreNoneOnceTheyChange) {
+  AddPage({"1 input", "2 input"});
+  Adopt();
+  Write(0, 10, {2, 0});
+  Pass();
+  EXPECT_THAT(Found(), ElementsAre());
+  Write(0, 20, {2, 1});
+  Pass();
+  EXPECT_THAT(Found(), ElementsAre("2 input @2"));
+  Write(0, 30, {3, 1});
+  Pass();
+  EXPECT_THAT(Found(), ElementsAre("2 input @2", "1 input @3"));
+}
+
+TEST_F(MasksOfOpLogs, WithANanAreFindings) {
+  AddPage({"1 aten.masked_fill.Scalar"});
+  Adopt();
+  Write(0, 10, {-1});
+  Pass();
+  EXPECT_THAT(Found(), ElementsAre("1 aten.masked_fill.Scalar @1"));
 }
 
 TEST(OpLogTable, DetailsAreKeptWholeOrLeftOut) {

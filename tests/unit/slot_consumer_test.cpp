@@ -81,7 +81,7 @@ class ConsumedSlot : public ::testing::Test {
     auto slot = std::make_shared<const pipeline::SlotIdentity>(
         pipeline::MakeSlotIdentity(session_, slot_.index, ring->generation(), registration_));
     const Destination destination = {&registry_, &controls_, &reads_, &payloads_, &model_};
-    consumer_.emplace(std::move(slot), *std::move(ring), view_.get(), destination);
+    consumer_.emplace(std::move(slot), *std::move(ring), view_.get(), destination, &masks_);
     consumer_->Start();
   }
   void TearDown() override { segment_.Close(/*unlink=*/true); }
@@ -114,6 +114,7 @@ class ConsumedSlot : public ::testing::Test {
   pipeline::PayloadPool payloads_{1 << 20};
   FakeSink sink_;
   sinks::ModelSink model_{&registry_, &events_, &sink_};
+  LogMasks masks_;
   std::optional<SlotConsumer> consumer_;
 };
 

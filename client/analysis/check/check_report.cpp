@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "daemon/core/base/display_width.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::analysis {
@@ -46,8 +47,8 @@ std::string Extreme(double value) { return std::isnan(value) ? "-" : fmt::format
 
 std::string FrameLine(const std::string& name, const Frame& frame, std::size_t width) {
   const Stats& stats = frame.stats;
-  std::string line = fmt::format("  {:<{}}  {:>9}  {:>9}  {:>9}", name, width, Extreme(stats.min),
-                                 Extreme(stats.max), Extreme(stats.abs_max));
+  std::string line = fmt::format("  {}  {:>9}  {:>9}  {:>9}", PadToColumns(name, width),
+                                 Extreme(stats.min), Extreme(stats.max), Extreme(stats.abs_max));
   if (stats.nonfinite() > 0) {
     line += fmt::format("   {} of {} elements", NonfiniteText(stats), stats.count);
   }
@@ -88,7 +89,7 @@ void AddFirst(Source& source, const FirstBad& first, Answer* answer) {
   answer->SetTitle(answer->statements().back().text);
   std::size_t width = 0;
   for (const Frame& frame : first.frames) {
-    width = std::max(width, FrameName(source, frame, first).size());
+    width = std::max(width, DisplayWidth(FrameName(source, frame, first)));
   }
   const std::string title =
       first.frames.size() == 1 ? "last probe" : fmt::format("last {} probes", first.frames.size());
@@ -325,7 +326,8 @@ void AddCompleteness(const Check& check, std::size_t max_rows, Answer* answer) {
   }
   if (check.seen_finite > 0) {
     answer->Add(Severity::kPlain, fmt::format("the daemon read {} of the missing before it let "
-                                              "them go, and saw no NaN or Inf in them",
+                                              "them go, and saw no NaN in them, and no "
+                                              "Inf but in masks",
                                               check.seen_finite));
   }
   if (check.unseen_kernels > 0) {

@@ -5,8 +5,8 @@
 #include <array>
 
 #include "client/analysis/op_log.h"
-#include "client/analysis/op_traits.h"
 #include "client/analysis/why/detectors.h"
+#include "daemon/core/ops/op_traits.h"
 
 namespace cgdebug::analysis::why {
 Found FindDeadLayers(const Evidence& evidence) {
@@ -15,8 +15,8 @@ Found FindDeadLayers(const Evidence& evidence) {
   std::size_t looked_at = 0;
   ForEachRow(evidence, [&](std::size_t log_place, const Log& log, std::size_t place,
                            const Row& row) {
-    const bool is_rectifier = HasTrait(OpTrait::kRectifier, row.op);
-    if (!is_rectifier && !HasTrait(OpTrait::kPassing, row.op)) return;
+    const bool is_rectifier = ops::HasTrait(ops::OpTrait::kRectifier, row.op);
+    if (!is_rectifier && !ops::HasTrait(ops::OpTrait::kPassing, row.op)) return;
     if (!evidence.NameOf(row).starts_with("fwd/") || !evidence.IsFloating(row)) return;
     const std::vector<std::size_t> runs = RunsOf(row);
     if (row.count < 2 || runs.size() < kFewestRuns) return;
@@ -31,7 +31,7 @@ Found FindDeadLayers(const Evidence& evidence) {
     if (!IsConstant(row) || !has_moving_input || has_constant_input) return;
     // Where a distance is rectified, as in a loss with a margin, 0 is what is wanted.
     const bool is_of_weights = std::ranges::any_of(row.inputs, [&](std::size_t input) {
-      return HasTrait(OpTrait::kWeighted, log.rows[input].op);
+      return ops::HasTrait(ops::OpTrait::kWeighted, log.rows[input].op);
     });
     const bool is_dead = is_rectifier && is_of_weights && IsZero(row) && row.count >= kManyElements;
     const Seen& last = row.at[runs.back()];

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "client/analysis/op_log.h"
-#include "client/analysis/op_traits.h"
 #include "client/analysis/why/detectors.h"
+#include "daemon/core/ops/op_traits.h"
 #include "proto/layout/dtype.h"
 
 namespace cgdebug::analysis::why {
@@ -47,15 +47,15 @@ class Explainer {
     if (inputs_.empty()) return OfNothing();
     const bool has_zero = Any([](const Seen& seen) { return seen.zero > 0; });
     const bool has_negative = Any([](const Seen& seen) { return seen.min < 0; });
-    if (HasTrait(OpTrait::kLogarithm, row_.op)) {
+    if (ops::HasTrait(ops::OpTrait::kLogarithm, row_.op)) {
       if (out_.nan > 0) return {"domain", "the logarithm of a negative number"};
       if (out_.neg_inf > 0) return {"domain", "the logarithm of 0"};
     }
-    if (HasTrait(OpTrait::kRoot, row_.op)) {
+    if (ops::HasTrait(ops::OpTrait::kRoot, row_.op)) {
       if (out_.nan > 0 && has_negative) return {"domain", "the root of a negative number"};
       if (has_zero) return {"domain", "1 divided by the root of 0"};
     }
-    if (HasTrait(OpTrait::kQuotient, row_.op) && inputs_.back()->zero > 0) {
+    if (ops::HasTrait(ops::OpTrait::kQuotient, row_.op) && inputs_.back()->zero > 0) {
       return {"domain", out_.nan > 0 ? "0 divided by 0" : "a division by 0"};
     }
     if (IsMean() && rows_.front()->count <= row_.count) return OfNothing();
@@ -77,7 +77,7 @@ class Explainer {
     return std::ranges::any_of(inputs_, [&](const Seen* seen) { return test(*seen); });
   }
 
-  bool IsMean() const { return HasTrait(OpTrait::kMean, row_.op); }
+  bool IsMean() const { return ops::HasTrait(ops::OpTrait::kMean, row_.op); }
   // An empty tensor has no row.
   Reason OfNothing() const {
     if (!IsMean()) return {};
@@ -97,7 +97,8 @@ class Explainer {
   // Requires: all that it read is finite.
   Reason OfOverflow() const {
     const layout::DtypeInfo* dtype = layout::FindDtype(evidence_.DtypeOf(row_));
-    if (!HasTrait(OpTrait::kGrowing, row_.op) || dtype == nullptr || !dtype->is_floating) return {};
+    if (!ops::HasTrait(ops::OpTrait::kGrowing, row_.op) || dtype == nullptr || !dtype->is_floating)
+      return {};
     double largest = 0;
     double terms = 1;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
@@ -106,7 +107,7 @@ class Explainer {
     }
     // What a product can be at most. Where that fits, something else made it.
     const bool fits = largest * largest * terms + largest < dtype->max_finite;
-    if (HasTrait(OpTrait::kProduct, row_.op) && fits) return {};
+    if (ops::HasTrait(ops::OpTrait::kProduct, row_.op) && fits) return {};
     return {"overflow",
             fmt::format("too large for {} (at most {:.3g}); what it read goes up to {:.3g}",
                         dtype->name, dtype->max_finite, largest)};
@@ -222,7 +223,7 @@ class NonfiniteFinder {
   // Whether all that it read is shown, and finite but for masks.
   static bool IsMade(const Log& log, const Row& row, std::size_t run) {
     // What a collective gives may be another rank's.
-    if (row.is_input() || !row.is_covered || IsCollective(row.op)) return false;
+    if (row.is_input() || !row.is_covered || ops::IsCollective(row.op)) return false;
     return std::ranges::all_of(row.inputs, [&](std::size_t input) {
       const Seen& seen = log.rows[input].at[run];
       return seen.is_here && !seen.is_bad();
@@ -245,7 +246,7 @@ class NonfiniteFinder {
       finding.sentence = fmt::format("{} made {} in {}", name, NonfiniteText(seen), where);
       finding.sentence += reason.text.empty() ? ", and all that it read is finite"
                                               : fmt::format(": {}", reason.text);
-    } else if (IsCollective(row.op)) {
+    } else if (ops::IsCollective(row.op)) {
       finding.sentence = fmt::format("{} holds {} in {}, of this rank or another", name,
                                      NonfiniteText(seen), where);
     } else {

@@ -6,13 +6,13 @@
 #include <cmath>
 
 #include "client/analysis/op_log.h"
-#include "client/analysis/op_traits.h"
 #include "client/analysis/why/detectors.h"
+#include "daemon/core/ops/op_traits.h"
 
 namespace cgdebug::analysis::why {
 namespace {
 
-bool IsDropout(const Row& row) { return HasTrait(OpTrait::kDropout, row.op); }
+bool IsDropout(const Row& row) { return ops::HasTrait(ops::OpTrait::kDropout, row.op); }
 
 // How unlikely it is that two rows of this kind are equal by chance, in bits.
 double BitsOf(const Evidence& evidence, const Row& row) {
@@ -40,7 +40,7 @@ Found FindRepeatedNoise(const Evidence& evidence) {
     bool is_dropout = false;
     for (std::size_t place = 0; place < log.rows.size(); ++place) {
       const Row& row = log.rows[place];
-      if (!HasTrait(OpTrait::kNoise, row.op)) continue;
+      if (!ops::HasTrait(ops::OpTrait::kNoise, row.op)) continue;
       const Moves moves = MovesOf(row);
       if (moves.same + moves.changed >= kFewestComparisons) ++looked_at;
       const double bits = BitsOf(evidence, row) * static_cast<double>(moves.same);

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "client/analysis/op_log.h"
-#include "client/analysis/op_traits.h"
 #include "client/analysis/why/detectors.h"
+#include "daemon/core/ops/op_traits.h"
 
 namespace cgdebug::analysis::why {
 namespace {
@@ -18,7 +18,7 @@ bool MayStay(const Evidence& evidence, const Row& row) {
   const bool is_state =
       name.starts_with("opt/") || name.starts_with("scaler/") || name.starts_with("clip/");
   return row.is_input() || is_state || !evidence.IsFloating(row) || row.count < 2 ||
-         HasTrait(OpTrait::kBlunt, row.op);
+         ops::HasTrait(ops::OpTrait::kBlunt, row.op);
 }
 
 // In how many runs it is the same as before although an input of floating type is not. -1: there is
@@ -51,7 +51,7 @@ bool MustFollow(const Evidence& evidence, const Log& log, const Row& row) {
     return !IsNamedInput(evidence.NameOf(log.rows[input])) &&
            MovesOf(log.rows[input]).changed >= kFewestComparisons;
   };
-  return HasTrait(OpTrait::kProduct, row.op) && row.is_covered &&
+  return ops::HasTrait(ops::OpTrait::kProduct, row.op) && row.is_covered &&
          std::ranges::all_of(row.inputs, is_full) &&
          std::ranges::any_of(row.inputs, is_moving_value);
 }

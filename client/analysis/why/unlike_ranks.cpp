@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "client/analysis/op_traits.h"
 #include "client/analysis/why/detectors.h"
+#include "daemon/core/ops/op_traits.h"
 
 namespace cgdebug::analysis::why {
 namespace {
@@ -33,7 +33,7 @@ void AddCalls(const Evidence& evidence, std::size_t log_place, Way* way) {
     std::vector<Deed>& deeds = (*way)[log.runs[run].replay];
     for (std::size_t place = 0; place < log.rows.size(); ++place) {
       const Row& row = log.rows[place];
-      if (!row.at[run].is_here || !IsCollective(row.op)) continue;
+      if (!row.at[run].is_here || !ops::IsCollective(row.op)) continue;
       deeds.push_back({fmt::format("{} of {}", row.op, TypeText(evidence.SlotOf(row))),
                        PlaceAt(evidence, log_place, place, run)});
     }

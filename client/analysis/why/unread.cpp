@@ -5,14 +5,15 @@
 #include <array>
 
 #include "client/analysis/op_log.h"
-#include "client/analysis/op_traits.h"
 #include "client/analysis/why/detectors.h"
+#include "daemon/core/ops/op_traits.h"
 
 namespace cgdebug::analysis::why {
 
 Found FindUnread(const Evidence& evidence) {
   const auto is_layer = [&](const Row& row) {
-    return HasTrait(OpTrait::kProduct, row.op) && evidence.NameOf(row).starts_with("fwd/");
+    return ops::HasTrait(ops::OpTrait::kProduct, row.op) &&
+           evidence.NameOf(row).starts_with("fwd/");
   };
   Found found;
   std::size_t looked_at = 0;

@@ -551,9 +551,11 @@ int RunJob(Context& context, RunOptions& options) {
 RunFunction AddRun(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
   app.add_option("COMMAND", options->command, "the job and its arguments, after --");
-  app.add_option("--fail-on", options->fail_on,
-                 "exit 1 if one of these happened; commas separate several. inf is -Inf too, so a "
-                 "mask of -Inf counts. The next cgdebug.step() or check() of the job raises")
+  app.add_option(
+         "--fail-on", options->fail_on,
+         "exit 1 if one of these happened; commas separate several. inf is -Inf too, except "
+         "in rows of op logs that may be masks. The next cgdebug.step() or check() of the job "
+         "raises")
       ->type_name("{nan,inf,mismatch,replica}");
   app.add_option(
          "--watch", options->watch,

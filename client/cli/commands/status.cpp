@@ -204,6 +204,7 @@ std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const 
   const layout::Counters sum = job.Counted();
   std::uint64_t probes = 0, nonfinite = 0, failed = 0;
   const std::vector<std::string> not_seen = live::NotSeenTexts(job.sessions);
+  const std::string masks = live::MasksText(job.sessions);
   for (const live::Session* session : job.sessions) {
     probes += session->probes;
     nonfinite += session->nonfinite_probes;
@@ -215,10 +216,11 @@ std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const 
   out += fmt::format("{}   {}", style.Bold("probes"), probes);
   out += nonfinite > 0 ? style.Red(fmt::format("  {} saw NaN or Inf", nonfinite))
          : sum.lost() == 0 && sum.consumed >= sum.produced && not_seen.empty()
-             ? "  all finite"
+             ? (masks.empty() ? "  all finite" : "  none saw NaN or Inf")
              : "  none saw NaN or Inf, in what was read";
   if (failed > 0) out += style.Red(fmt::format("  {} failed a comparison", failed));
   out += "\n";
+  if (!masks.empty()) out += fmt::format("         {}\n", Printable(masks));
   for (const std::string& text : not_seen) {
     out += fmt::format("{} {}\n", style.Bold("not seen"), style.Yellow(Printable(text)));
   }

@@ -177,10 +177,12 @@ std::uint64_t RunSummary::UnseenProbes() const {
   return Sum(*this, [](const live::Session& session) { return session.unseen_probes; });
 }
 
-std::vector<std::string> RunSummary::NotSeen() const {
+std::vector<std::string> RunSummary::NotSeen() const { return live::NotSeenTexts(SessionPtrs()); }
+
+std::vector<const live::Session*> RunSummary::SessionPtrs() const {
   std::vector<const live::Session*> all;
   for (const live::Session& session : sessions) all.push_back(&session);
-  return live::NotSeenTexts(all);
+  return all;
 }
 
 live::ReplicaCounts RunSummary::Replicas() const {
@@ -258,6 +260,9 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
                           GroupedCount(finding.first->count, "element"));
     }
   }
+  if (const std::string masks = live::MasksText(summary.SessionPtrs()); !masks.empty()) {
+    text += kIndent + Printable(masks);
+  }
   if (summary.FailedProbes() > 0) {
     text += kIndent +
             style.Red(GroupedCount(summary.FailedProbes(), "probe") + " failed a comparison.");
@@ -320,10 +325,9 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
     const auto is_row = [&](const Finding& finding) {
       return summary.rows.contains({finding.session->key, finding.first->slot.order});
     };
-    // An Inf in a row may be that of a mask.
-    const bool is_mask_first = is_row(found.front()) && is_row(found.back());
-    const Finding& finding =
-        is_mask_first && found.back().what == kNan ? found.back() : found.front();
+    // An Inf in a row may be one that no later row inherits.
+    const bool are_rows = is_row(found.front()) && is_row(found.back());
+    const Finding& finding = are_rows && found.back().what == kNan ? found.back() : found.front();
     const auto& [what, session, first] = finding;
     if (is_row(finding)) {
       const bool is_kept = first->kept != live::FirstNonfinite::Kept::kNothing;

@@ -41,6 +41,7 @@ struct RunSummary {
   std::uint64_t UnseenProbes() const;  // whose values nobody has looked at
   // What the run's processes wanted to be seen and nobody saw, in sentences.
   std::vector<std::string> NotSeen() const;
+  std::vector<const live::Session*> SessionPtrs() const;
   live::ReplicaCounts Replicas() const;
 };
 

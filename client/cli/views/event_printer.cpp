@@ -61,11 +61,11 @@ std::string BadRowsText(const live::Event::Bad& bad) {
   add(bad.stats.nan, "NaN");
   add(bad.stats.pos_inf, "+Inf");
   add(bad.stats.neg_inf, "-Inf");
-  const bool are_masks = bad.only_neg_inf == bad.rows;
+  const bool are_masks = bad.masks == bad.rows;
   std::string text = FormatGrouped(bad.rows);
   text += are_masks ? " with -Inf alone (a mask?)" : " with NaN or Inf";
-  if (!are_masks && bad.only_neg_inf > 0) {
-    text += fmt::format(" ({} with -Inf alone: a mask?)", FormatGrouped(bad.only_neg_inf));
+  if (!are_masks && bad.masks > 0) {
+    text += fmt::format(" ({} with -Inf alone: a mask?)", FormatGrouped(bad.masks));
   }
   text += fmt::format(", first #{} {}: {}", bad.first_op.substr(0, bad.first_op.find(' ')),
                       Printable(bad.first), counts);
@@ -141,7 +141,7 @@ std::string EventPrinter::HumanPage(const live::Event& page) {
                                            FormatGrouped(page.rows), page.rows == 1 ? "" : "s");
   if (page.bad.rows > 0) {
     const std::string bad = ", " + BadRowsText(page.bad);
-    const bool are_masks = page.bad.only_neg_inf == page.bad.rows;
+    const bool are_masks = page.bad.masks == page.bad.rows;
     line += are_masks ? options_.style.Yellow(bad) : options_.style.Red(bad);
   }
   return line + options_.style.Dim("  " + OpsCommandOf(page.tensor.session_key, slot,

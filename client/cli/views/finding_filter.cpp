@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace cgdebug::cli {
@@ -37,14 +38,26 @@ bool FindingFilter::Wants(const live::Event& event) {
     case live::EventKind::kFrozen:
       return true;
     case live::EventKind::kPage:
-      return event.bad.rows > 0 &&
-             IsFirst(fmt::format("p{}\n{} {} {}\n{}", tensor.session_key, tensor.slot.graph_id,
-                                 event.bad.rows > event.bad.only_neg_inf, event.bad.with_nan > 0,
-                                 event.bad.first));
+      return WantsPage(event);
     case live::EventKind::kCaughtUp:
       break;
   }
   return false;
+}
+
+bool FindingFilter::WantsPage(const live::Event& page) {
+  if (page.bad.rows <= page.bad.masks) return false;
+  const source::Tensor& tensor = page.tensor;
+  const std::uint64_t replay = tensor.snapshot.key.replay;
+  Log& log = logs_[{tensor.session_key, tensor.slot.graph_id}];
+  const bool is_input = page.bad.first_op.ends_with(" input");
+  const bool is_behind = log.replay == replay || (log.has_nan && is_input);
+  const bool is_first_nan = page.bad.with_nan > 0 && !log.has_nan;
+  log.replay = std::max(log.replay, replay);
+  log.has_nan |= page.bad.with_nan > 0;
+  if (is_behind && !is_first_nan) return false;
+  return IsFirst(fmt::format("p{}\n{} {}\n{}", tensor.session_key, tensor.slot.graph_id,
+                             page.bad.with_nan > 0, page.bad.first));
 }
 
 bool FindingLines::Shows(const live::Event& event) {

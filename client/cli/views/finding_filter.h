@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/live/events.h"
@@ -13,8 +15,8 @@ namespace cgdebug::cli {
 
 // Wants the first snapshot with NaN or Inf, the first failed comparison and the first loss of each
 // probe, jobs that died, and what TensorPrint wrote. Of the pages of op logs that hold NaN or Inf
-// it wants each whose first such row is new in its graph, the first in which not all of them are
-// masks, and the first in which one has NaN.
+// outside of masks it wants the first of each replay, if its first such row is new in its graph and
+// did not inherit a NaN from the replay before; and the first in which one has NaN.
 //
 // Thread: one at a time.
 class FindingFilter {
@@ -24,6 +26,15 @@ class FindingFilter {
  private:
   bool IsFirst(const std::string& key) { return seen_.insert(key).second; }
 
+  bool WantsPage(const live::Event& page);
+
+  // What was seen of a graph, or of all that runs eagerly.
+  struct Log {
+    std::uint64_t replay = 0;  // the newest with NaN or Inf
+    bool has_nan = false;
+  };
+
+  std::map<std::pair<std::string, std::uint64_t>, Log> logs_;
   std::set<std::string> seen_;  // kind, session, and probe or graph and row
 };
 

@@ -76,7 +76,9 @@ struct Session : recording::Session {
   std::uint64_t shm_bytes = 0;     // control file and extents
   std::uint64_t device_bytes = 0;  // of rings in device memory
   layout::Counters counters;
-  std::uint64_t nonfinite_probes = 0;  // that have shown NaN or Inf
+  std::uint64_t nonfinite_probes = 0;  // that have shown NaN or Inf, masks aside
+  std::uint64_t mask_probes = 0;       // rows of op logs with -Inf that may be on purpose
+  std::string first_mask;              // the first of these
   std::uint64_t failed_probes = 0;     // whose comparison failed
   std::optional<FirstNonfinite> first_nan;
   std::optional<FirstNonfinite> first_inf;
@@ -113,6 +115,8 @@ struct Session : recording::Session {
     visit(Field{29, "device_bytes"}, self.device_bytes);
     visit(Field{20, "counters"}, self.counters);
     visit(Field{24, "nonfinite_probes"}, self.nonfinite_probes);
+    visit(Field{40, "mask_probes"}, self.mask_probes);
+    visit(Field{41, "first_mask"}, self.first_mask);
     visit(Field{25, "failed_probes"}, self.failed_probes);
     visit(Field{26, "first_nan"}, self.first_nan);
     visit(Field{27, "first_inf"}, self.first_inf);

@@ -91,7 +91,8 @@ constexpr Setting kSettings[] = {
      &IsCondition},
     {"CGDEBUG_FAIL_ON", "job",
      "what `cgdebug.step()` and `cgdebug.check()` raise for, as `run --fail-on`: `nan`, `inf` "
-     "(also -Inf, and so a mask of -Inf), `mismatch`, `replica`, with commas between them",
+     "(also -Inf, except in rows of op logs that may be masks), `mismatch`, `replica`, with commas "
+     "between them",
      &AreFindingKinds},
     {"CGDEBUG_DEVICE_MIB", "job",
      "how many MiB of a device the rings with `where=\"auto\"` take at most. Unset: a quarter of "

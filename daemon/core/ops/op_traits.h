@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace cgdebug::analysis {
+namespace cgdebug::ops {
 
 enum class OpTrait : std::uint32_t {
   kProduct =
@@ -31,4 +31,4 @@ bool HasTrait(OpTrait trait, std::string_view op);
 // Whether other ranks take part in it.
 bool IsCollective(std::string_view op);
 
-}  // namespace cgdebug::analysis
+}  // namespace cgdebug::ops

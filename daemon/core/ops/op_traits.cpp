@@ -1,11 +1,11 @@
-#include "client/analysis/op_traits.h"
+#include "daemon/core/ops/op_traits.h"
 
 #include <algorithm>
 #include <iterator>
 
-#include "client/analysis/op_log.h"
+#include "daemon/core/ops/op_text.h"
 
-namespace cgdebug::analysis {
+namespace cgdebug::ops {
 namespace {
 
 struct OpTraits {
@@ -176,4 +176,4 @@ bool IsCollective(std::string_view op) {
   return std::ranges::any_of(kNamespaces, [&](auto name) { return op.starts_with(name); });
 }
 
-}  // namespace cgdebug::analysis
+}  // namespace cgdebug::ops
