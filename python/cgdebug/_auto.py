@@ -3,6 +3,8 @@
 A model is a module with parameters that is not called from inside another watched one. There may be
 several, such as the two of a GAN. Each is watched when it is first called.
 
+With CGDEBUG_WATCH_VALUES an op log keeps the values of the rows that it names.
+
 With CGDEBUG_WATCH_EAGER=1 an op log has what runs eagerly, too, on the threads that call the model.
 A call begins where the framework says so, else with each call of the first model, and ends with the
 step of an optimizer or with the next call. `cgdebug-cli run --watch --eager` also keeps
@@ -27,6 +29,7 @@ from .integrations.continuous_batching import label_graphs
 
 VARIABLE = "CGDEBUG_WATCH"
 EAGER = "CGDEBUG_WATCH_EAGER"
+VALUES = "CGDEBUG_WATCH_VALUES"
 
 _lock = threading.RLock()
 _started = False
@@ -170,6 +173,7 @@ def _fail(name: str, error: Exception) -> None:
 
 def _watch(module, note: str) -> None:
     from . import watching
+    from ._op_log.options import LogOptions
     from ._watching.modules import modules_of
 
     known = typing.cast(weakref.WeakSet, _known)
@@ -191,9 +195,9 @@ def _watch(module, note: str) -> None:
         return
     # One log has the ops of all models.
     eager = wants_eager and _eager is None
-    made = watching.Watch(
-        module, select, level, False, False, False, None, skip=watched, eager=eager
-    )
+    values = (_words.setting(VALUES) or None) if is_log else None
+    options = LogOptions(level, values=values)
+    made = watching.Watch(module, select, options, skip=watched, eager=eager)
     made.notes += (note,) * bool(note)
     if eager:
         _follow_eager(made._scope)

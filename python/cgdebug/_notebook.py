@@ -137,6 +137,8 @@ def of_op_log(log: OpLogView) -> str:
     where = f" first non-finite: #{first.number} {first.name}" if first else ""
     end = next((i + 1 for i, row in enumerate(log.rows) if row is first), len(log.rows))
     shown = log.rows[max(0, end - MOST_ROWS) : end]
+    parts = [one for one in ("region", "placements") if any(getattr(row, one) for row in shown)]
+    own = list(dict.fromkeys(name for row in shown for name in row.columns))
     rows = [
         (
             f"#{row.number}",
@@ -145,11 +147,15 @@ def of_op_log(log: OpLogView) -> str:
             "lost" if row.stats is None else f"{row.stats.nan + row.stats.inf}",
             "–" if row.stats is None else number(float(row.stats.abs_max)),
             " ".join(f"#{one}" for one in row.inputs) + " ?" * (not row.is_covered),
-            row.site,
+            row.site + f": {row.code}" * bool(row.site and row.code),
+            row.arguments,
+            *(str(getattr(row, one)) for one in parts),
+            *(str(row.columns.get(one, "–")) for one in own),
         )
         for row in shown
     ]
-    head = ("", "row", "tensor", "NaN and Inf", "abs max", "read", "line")
+    head = ["", "row", "tensor", "NaN and Inf", "abs max", "read", "line", "arguments"]
+    head += [*parts, *own]
     left = len(log.rows) - len(shown)
     more = f"<p>and {left} more rows: <code>print(log)</code></p>" if left else ""
     gaps = "".join(f"<p>not shown: {text(gap)}</p>" for gap in log.gaps)

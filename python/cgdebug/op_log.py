@@ -15,7 +15,8 @@ from . import _native
 from ._answers import is_no_row
 from ._op_details import details_of
 from ._op_log import torch_debug_mode
-from ._op_log.extras import Extras, after_run
+from ._op_log.extras import after_run
+from ._op_log.options import LEVELS, LogOptions
 from ._op_log.rows import UNKNOWN, Coverage, OpLog
 from ._op_log.scopes import Scope
 from ._reader import recording_module
@@ -31,9 +32,7 @@ __all__ = [
     "load_debug_mode",
 ]
 
-LEVELS = ("graph", "op", "kernel")
 _TIMEOUT_S = 10.0
-_MAX_FRAMES = 32  # as IsNumber of CGDEBUG_OP_LOG_FRAMES says
 _MAX_MASKS = 5  # that a text names
 
 
@@ -57,7 +56,7 @@ class debug_mode:
            dict of values, are columns of the op's rows. In a capture they are called once, and
            must not read values of tensors. An object may also have before(call), and
            after_run(log), which log() calls: it returns columns by name, a value for each row.
-           "memory": bytes that each op allocated, and the job's peak.
+           "memory": bytes that each op kept and allocated, and the peak.
     stats: by name: functions of the tensor of a row that return a tensor. It has a row of its own,
            "ROW.NAME", in each replay: what the function launches is captured with the op. Outside
            of captures a function may return a number.
@@ -99,10 +98,8 @@ class debug_mode:
             )
         if eager not in (True, False):
             raise ValueError(f"debug_mode: eager must be True or False, not {eager!r}")
-        check_pre("debug_mode", pre, level)
-        check_frames("debug_mode", frames)
-        extras = Extras.of("debug_mode", hooks, hash, stats, values)
-        self._scope = Scope(model, "*", bool(eager), level, bool(pre), frames=frames, extras=extras)
+        options = LogOptions(level, pre, frames, hooks, hash, stats, values)
+        self._scope = Scope(model, "*", options, options.check("debug_mode"), eager=bool(eager))
         self._is_entered = False
         if eager:
             end = weakref.finalize(self, self._scope.forget)
@@ -150,20 +147,6 @@ class debug_mode:
         return f"<cgdebug.debug_mode: {len(self._scope.logs)} logs>"
 
 
-def check_pre(caller: str, pre, level: str) -> None:
-    """Fails: ValueError."""
-    if pre not in (True, False):
-        raise ValueError(f"{caller}: pre must be True or False, not {pre!r}")
-    if pre and level != "kernel":
-        raise ValueError(f"{caller}: pre is of level='kernel', and the level is {level!r}")
-
-
-def check_frames(caller: str, frames) -> None:
-    """Fails: ValueError."""
-    if frames is not None and (type(frames) is not int or not 1 <= frames <= _MAX_FRAMES):
-        raise ValueError(f"{caller}: frames must lie between 1 and {_MAX_FRAMES}, not {frames!r}")
-
-
 @dataclasses.dataclass(frozen=True)
 class OpRow:
     """One tensor that an op wrote.
@@ -208,7 +191,12 @@ class OpRow:
         read = " ".join(f"#{number}" for number in self.inputs) + " ?" * (not self.is_covered)
         tensor = f"{self.dtype}{list(self.shape)}"
         read += f"  ({self.arguments})" * bool(self.arguments)
-        return f"#{self.number:<4} {self.name:<44} {tensor:<22} {what}  <- {read}  {self.site}"
+        more = "".join(f"  {name} {value}" for name, value in self.columns.items())
+        more += f"  in {self.region}" * bool(self.region)
+        more += f"  {self.placements}" * bool(self.placements)
+        return (
+            f"#{self.number:<4} {self.name:<44} {tensor:<22} {what}  <- {read}  {self.site}{more}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

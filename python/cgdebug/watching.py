@@ -15,13 +15,14 @@ from . import _native, _site, _torch_logs, _words
 from ._after_import import call_after_import
 from ._op_log.capture_cost import CaptureCost
 from ._op_log.extras import Extras, after_run
+from ._op_log.options import LogOptions
 from ._op_log.scopes import Scope, captured_before
 from ._watching import calls, compiled, hooks, module_hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import NO_TENSOR, Place, lock
 from ._watching.replicas import shards_of
 from .actions import Action, TensorRecord, TensorStats, enabled_actions, needs_daemon, whole_number
-from .op_log import OpLogView, check_frames, check_pre, read_log, records_of
+from .op_log import OpLogView, read_log, records_of
 from .probe import CudaGraphTensorProbe
 from .snapshot import TensorSnapshot
 
@@ -104,20 +105,16 @@ def watch(
            NativeExtensionUnavailableError. What fails later becomes a line of explain(), not an
            error.
     """
+    globs = values if isinstance(values, str) else None
     return Watch(
         model,
         select,
-        level,
-        grads,
-        inputs,
-        params,
-        values,
-        pre,
+        LogOptions(level, pre, frames, hooks, hash, stats, globs),
+        grads=grads,
+        inputs=inputs,
+        params=params,
+        values=None if isinstance(values, str) else values,
         part=part,
-        frames=frames,
-        op_hooks=hooks,
-        hash=hash,
-        stats=stats,
     )
 
 
@@ -187,21 +184,17 @@ class Watch:
         self,
         model,
         select,
-        level,
-        grads,
-        inputs,
-        params,
-        values,
-        pre=False,
+        options: LogOptions,
         *,
+        grads=False,
+        inputs=False,
+        params=False,
+        values: int | TensorRecord | None = None,
         part=None,
-        skip=None,
+        skip: typing.Collection[torch.nn.Module] = (),
         eager=False,
-        frames=None,
-        op_hooks=None,
-        hash=None,
-        stats=None,
     ):
+        level = options.level
         self._closed = False
         self._handles: list[torch.utils.hooks.RemovableHandle | calls.Follower] = []
         self._scope: Scope | None = None  # of a level with an op log
@@ -222,23 +215,19 @@ class Watch:
         if level == "fx" and (inputs or params):
             raise ValueError("watch: level='fx' has no inputs and params: level='graph' has them")
         is_log = level not in ("module", "fx")
-        globs = values if isinstance(values, str) else None
-        if is_log and (grads or inputs or params or (values is not None and globs is None)):
+        if is_log and (grads or inputs or params or values is not None):
             raise ValueError(
                 f"watch: level={level!r} logs gradients, inputs and parameters by itself, and "
                 "statistics alone: leave grads, inputs and params out; values are globs of rows"
             )
-        check_pre("watch", pre, level)
-        check_frames("watch", frames)
-        if frames is not None and not is_log:
+        extras = options.check("watch")
+        if options.frames is not None and not is_log:
             raise ValueError(f"watch: frames is of levels with a log, and the level is {level!r}")
-        extras = Extras.of("watch", op_hooks, hash, stats, globs)
         if extras and not is_log:
             raise ValueError(
                 f"watch: hooks, hash, stats and values='GLOBS' are of levels with a log, and the "
                 f"level is {level!r}"
             )
-        values = None if globs else values
         self._actions = _actions_of(values)
         self._part_actions: list[Action] = []
         if part is not None:
@@ -257,11 +246,10 @@ class Watch:
         found, aliases = modules_of(model)
         self._root = weakref.ref(next(iter(found.values())))
         self._known = weakref.WeakSet(found.values())
-        skipped = skip or ()
         chosen = {
             name: module
             for name, module in found.items()
-            if is_selected(name, select) and module not in skipped
+            if is_selected(name, select) and module not in skip
         }
         if not chosen:
             names = list(found)
@@ -303,7 +291,7 @@ class Watch:
                 },
             )
             if is_log:
-                self._open_scope(model, level, bool(pre), eager, frames, extras)
+                self._open_scope(model, options, extras, eager)
                 return
             if level == "fx":
                 self._open_pass(model, found, bool(grads))
@@ -325,17 +313,8 @@ class Watch:
             if isinstance(action, TensorRecord) and action.enabled and action.part:
                 _native.load().check_part("watch", action.part)
 
-    def _open_scope(self, model, level: str, pre: bool, eager: bool, frames, extras) -> None:
-        self._scope = Scope(
-            self._root(),
-            self._select,
-            eager=eager,
-            level=level,
-            pre=pre,
-            by_call=eager,
-            frames=frames,
-            extras=extras,
-        )
+    def _open_scope(self, model, options: LogOptions, extras: Extras, eager: bool) -> None:
+        self._scope = Scope(self._root(), self._select, options, extras, eager=eager, by_call=eager)
         self._scope.owner = self
         end = weakref.finalize(model, self._scope.close)
         end.atexit = False

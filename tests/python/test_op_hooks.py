@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug._op_log import recorder, regions
+from cgdebug._op_log import added, recorder, regions
 from op_logs import make, needs_mode, tokens
 
 pytestmark = needs_mode
@@ -129,14 +129,55 @@ def test_a_hash_of_the_user_is_exact(debug_mode):
     assert row.dtype == "int64" and row.stats.xor_hash == checksum(y) % 2**64
 
 
+def memory_of(log):
+    return {row.name: tuple(row.columns.values()) for row in log}
+
+
 def test_the_memory_of_ops_is_a_hook_with_a_name(debug_mode):
     with (dm := debug_mode(hooks=["memory"])):
         x = torch.ones(256)
-        x.add_(1)
-        (x * 2).view(16, 16)
+        y = x.exp()
+        y.relu_()
+        del x
+        y.exp()
     log = dm.log()
-    kept = {row.name: row.columns.get("kept") for row in log}
-    assert kept == {"fwd/ones_0": 1024, "fwd/add__0": 0, "fwd/mul_0": 1024}
+    assert list(log[0].columns) == ["kept", "allocated", "peak"]
+    assert memory_of(log) == {
+        "fwd/ones_0": (1024, 1024, 1024),
+        "fwd/exp_0": (1024, 1024, 2048),
+        "fwd/relu__0": (0, 0, 2048),
+        "fwd/exp_1": (1024, 1024, 2048),  # the first one has gone
+    }
+
+
+def test_the_memory_of_an_op_has_what_it_gave_back_and_not_what_hooks_allocate(debug_mode):
+    class Greedy:
+        def before(self, call):
+            call.state[self] = torch.ones(1 << 20)
+
+        def __call__(self, call):
+            torch.ones(1 << 20)
+
+    x, weight = torch.ones(64, 64, 4), torch.ones(64, 64, 3)
+    with (dm := debug_mode(hooks=["memory", Greedy()])):
+        torch.nn.functional.conv1d(x, weight)
+        with pytest.raises(RuntimeError):
+            torch.ones(2) @ torch.ones(3)
+        x.exp()
+    row = dm.log()["fwd/convolution_0"]
+    kept, allocated, peak = (row.columns[name] for name in ("kept", "allocated", "peak"))
+    assert kept == 64 * 64 * 2 * 4 < allocated < 1 << 20
+    assert x.nbytes + weight.nbytes + kept < peak <= x.nbytes + weight.nbytes + allocated
+    assert dm.log()["fwd/exp_0"].columns["allocated"] == x.nbytes
+
+
+def test_beside_a_profiler_the_memory_of_an_op_is_what_it_returned(debug_mode):
+    with (dm := debug_mode(hooks=["memory"])):
+        with torch.autograd.profiler.profile(use_cpu=True) as profiler:
+            torch.ones(10)
+        torch.ones(10)
+    assert memory_of(dm.log()) == {"fwd/ones_0": (40,), "fwd/ones_1": (40, 40, 40)}
+    assert any(event.name == "aten::ones" for event in profiler.function_events)
 
 
 def test_values_of_chosen_rows_are_kept(debug_mode):
@@ -185,8 +226,9 @@ def test_without_hooks_nothing_of_them_runs(debug_mode, monkeypatch):
     def fail(*_):
         raise AssertionError("it ran")
 
-    for name in ("_tell_hooks", "_told", "_compute", "_forget_nodes", "_add_computed"):
-        monkeypatch.setattr(recorder.Recorder, name, fail)
+    for name in ("before", "columns", "compute", "_forget_nodes"):
+        monkeypatch.setattr(added.Added, name, fail)
+    monkeypatch.setattr(recorder.Recorder, "_add_computed", fail)
     with (dm := debug_mode()):
         torch.ones(3) + 1
     log = dm.log()

@@ -18,7 +18,7 @@ import torch._dynamo
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import cgdebug
-from cgdebug._op_log import recorder, scopes, triton_kernels, written
+from cgdebug._op_log import following, scopes, triton_kernels, written
 from conftest import own_session
 from op_logs import SIZE, check_names, make, needs_mode, tokens, train
 
@@ -642,8 +642,8 @@ def test_every_c10d_op_that_writes_is_in_the_table():
 
 
 def test_the_mode_lets_compiled_code_run_compiled():
-    assert recorder.OpMode.ignore_compile_internals()
-    assert recorder.OpMode.supports_higher_order_operators
+    assert following.OpMode.ignore_compile_internals()
+    assert following.OpMode.supports_higher_order_operators
 
 
 # --- distributed ----------------------------------------------------------------------------------
@@ -916,10 +916,14 @@ def test_a_collective_is_not_seen_before_it_is_waited_for(log_of):
 
 def launch(kernel, signature, mutated, *tensors, custom=False):
     """Calls `kernel` as Inductor's compiled code does."""
+
+    def triton_poi_0():
+        pass
+
     tuner = types.SimpleNamespace(
         triton_meta={"signature": dict.fromkeys(signature)},
         mutated_arg_names=mutated,
-        fn=types.SimpleNamespace(__name__="triton_poi_0"),
+        fn=triton_poi_0,
         custom_kernel=custom,
     )
     triton_kernels._run_of_inductor(lambda tuner, *args, **_: kernel(*args))(tuner, *tensors)
@@ -996,6 +1000,18 @@ def test_a_kernel_is_not_said_to_write_what_torch_does_not_know_that_it_writes(
         "triton_poi_0: torch cannot tell which arguments it writes, so it has no rows" in log.gaps
     )
     assert "identify_mutated_tensors" not in caplog.text
+
+
+def test_what_is_known_of_a_kernel_goes_with_it(debug_mode, monkeypatch):
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    monkeypatch.setattr(
+        triton_kernel_wrap, "identify_mutated_tensors", lambda *_: [frozenset(["y"])]
+    )
+    with debug_mode(level="kernel"):
+        launch(add_one, ["x", "y"], [], torch.ones(4), torch.zeros(4), custom=True)
+    gc.collect()
+    assert not triton_kernels._written
 
 
 def test_what_a_kernel_changes_in_place_has_a_row_before_and_after(debug_mode, monkeypatch):

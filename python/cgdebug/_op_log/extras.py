@@ -17,6 +17,7 @@ import torch
 from .._watching.modules import is_selected
 from ..actions import TensorRecord
 from . import written
+from .memory_columns import MemoryColumns
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,42 +59,7 @@ class OpCall:
     state: dict[typing.Any, typing.Any] = dataclasses.field(default_factory=dict)
 
 
-class Memory:
-    """hooks=["memory"]: columns "kept", bytes that the op's call added to what is allocated;
-    "peak", the greatest amount that the job had by then; and on a GPU "allocated", all that the op
-    asked for, what it gave back included. On a CPU, which has no such counters, "kept" is the size
-    of what the op returned in new memory."""
-
-    __name__ = "memory"
-
-    def before(self, call: OpCall) -> None:
-        if torch.cuda.is_initialized():
-            call.state[self] = self._counters()
-
-    def __call__(self, call: OpCall) -> dict[str, int]:
-        given = {written.storage_of(one) for one in written.tensors_in([*call.args])}
-        if call.state.get(self) and any(
-            one.is_cuda for one in written.tensors_in([call.result, *call.args])
-        ):
-            kept, allocated, _ = call.state[self]
-            now = self._counters()
-            return {"kept": now[0] - kept, "allocated": now[1] - allocated, "peak": now[2]}
-        new = {
-            written.storage_of(one): one.untyped_storage().nbytes()
-            for one in written.tensors_in(call.result)
-            if written.storage_of(one) and written.storage_of(one) not in given
-        }
-        return {"kept": sum(new.values())}
-
-    @staticmethod
-    def _counters() -> tuple[int, int, int]:
-        stats = torch.cuda.memory_stats()
-        return tuple(
-            stats.get(f"allocated_bytes.all.{name}", 0) for name in ("current", "allocated", "peak")
-        )
-
-
-_NAMED = {"memory": Memory}
+_NAMED = {"memory": MemoryColumns}
 
 
 class Extras:
@@ -109,7 +75,9 @@ class Extras:
         stats: Mapping[str, Callable] | None = None,
         values: str | None = None,
     ):
-        self.hooks = tuple(_NAMED[one]() if isinstance(one, str) else one for one in hooks)
+        made = [_NAMED[one]() if isinstance(one, str) else one for one in hooks]
+        # What the others allocate before the op is no memory of the op.
+        self.hooks = tuple(sorted(made, key=lambda one: isinstance(one, MemoryColumns)))
         self.stats = dict(stats or {})
         self.values = values
 
@@ -144,12 +112,13 @@ class Extras:
     @classmethod
     def joined(cls, all_of_them: Sequence[Extras]) -> Extras:
         """For a log that several want."""
-        joined = cls()
+        joined, hooks = cls(), list[typing.Any]()
         for one in all_of_them:
-            joined.hooks += tuple(hook for hook in one.hooks if hook not in joined.hooks)
+            hooks += [hook for hook in one.hooks if hook not in hooks]
             joined.stats |= one.stats
             if one.values:
                 joined.values = f"{joined.values},{one.values}" if joined.values else one.values
+        joined.hooks = cls(hooks).hooks
         return joined
 
     def __bool__(self) -> bool:
@@ -165,6 +134,12 @@ class Extras:
                     before(call)
             except Exception as error:  # the op goes on
                 call.state.setdefault("problems", {})[name_of(hook)] = raised(error)
+
+    def stop(self, call: OpCall) -> None:
+        """The op that before() was told of has run, or failed."""
+        for hook in self.hooks:
+            if isinstance(hook, MemoryColumns) and hook in call.state:
+                hook.stop(call)
 
     def columns(self, call: OpCall) -> dict[str, typing.Any]:
         """What the hooks say of a call that has run."""

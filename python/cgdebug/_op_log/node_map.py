@@ -5,7 +5,6 @@ It names ops as an op log does, and adds nothing to the graph.
 
 from __future__ import annotations
 
-import gc
 import math
 import threading
 import typing
@@ -14,8 +13,9 @@ import torch
 
 from .. import _native
 from .._fail_soft import guard
-from . import compiled_code, names, triton_kernels
-from .recorder import OpMode, Recorder, leave
+from . import names
+from .following import CollectorStopped, Followed
+from .recorder import Recorder
 from .rows import UNKNOWN, Nodes
 from .written import Kind, storage_of
 
@@ -264,40 +264,26 @@ class Mapping:
         self.map = NodeMap(capture)
         self.thread = threading.get_ident()
         modules = names.ModuleNames()
-        self._recorder = MapRecorder(
+        recorder = MapRecorder(
             typing.cast(typing.Any, self.map),
             modules,
             lambda path: True,
             captured=True,
             has_kernels=True,
         )
-        self._mode = OpMode(self._recorder)
-        # A dead graph that is collected while another one is captured ends that capture.
-        self._had_gc = gc.isenabled()
-        gc.disable()
-        self._hooks = names.ModuleHooks(modules)
+        self._collector = CollectorStopped()
         try:
-            triton_kernels.follow(self._recorder)
-            compiled_code.follow(self._recorder)
-            self._mode.__enter__()
+            self._followed = Followed(recorder, modules)
         except BaseException:
-            self.end()
+            self._collector.end()
             raise
 
     def end(self) -> NodeMap:
         """Does nothing the second time."""
-        if self._hooks is None:
-            return self.map
-        hooks, self._hooks = self._hooks, typing.cast(typing.Any, None)
-        triton_kernels.unfollow(self._recorder)
-        compiled_code.unfollow(self._recorder)
         try:
-            self._recorder.end()
-            leave(self._mode)
+            self._followed.end()
         finally:
-            hooks.remove()
-            if self._had_gc:
-                gc.enable()
+            self._collector.end()
         return self.map
 
 

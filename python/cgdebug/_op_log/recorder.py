@@ -15,23 +15,24 @@ import typing
 
 import torch
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _accepted, _native
 from . import names, padding, written
-from .details import Details, text_of, type_of
-from .extras import Extras, OpCall, Values, raised
+from .added import Added
+from .arguments import EMPTY, Arguments
+from .calls import Call, Link
+from .collectives import Collective, Collectives
+from .details import Details
 from .memory import Memory
 from .rows import ACCOUNT, UNKNOWN, Nodes, OpLog
+from .steps import Steps
 from .written import Kind
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable
 
-_EMPTY = -1  # nobody has written the memory yet
-_SAME_PART = frozenset({"alias", "detach", "lift_fresh"})  # views that a read does not name
-_MAX_VIEW_TEXT = 200
-_MAX_PARTS = 256  # of one memory, whose views are known
+
+_WITHOUT_ROWS = (Kind.IGNORED, Kind.EMPTY, Kind.UNKNOWN)
 
 
 class Recorder:
@@ -56,35 +57,24 @@ class Recorder:
         self.names = module_names
         self.has_kernels = has_kernels
         self.has_pre = False  # whether what kernels are about to overwrite is logged, too
-        # Whether a run ends with the step of an optimizer: what is done outside of modules after
-        # that, such as loading data, is for the next run and belongs to neither.
-        self.ends_with_step = False
-        # Whether a call ends where a module goes on after the step of an optimizer.
-        self.begins_after_step = False
-        self.extras = Extras()
-        self.values = Values()
+        self.added = Added(log, captured)
+        self.steps = Steps(log, self._next_run)
         self.is_done = False
-        # Told before a call that begins because another step was set.
-        self.on_step: Callable[[], None] | None = None
-        self._step: int | None = None  # that was set when the call began
-        self._has_stepped = False
         self._selects = selects
         self._selected: dict[str, bool] = {}
         self._captured = captured
         self._counter = names.Counter()
-        # The row that wrote it last, or UNKNOWN, or _EMPTY.
+        # The row that wrote it last, or UNKNOWN, or EMPTY.
         self._rows: Memory[int] = Memory()
-        self._views: Memory[dict[tuple, str]] = Memory()  # by part of it: how it was made
-        self._new_views: list[str] = []  # since the newest row
-        self._apart = ("", "")  # the newest op on DTensors, and what it was given
-        self._collectives: Memory[_Collective] = Memory()  # not waited for yet
+        self._arguments = Arguments(log, module_names)
+        self._arguments.begin_run(self._rows)
+        self._collectives = Collectives()
         self._row_places: padding.RowPlaces | None = None  # of this run; None: without padding
         self._marks: padding.Marks | None = None  # the newest, or those of others
         self._mixes = False  # whether the newest op may have read other rows for a row
         self._dtypes = frozenset(_accepted.torch_dtypes())
         self._inside = 0  # ops and kernels that are running
         self._unseen_code = 0  # calls of code that are running, whose kernels are not seen
-        self._sent = 0  # collectives whose kernels have not been seen yet
         self._lock = threading.RLock()
         marks = padding.newest()
         if marks is not None and marks.is_taken:
@@ -95,10 +85,9 @@ class Recorder:
         with self._lock:
             self._counter = names.Counter()
             self._rows = Memory()
-            self._views = Memory()
-            self._new_views = []
-            self._collectives = Memory()
-            self._has_stepped = False
+            self._arguments.begin_run(self._rows)
+            self._collectives.begin_run()
+            self.steps.begin_run()
             self._row_places = None
             self.log.begin_run()
             self.take_marks(padding.newest())
@@ -115,7 +104,7 @@ class Recorder:
             else:
                 self._row_places = padding.RowPlaces(marks)
 
-    def before(self, op, args, kwargs) -> _Call | None:
+    def before(self, op, args, kwargs) -> Call | None:
         """Must be followed by after(). None: the op is of no interest."""
         self._begin()
         call = None
@@ -124,8 +113,9 @@ class Recorder:
             with self._lock:
                 if not self.is_done:
                     call = self._before(plan, args, kwargs)
-                    if self.extras.hooks:
-                        self._tell_hooks(op, call)
+                    if self.added.extras.hooks and plan.kind not in _WITHOUT_ROWS:
+                        stem = self._counter.peek(call.place, plan.base)
+                        self.added.before(op, call, stem)
         except Exception as error:  # the op goes on
             self._note(str(op), error)
             self._flush()
@@ -134,17 +124,14 @@ class Recorder:
     def takes_apart(self, op, args, kwargs) -> None:
         """A type of tensors is about to call the ops that `op` is made of, on its parts."""
         try:
-            shown = [
-                f"{name}={type_of(one)} {names.placements_of(one)}"
-                for name, one in self._given(_Call(written.plan_of(op), [], args, kwargs))
-                if isinstance(one, torch.Tensor) and names.placements_of(one)
-            ]
-            self._apart = (written.plan_of(op).name, ", ".join(shown)) if shown else ("", "")
+            self._arguments.takes_apart(written.plan_of(op), args, kwargs)
         except Exception as error:  # the op goes on
             self._note(str(op), error)
 
-    def after(self, call: _Call | None, result, has_failed: bool = False) -> None:
+    def after(self, call: Call | None, result, has_failed: bool = False) -> None:
         try:
+            if call is not None:
+                self.added.stop(call)
             with self._lock:
                 self._take_nodes()
                 if call is not None and not has_failed:
@@ -250,7 +237,7 @@ class Recorder:
                 for name, tensor in writes:
                     known = self._rows.get(tensor)
                     is_filled = known == UNKNOWN and name.startswith("in_out_ptr")
-                    if is_filled or known not in (_EMPTY, UNKNOWN):
+                    if is_filled or known not in (EMPTY, UNKNOWN):
                         inputs = [] if known is None else [known]
                         self._add(f"{stem}.{name}.pre", op, tensor, inputs, place)
         except Exception as error:  # the job goes on
@@ -268,11 +255,11 @@ class Recorder:
                 ]
                 stem = self._counter.take(place, base)
                 details = Details.of(place.line)
-                details.arguments = [(name, self._text_of(one)) for name, one in reads]
-                if self.extras.hooks:
-                    told = self._told(place, stem, op, None, [one for _, one in reads], {})
-                    details.columns = self.extras.columns(told)
-                    self._forget_nodes()
+                text_of = self._arguments.text_of
+                details.arguments = [(name, text_of(one)) for name, one in reads]
+                if self.added.extras.hooks:
+                    tensors = [one for _, one in reads]
+                    details.columns = self.added.columns_of_kernel(place, stem, op, tensors)
                 for name, tensor in writes:
                     self._add(f"{stem}.{name}", op, tensor, inputs, place, details)
         except Exception as error:  # the job goes on
@@ -296,11 +283,10 @@ class Recorder:
 
     def _end_log(self) -> None:
         self._settle()
-        self.log.add_views(self._new_views)
-        self._new_views = []
-        for collective in self._collectives.values():
-            self.log.note(f"{collective.op}: nothing read its result, so it was not seen")
-        self._collectives = Memory()
+        self.log.add_views(self._arguments.take_views())
+        for op in self._collectives.unread():
+            self.log.note(f"{op}: nothing read its result, so it was not seen")
+        self._collectives.begin_run()
         try:
             self.log.end()
         except Exception as error:
@@ -350,13 +336,12 @@ class Recorder:
             return
         if not unseen:
             return
-        # The kernels of collectives come to light when somebody waits for them.
-        sent = [name for name in unseen if self._sent and "nccl" in name.lower()]
+        sent = self._collectives.explained(unseen)
         self.log.count(
             Nodes(explained=len(sent), unseen=tuple(name for name in unseen if name not in sent))
         )
 
-    def _guard(self, call: _Call) -> None:
+    def _guard(self, call: Call) -> None:
         """Has the pending rows computed that the op may overwrite."""
         if not self.log.graph:
             self._flush()
@@ -380,58 +365,21 @@ class Recorder:
 
     # --- one op -----------------------------------------------------------------------------------
 
-    def _before(self, plan: written.Plan, args, kwargs) -> _Call:
+    def _before(self, plan: written.Plan, args, kwargs) -> Call:
         if plan.kind is Kind.IGNORED:
-            return _Call(plan, [])
-        call = _Call(plan, written.arguments_of(plan, args, kwargs), args, kwargs)
-        if plan.kind not in (Kind.EMPTY, Kind.UNKNOWN):
+            return Call(plan, [])
+        call = Call(plan, written.arguments_of(plan, args, kwargs), args, kwargs)
+        if plan.kind not in _WITHOUT_ROWS:
             call.place = names.current_place(self.names, (*args, *kwargs.values()))
             if not self._captured:
-                self._follow_steps(call.place)
+                self.steps.follow(call.place)
             for argument in call.arguments:
                 for place, tensor in enumerate(argument.tensors):
                     self._read(call, argument, place, tensor)
         self._guard(call)
         return call
 
-    def _tell_hooks(self, op, call: _Call) -> None:
-        """Of the users, before the op runs."""
-        plan = call.plan
-        if plan.kind not in (Kind.IGNORED, Kind.EMPTY, Kind.UNKNOWN):
-            stem = self._counter.peek(call.place, plan.base)
-            call.told = self._told(call.place, stem, plan.name, op, call.args, dict(call.kwargs))
-            self.extras.before(call.told)
-
-    def _told(self, place: names.Place, stem: str, name: str, op, args, kwargs) -> OpCall:
-        """For hooks."""
-        return OpCall(
-            *(stem, name, op, tuple(args), kwargs, place.module, place.phase, place.site),
-            captured=self._captured,
-        )
-
-    def _follow_steps(self, place: names.Place) -> None:
-        """What is done outside of modules after another step was set, such as making a batch, is of
-        the next call."""
-        is_first = not self.log.rows
-        if place.phase == "fwd" and not is_first:
-            if not place.module and self.is_of_other_step():
-                has_stepped = self._has_stepped and self.ends_with_step
-                self._next_run()
-                self._has_stepped = has_stepped
-                if self.on_step is not None:
-                    self.on_step()
-            elif place.module and self._has_stepped and self.begins_after_step:
-                self._next_run()
-        if place.phase == "opt" and self.begins_after_step:
-            self._has_stepped = True
-        if not self.log.rows:
-            self._step = _native.current_step()
-
-    def is_of_other_step(self) -> bool:
-        """Whether a call is under way that began before another step was set."""
-        return bool(self.log.rows) and self._step != _native.current_step()
-
-    def _read(self, call: _Call, argument: written.Tensors, place: int, tensor) -> None:
+    def _read(self, call: Call, argument: written.Tensors, place: int, tensor) -> None:
         storage = written.storage_of(tensor)
         if not storage:
             return
@@ -449,23 +397,23 @@ class Recorder:
             return
         if not argument.read:
             # What an op overwrites in part is still made of what was there before.
-            if not written.fills_storage(tensor) and known != _EMPTY:
-                call.links.append(_Link(argument, place, known or UNKNOWN))
+            if not written.fills_storage(tensor) and known != EMPTY:
+                call.links.append(Link(argument, place, known or UNKNOWN))
             return
         if known is None and argument.mutated and names.is_compiled_memory(storage):
             known = UNKNOWN  # most likely nobody has written it yet
             self._rows.set(tensor, known)
         is_plain = call.plan.kind is Kind.PLAIN
         if known is None and not argument.mutated and (call.plan.is_exact or not is_plain):
-            call.links.append(_Link(argument, place, None, tensor))  # see _after
+            call.links.append(Link(argument, place, None, tensor))  # see _after
             return
         if known is None:
             base = call.plan.base
             known = self._link(tensor, call.place, base, argument.name)
-        if known != _EMPTY:
-            call.links.append(_Link(argument, place, known))
+        if known != EMPTY:
+            call.links.append(Link(argument, place, known))
 
-    def _is_store(self, call: _Call, argument: written.Tensors, tensor, known: int | None) -> bool:
+    def _is_store(self, call: Call, argument: written.Tensors, tensor, known: int | None) -> bool:
         """Reading it would take longer than the op. Not what rows of this log have shown so far,
         nor a parameter."""
         is_other = known is None or known == UNKNOWN
@@ -487,7 +435,7 @@ class Recorder:
         stem = name or f"{own}.{argument}"
         return self._add(f"in/{stem}", "input", tensor, (), place)
 
-    def _after(self, call: _Call, result) -> None:
+    def _after(self, call: Call, result) -> None:
         plan = call.plan
         if plan.kind is Kind.IGNORED:
             if plan.name.startswith("cgdebug."):
@@ -495,14 +443,13 @@ class Recorder:
             return
         outputs = written.returned_by(result)
         if self._row_places is not None and self._row_places.has_padding:
-            given = written.given(plan, call.args, call.kwargs)
             self._mixes = self._row_places.follow(
-                plan, call.arguments, given, [tensor for _, tensor in outputs]
+                plan, call.arguments, call.given(), [tensor for _, tensor in outputs]
             )
         self._note_unseen(tensor for _, tensor in outputs)
         if plan.kind in (Kind.EMPTY, Kind.UNKNOWN):
             for _, tensor in outputs:
-                content = _EMPTY if plan.kind is Kind.EMPTY else UNKNOWN
+                content = EMPTY if plan.kind is Kind.EMPTY else UNKNOWN
                 self._rows.set(tensor, content)
             return
         self._note_unseen(
@@ -521,14 +468,14 @@ class Recorder:
             if not storage or storage in call.storages:  # a view, or an argument
                 continue
             if place in plan.unwritten:
-                self._rows.set(tensor, _EMPTY)
+                self._rows.set(tensor, EMPTY)
             else:
                 made.append(("", place, tensor, None))
         if plan.kind is Kind.WAIT:
             self._waited(call, result)
             return
         if not changed and not made:
-            self._note_views(call, outputs)
+            self._arguments.viewed(call, outputs)
             return
         if plan.kind in (Kind.C10D, Kind.FUNCTIONAL):
             self._launched(call, [one[2] for one in (*changed, *made)])
@@ -537,12 +484,10 @@ class Recorder:
             if link.row is None:
                 link.row = self._link(link.tensor, call.place, plan.base, link.argument.name)
                 link.tensor = None
-        details = self._details_of(call)
+        details = self._arguments.details_of(call)
         stem = self._counter.take(call.place, plan.base)
         if call.told is not None:
-            call.told.name, call.told.result = stem, result
-            details.columns = self.extras.columns(call.told)
-            self._forget_nodes()
+            details.columns = self.added.columns(call, stem, result)
         is_one = len(changed) + len(made) == 1
         lists = {one[0] for one in changed}
         for argument, place, tensor, source in (*changed, *made):
@@ -555,66 +500,6 @@ class Recorder:
             count = len(source.tensors) if source else len(outputs)
             inputs = call.inputs_of(place, count)
             self._add(name, plan.name, tensor, inputs, call.place, details)
-
-    # --- what a row says beside its statistics ----------------------------------------------------
-
-    def _details_of(self, call: _Call) -> Details:
-        details = Details.of(call.place.line)
-        if not details.placements and call.plan.name == self._apart[0]:
-            details.placements, self._apart = f"on DTensors: {self._apart[1]}", ("", "")
-        details.arguments = [
-            (name, text_of(value, self._text_of)) for name, value in self._given(call)
-        ]
-        return details
-
-    @staticmethod
-    def _given(call: _Call) -> list[tuple[str, typing.Any]]:
-        """The arguments that the op was given: those with their default may be missing."""
-        known = call.plan.arguments
-        found = [
-            (known[place] if place < len(known) else str(place), value)
-            for place, value in enumerate(call.args)
-        ]
-        return found + list(dict(call.kwargs).items())
-
-    def _text_of(self, tensor: torch.Tensor) -> str:
-        """ "#3.t()": the row that shows what is in the tensor, and the views that lie between."""
-        if not written.storage_of(tensor):
-            return type_of(tensor)
-        row = self._rows.get(tensor)
-        made = (self._views.get(tensor) or {}).get(_part_of(tensor))
-        if row == _EMPTY:
-            return f"empty {type_of(tensor)}"
-        if row is None or row == UNKNOWN or row > len(self.log.rows):  # no row has it
-            name = self.names.parameter_at(tensor)
-            return f"{name or '?'}{made or ''}" if name or made else f"? {type_of(tensor)}"
-        return f"memory of #{row}" if made is None else f"#{row}{made}"
-
-    def _note_views(self, call: _Call, outputs: list[tuple[int, torch.Tensor]]) -> None:
-        """The op has made views of memory: the reads of later rows say how."""
-        of = {
-            written.storage_of(tensor): tensor
-            for argument in call.arguments
-            for tensor in argument.tensors
-        }
-        rest = [value for _, value in self._given(call)]
-        while rest and any(rest[0] is one for one in of.values()):
-            rest.pop(0)
-        given = ", ".join(text_of(value, type_of) for value in rest)
-        for place, tensor in outputs:
-            storage = written.storage_of(tensor)
-            if not storage or storage not in of:
-                continue
-            source = of[storage]
-            text = f".{call.plan.base}({given})" + f"[{place}]" * (len(outputs) > 1)
-            self._new_views.append(f"{self._text_of(source)}{text} -> {type_of(tensor)}")
-            if call.plan.base in _SAME_PART:
-                continue
-            parts = self._views.get(tensor) or {}
-            made = parts.get(_part_of(source), "") + text
-            if len(made) <= _MAX_VIEW_TEXT and len(parts) < _MAX_PARTS:
-                parts.setdefault(_part_of(tensor), made)
-                self._views.set(tensor, parts)
 
     def _note_unseen(self, tensors: typing.Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -630,7 +515,7 @@ class Recorder:
         place: names.Place,
         details: Details | None = None,
     ) -> int:
-        if self.ends_with_step and self._is_between(place):
+        if self.steps.is_between(place):
             self._rows.set(tensor, None)  # whoever reads it finds it there
             return UNKNOWN
         row = UNKNOWN
@@ -639,11 +524,11 @@ class Recorder:
                 self._tell_rows(place)
                 details = Details.of(place.line) if details is None else details.copy()
                 computed: dict[str, torch.Tensor] = {}
-                if self.extras:
-                    computed = self._compute(name, tensor, details)
-                details.views, self._new_views = self._new_views, []
+                if self.added.extras:
+                    computed = self.added.compute(name, tensor, details)
+                details.views = self._arguments.take_views()
                 row = self.log.add_row(
-                    name, op, tensor, [one for one in inputs if one != _EMPTY], place.site, details
+                    name, op, tensor, [one for one in inputs if one != EMPTY], place.site, details
                 )
                 for stat, value in computed.items():
                     self._add_computed(f"{name}.{stat}", f"stats.{stat}", value, row, place)
@@ -652,29 +537,8 @@ class Recorder:
                 _native.op_refused()
                 self._note(op, error)
         self._rows.set(tensor, row)
-        self._views.set(tensor, {_part_of(tensor): ""})
+        self._arguments.wrote(tensor)
         return row
-
-    # --- what users add ---------------------------------------------------------------------------
-
-    def _compute(self, name: str, tensor, details: Details) -> dict[str, torch.Tensor]:
-        """The user's statistics of a row. Why one is not there is one of its columns."""
-        computed, problems = self.extras.computed(tensor, self._captured)
-        if problems:
-            details.columns = {**details.columns, **problems}
-        if self.extras.wants_value(name):
-            try:
-                with no_dispatch():
-                    self.values.keep(name, tensor)
-            except Exception as error:  # the job goes on
-                details.columns = {**details.columns, "value": raised(error)}
-        self._forget_nodes()
-        return computed
-
-    def _forget_nodes(self) -> None:
-        """The nodes that were captured since then are those of the user's functions, and ours."""
-        if self._captured and not self.is_done:
-            self.log.forget_nodes()
 
     def _add_computed(self, name: str, op: str, value, row: int, place: names.Place) -> None:
         try:
@@ -701,11 +565,6 @@ class Recorder:
         op = padding.MIXED_OP if self._mixes and not is_input else padding.ROW_OP
         self._add_computed(f"{name}.padding", op, part, row, place)
 
-    def _is_between(self, place: names.Place) -> bool:
-        if place.phase != "fwd" or place.module:
-            self._has_stepped = place.phase == "opt"
-        return self._has_stepped and place.phase == "fwd"
-
     def _is_wanted(self, module: str) -> bool:
         wanted = self._selected.get(module)
         if wanted is None:
@@ -722,26 +581,26 @@ class Recorder:
 
     # --- collectives ------------------------------------------------------------------------------
 
-    def _launched(self, call: _Call, tensors: list[torch.Tensor]) -> None:
+    def _launched(self, call: Call, tensors: list[torch.Tensor]) -> None:
         """The result is written by another stream, some time before somebody waits for it."""
         stem = self._counter.take(call.place, call.plan.base)
         inputs = [link.row or UNKNOWN for link in call.links]
-        self._sent += 1
+        self._collectives.sent()
         for place, tensor in enumerate(tensors):
             name = stem if len(tensors) == 1 else f"{stem}.{place}"
-            details = self._details_of(call)
-            self._collectives.set(
-                tensor, _Collective(name, call.plan.name, inputs, call.place, details)
+            details = self._arguments.details_of(call)
+            self._collectives.add(
+                tensor, Collective(name, call.plan.name, inputs, call.place, details)
             )
             self._rows.set(tensor, UNKNOWN)
 
-    def _waited(self, call: _Call, result) -> None:
+    def _waited(self, call: Call, result) -> None:
         for tensor in written.tensors_in(result):
             self._arrived(tensor)
 
     def _arrived(self, tensor: torch.Tensor) -> None:
         """The result of a collective is there: whoever reads it has waited for it."""
-        collective = self._collectives.pop(tensor)
+        collective = self._collectives.take(tensor)
         if collective is not None:
             self._add(
                 collective.name,
@@ -765,122 +624,5 @@ class Recorder:
         _native.not_seen(ACCOUNT, text)
 
 
-def _part_of(tensor: torch.Tensor) -> tuple:
-    """Which part of its memory a tensor has."""
-    return tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
-
-
-class _Link:
-    """An argument that was read, and the row that shows it. None: it will be known after the op."""
-
-    __slots__ = ("argument", "place", "row", "tensor")
-
-    def __init__(self, argument: written.Tensors, place: int, row: int | None, tensor=None):
-        self.argument, self.place, self.row, self.tensor = argument, place, row, tensor
-
-
-class _Call:
-    """One call of an op. Lives as long as the call."""
-
-    __slots__ = (
-        "args",
-        "arguments",
-        "kwargs",
-        "links",
-        "place",
-        "plan",
-        "storages",
-        "stores",
-        "told",
-    )
-
-    def __init__(self, plan: written.Plan, arguments: list[written.Tensors], args=(), kwargs=()):
-        self.plan, self.arguments = plan, arguments
-        self.args, self.kwargs = args, kwargs
-        self.told: OpCall | None = None  # what hooks were told
-        self.place = names.Place("fwd", "", names.Line())
-        self.links: list[_Link] = []
-        self.storages: set[int] = set()
-        self.stores: set[int] = set()  # of these, those that get no row
-
-    def inputs_of(self, place: int, count: int) -> list[int]:
-        """What the output at `place`, of `count` outputs, was made from."""
-        return [
-            link.row or UNKNOWN
-            for link in self.links
-            if not (
-                self.plan.by_place
-                and link.argument.is_list
-                and len(link.argument.tensors) == count
-                and link.place != place
-            )
-        ]
-
-
-class _Collective(typing.NamedTuple):
-    name: str
-    op: str
-    inputs: list[int]
-    place: names.Place
-    details: Details
-
-
 def _is_captured(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-class OpMode(TorchDispatchMode):
-    """While it is entered, a recorder sees every op of this thread, and of the backward passes that
-    it starts."""
-
-    supports_higher_order_operators = True
-
-    def __init__(self, recorder: Recorder):
-        super().__init__()
-        self.recorder = recorder
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # else compiled code runs eagerly, even after this mode has ended
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if _is_tracing():
-            return func(*args, **kwargs)
-        if any(map(written.handles_ops, types)):
-            self.recorder.takes_apart(func, args, kwargs)
-            return NotImplemented  # then torch calls the ops that it is made of
-        call = self.recorder.before(func, args, kwargs)
-        try:
-            result = func(*args, **kwargs)
-        except BaseException:
-            self.recorder.after(call, None, has_failed=True)
-            raise
-        self.recorder.after(call, result)
-        return result
-
-
-def _is_tracing() -> bool:
-    """Whether tensors have no values, because a compiler or DTensor asks what an op would do."""
-    keys = torch._C._TorchDispatchModeKey
-    return any(
-        torch._C._get_dispatch_mode(key) is not None
-        for key in (keys.FAKE, keys.FUNCTIONAL, keys.PROXY)
-    )
-
-
-def leave(mode: OpMode) -> None:
-    """Takes the mode off this thread, even if modes that were entered later are still there."""
-    mode.recorder.is_done = True
-    stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
-    if not any(one is mode for one in stack):
-        return
-    above = []
-    while True:
-        top = torch.utils._python_dispatch._get_current_dispatch_mode_stack()[-1]
-        if top is mode:
-            break
-        above.append(torch.utils._python_dispatch._pop_mode())
-    mode.__exit__(None, None, None)
-    for other in reversed(above):
-        torch.utils._python_dispatch._push_mode(other)

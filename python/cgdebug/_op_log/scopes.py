@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import logging
 import threading
 import typing
@@ -12,13 +11,15 @@ import weakref
 
 import torch
 
-from .. import _graphs, _native, _torch_logs, _words
+from .. import _graphs, _native, _torch_logs
 from .._watching.modules import is_selected
-from . import compiled_code, names, padding, regions, threads, triton_kernels
+from . import names, padding, regions, threads
 from .capture_cost import CaptureCost
 from .extras import Extras, Values
+from .following import CollectorStopped, Followed
+from .options import LogOptions
 from .outputs import OutputRecorder
-from .recorder import OpMode, Recorder, leave
+from .recorder import Recorder
 from .rows import ACCOUNT, GapRows, OpLog
 
 # What a recorder does while the job waits.
@@ -40,10 +41,6 @@ class Scope:
     model:  names the modules; further models are named when they are first called
     select: globs of modules of `model`, whose rows alone are wanted; "*": the rows of all modules,
             and those that are in none
-    level:  "graph", "op" or "kernel": see debug_mode()
-    pre:    of level "kernel": also what a kernel is about to overwrite
-    frames: how many lines of the stack rows have; None: $CGDEBUG_OP_LOG_FRAMES, or 1
-    extras: hooks, statistics and values that are wanted, of all rows
     by_call: what runs on other threads that call the model is logged too, and where calls begin is
              told by model_is_called() and begin_call()
     """
@@ -52,18 +49,16 @@ class Scope:
         self,
         model: torch.nn.Module | None,
         select: str,
+        options: LogOptions,
+        extras: Extras,
+        *,
         eager: bool,
-        level: str = "op",
-        pre: bool = False,
         by_call: bool = False,
-        frames: int | None = None,
-        extras: Extras | None = None,
     ):
         _native.load()
-        self.extras = extras or Extras()
+        self.options, self.extras, self.by_call = options, extras, by_call
         self.values = Values()
-        self.frames = frames or int(_words.setting("CGDEBUG_OP_LOG_FRAMES") or 1)
-        self.level, self.pre, self.by_call = level, pre, by_call
+        self.lines = options.lines()
         self.model = None if model is None else weakref.ref(model)
         self.owner: object = None  # is kept alive
         self._select = select
@@ -101,7 +96,7 @@ class Scope:
             self._threads.close()
         following, self._following = self._following, None
         for one in list(self._of_threads):
-            one.finish()
+            one.end()
         if following is not None:
             following.end()
 
@@ -192,7 +187,7 @@ class _OfThread:
         scope._of_threads.add(self.following)
 
     def __del__(self):
-        self.following.finish()
+        self.following.end()
         scope = self._scope()
         if scope is not None:
             scope._of_threads.discard(self.following)
@@ -239,7 +234,7 @@ class _Following:
         self.thread = threading.get_ident()
         self.has_root = False  # whether the model was called in this call
         self._root: weakref.ref | None = None  # of a scope that is not told, see _begins()
-        modules = beside._names if beside else names.ModuleNames(max(one.frames for one in scopes))
+        modules = beside._names if beside else names.ModuleNames(max(one.lines for one in scopes))
         self._names: names.ModuleNames = modules
         for scope in () if beside else scopes:
             model = scope.model and scope.model()
@@ -249,40 +244,33 @@ class _Following:
         self._by_call = any(scope.by_call for scope in scopes)
         if not captured and not self._by_call and scopes[0].model is not None:
             self._root = scopes[0].model
-        levels = {scope.level for scope in scopes}
-        options = (
-            log,
-            modules,
-            lambda path: any(scope.wants(path, modules) for scope in scopes),
+        self._recorder = self._recorder_of(scopes, captured, cost)
+        begins = None if captured else self._begins
+        self._followed = Followed(self._recorder, modules, begins, is_beside=beside is not None)
+
+    def _recorder_of(self, scopes: list[Scope], captured: bool, cost: CaptureCost) -> Recorder:
+        levels = {scope.options.level for scope in scopes}
+        given = (
+            self.log,
+            self._names,
+            lambda path: any(scope.wants(path, self._names) for scope in scopes),
             captured,
             levels != {"op"},  # level "graph" must know whatever is written
         )
-        if "graph" in levels:
-            self._recorder: Recorder = OutputRecorder(*options, has_ops=levels != {"graph"})
-        else:
-            self._recorder = Recorder(*options)
-        self._recorder.ends_with_step = not captured and self._by_call
-        self._recorder.begins_after_step = not captured and not self._by_call
-        self._recorder.on_step = self._forget_root
-        self._recorder.values = scopes[0].values
-        self._recorder.extras = Extras.joined([scope.extras for scope in scopes])
-        self._recorder.has_pre = any(scope.pre for scope in scopes)
+        recorder = (
+            OutputRecorder(*given, has_ops=levels != {"graph"})
+            if "graph" in levels
+            else Recorder(*given)
+        )
+        recorder.has_pre = any(scope.options.pre for scope in scopes)
+        recorder.steps.ends_with_step = not captured and self._by_call
+        recorder.steps.begins_after_step = not captured and not self._by_call
+        recorder.steps.on_step = self._forget_root
+        recorder.added.values = scopes[0].values
+        recorder.added.extras = Extras.joined([scope.extras for scope in scopes])
         for name in _TIMED:
-            setattr(self._recorder, name, cost.timed(getattr(self._recorder, name)))
-        self._mode = OpMode(self._recorder)
-        self._hooks: names.ModuleHooks | None = None
-        if beside:
-            compiled_code.follow(self._recorder)
-            self._mode.__enter__()
-            return
-        self._hooks = names.ModuleHooks(modules, None if captured else self._begins)
-        try:
-            triton_kernels.follow(self._recorder)
-            compiled_code.follow(self._recorder)
-            self._mode.__enter__()
-        except BaseException:
-            self.end()
-            raise
+            setattr(recorder, name, cost.timed(getattr(recorder, name)))
+        return recorder
 
     def next_run(self) -> None:
         self._recorder.next_run()
@@ -305,32 +293,19 @@ class _Following:
             self.root_is_called()
 
     def root_is_called(self) -> None:
-        if self.has_root or self._recorder.is_of_other_step():
+        if self.has_root or self._recorder.steps.is_of_other_step():
             self.next_run()
         self.has_root = True
 
     def stop(self) -> None:
         self._recorder.is_done = True
 
-    def finish(self) -> None:
-        """Ends the last call of a thread that may have ended, too."""
-        compiled_code.unfollow(self._recorder)
-        self._recorder.end()
-
     def enter_module(self, module: torch.nn.Module) -> None:
-        if self._hooks is not None:
-            self._hooks.enter(module)
+        if self._followed.hooks is not None:
+            self._followed.hooks.enter(module)
 
     def end(self) -> None:
-        if self._hooks is None:
-            return self.finish()
-        triton_kernels.unfollow(self._recorder)
-        compiled_code.unfollow(self._recorder)
-        try:
-            leave(self._mode)
-        finally:
-            self._hooks.remove()
-            self._recorder.end()
+        self._followed.end()
 
 
 # --- captures -------------------------------------------------------------------------------------
@@ -352,16 +327,13 @@ def _wrap_captures() -> None:
         scopes = list(_scopes)
         if not scopes:
             return begin(self, *args, **kwargs)
-        # A dead graph that is collected while another one is captured ends that capture.
-        was_enabled = gc.isenabled()
-        gc.disable()
+        collector = CollectorStopped()
         try:
             begin(self, *args, **kwargs)
         except BaseException:
-            if was_enabled:
-                gc.enable()
+            collector.end()
             raise
-        _begin_of(self, scopes, was_enabled)
+        self._cgdebug_ops = _Capture(self, scopes, collector)
 
     @functools.wraps(end)
     def end_of_capture(self):
@@ -374,16 +346,16 @@ def _wrap_captures() -> None:
             raise
         finally:
             if capture is not None:
-                capture.enable_gc()
+                capture.collector.end()
 
     graph_class.capture_begin = capture_begin
     setattr(graph_class, name, end_of_capture)
 
 
 class _Capture:
-    def __init__(self, graph, scopes: list[Scope], gc_was_enabled: bool):
+    def __init__(self, graph, scopes: list[Scope], collector: CollectorStopped):
         self._scopes = scopes
-        self._gc_was_enabled = gc_was_enabled
+        self.collector = collector
         self.log: OpLog | None = None
         self.cost = CaptureCost(graph=0)
         self.following: _Following | None = None
@@ -409,7 +381,7 @@ class _Capture:
     def give_up(self) -> None:
         self.end()
         self.drop()
-        self.enable_gc()
+        self.collector.end()
 
     def end(self) -> None:
         self._abandoned.detach()
@@ -450,14 +422,6 @@ class _Capture:
                 if self.cost in scope.costs:
                     scope.costs.remove(self.cost)
             self.log.close()
-
-    def enable_gc(self) -> None:
-        if self._gc_was_enabled:
-            gc.enable()
-
-
-def _begin_of(graph, scopes: list[Scope], gc_was_enabled: bool) -> None:
-    graph._cgdebug_ops = _Capture(graph, scopes, gc_was_enabled)
 
 
 def _end_of(graph, failed: bool) -> _Capture | None:

@@ -13,6 +13,7 @@ import sys
 import typing
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from . import names
 from .written import storage_of
@@ -23,7 +24,7 @@ if typing.TYPE_CHECKING:
 _recorders: list[Recorder] = []
 _wrapped: set[str] = set()
 # By kernel of the user: names of arguments; None: torch cannot tell.
-_written: dict[int, frozenset[str] | None] = {}
+_written: typing.MutableMapping[typing.Any, frozenset[str] | None] = WeakIdKeyDictionary()
 
 
 def follow(recorder: Recorder) -> None:
@@ -127,16 +128,15 @@ def _written_by(function, arguments) -> frozenset[str] | None:
     """Found in the kernel's code. This takes a second: only where rows of kernels are wanted."""
     if not any(recorder.has_kernels for recorder in _recorders):
         return None
-    key = id(function)
-    if key not in _written:
-        _written[key] = _find_written(function, arguments)
-    if _written[key] is None:
+    if function not in _written:
+        _written[function] = _find_written(function, arguments)
+    if _written[function] is None:
         for recorder in _recorders:
             recorder.log.note(
                 f"{getattr(function, '__name__', 'a Triton kernel')}: torch cannot tell which "
                 f"arguments it writes, so it has no rows"
             )
-    return _written[key]
+    return _written[function]
 
 
 def _find_written(function, arguments) -> frozenset[str] | None:
