@@ -46,6 +46,7 @@ _HOMES = {
     "client": ("connect", "Client"),
     "recording": ("open", "why", "Recording"),
     "scalars": ("log_to", "ScalarLog"),
+    "_graph_memory": ("graph_memory", "GraphMemory", "MemoryBlock", "MemoryPool"),
     "_fail_on": ("check",),
     "_native": ("native_extension_available", "NativeExtension"),
 }
@@ -83,6 +84,10 @@ def load_ipython_extension(ipython) -> None:
 if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from . import tensor_debug as tensor_debug
     from ._fail_on import check as check
+    from ._graph_memory import GraphMemory as GraphMemory
+    from ._graph_memory import MemoryBlock as MemoryBlock
+    from ._graph_memory import MemoryPool as MemoryPool
+    from ._graph_memory import graph_memory as graph_memory
     from ._native import NativeExtension as NativeExtension
     from ._native import native_extension_available as native_extension_available
     from ._op_log.extras import OpCall as OpCall
