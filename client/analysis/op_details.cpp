@@ -1,5 +1,9 @@
 #include "client/analysis/op_details.h"
 
+#include <fmt/format.h>
+
+#include "client/analysis/op_log.h"
+
 namespace cgdebug::analysis {
 namespace {
 
@@ -44,6 +48,34 @@ OpDetails ParseOpDetails(std::string_view text) {
     }
   }
   return details;
+}
+
+std::vector<std::pair<std::string, std::string>> OpFacts(const source::Slot& slot) {
+  const std::optional<OpText> text = ParseOpText(slot.op);
+  if (!text) return {};
+  const OpDetails details = ParseOpDetails(slot.details);
+  std::vector<std::pair<std::string, std::string>> facts;
+  const auto add = [&](const std::string& word, const std::string& fact) {
+    if (!fact.empty()) facts.emplace_back(word, fact);
+  };
+  const bool is_input = text->op == "input";
+  add("op", fmt::format("#{} {}{}", text->number, text->op,
+                        is_input ? "" : fmt::format("({})", details.arguments)));
+  if (!is_input) {
+    std::string reads;
+    for (const std::uint32_t number : text->inputs) reads += fmt::format("#{} ", number);
+    if (!text->is_covered) reads += "? ";
+    add("reads", reads.substr(0, reads.empty() ? 0 : reads.size() - 1));
+  }
+  const bool has_code = !slot.site.empty() && !details.code.empty();
+  add("line", slot.site + (has_code ? ": " + details.code : ""));
+  for (const std::string& frame : details.stack) add("called by", frame);
+  for (const std::string& source : details.sources) add("fused of", source);
+  for (const std::string& view : details.views) add("view", view);
+  add("region", details.region);
+  add("placements", details.placements);
+  for (const auto& [name, value] : details.columns) add(name, value);
+  return facts;
 }
 
 }  // namespace cgdebug::analysis

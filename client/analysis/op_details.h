@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/analysis/json_number.h"
+#include "client/source/source.h"
 
 namespace cgdebug::analysis {
 
@@ -27,5 +28,8 @@ struct OpDetails {
 OpDetails ParseOpDetails(std::string_view text);
 // The same as JSON; null if nothing is known.
 Json OpDetailsJson(std::string_view text);
+// All that a slot says of its row, for people: a word and a text for each thing, such as "op" and
+// "#7 aten.softmax.int(self=#3, dim=-1)". Empty if it is no row of an op log.
+std::vector<std::pair<std::string, std::string>> OpFacts(const source::Slot& slot);
 
 }  // namespace cgdebug::analysis

@@ -5,6 +5,8 @@
 #include <map>
 #include <string_view>
 
+#include "client/analysis/op_details.h"
+
 namespace cgdebug::analysis {
 
 using numerics::Stats;
@@ -110,6 +112,7 @@ Json SlotJson(const Slot& slot, const SourceRow& row) {
           {"shard", slot.shard},
           {"part", slot.part},
           {"op", slot.op},
+          {"details", OpDetailsJson(slot.details)},
           {"payload_bytes", slot.payload_bytes},
           {"snapshots", row.keys.size()},
           {"first_replay", row.keys.empty() ? 0 : row.keys.front().replay},

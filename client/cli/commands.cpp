@@ -14,6 +14,8 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli run --watch '*' -- python train.py\n"
      "  cgdebug-cli run --fail-on nan,mismatch -- torchrun --nproc-per-node 8 train.py\n"
      "  cgdebug-cli run -o runs/a.cgrec --record 'blk*' -- python train.py\n"
+     "  cgdebug-cli run --watch 'op:*' --eager --values 'fwd/layers.3.*' -o a.cgrec -- python "
+     "train.py\n"
      "  cgdebug-cli run --blocking -- python train.py    names the kernel of a graph that fails\n"
      "  cgdebug-cli run --races -- python train.py       for cgdebug-cli races\n"
      "  cgdebug-cli run --no-live -- ./a.out\n",

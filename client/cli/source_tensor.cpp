@@ -206,7 +206,8 @@ Result<void> CutSlice(source::Tensor* tensor, const std::string& slice) {
   const layout::Dtype dtype = tensor->slot.dtype;
   const std::size_t item_bytes = layout::DtypeBytes(dtype);
   if (!tensor->snapshot.has_values || item_bytes == 0) {
-    return Error{fmt::format("there is nothing to slice: {}. {}", kOnlyStatistics, kForValues)};
+    return Error{
+        fmt::format("there is nothing to slice: {}. {}", kOnlyStatistics, ForValues(tensor->slot))};
   }
   if (slice.size() < 3 || slice.back() != ']')
     return Error{"'" + slice + "' is not a slice; write for example [0,:8]"};

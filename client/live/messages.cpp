@@ -83,6 +83,9 @@ source::Tensor TensorOf(const v1::Snapshot& snapshot) {
 
 source::Tensor TensorOf(client::Tensor tensor) {
   source::Tensor result = TensorOf(tensor.reply.snapshot());
+  result.slot.site = tensor.reply.probe().site();
+  result.slot.op = tensor.reply.probe().op();
+  result.slot.details = tensor.reply.probe().details();
   result.snapshot.has_values = !tensor.reply.payload_dropped();
   result.payload = std::move(tensor.payload);
   return result;

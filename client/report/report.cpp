@@ -16,6 +16,7 @@
 #include "client/analysis/diff.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/gaps.h"
+#include "client/analysis/op_details.h"
 #include "client/analysis/ranks/ranks_report.h"
 #include "client/analysis/source_rows.h"
 #include "client/report/columns.h"
@@ -334,6 +335,8 @@ Json ProbeJson(const Side& side, const Probe& probe) {
   json["name"] = SlotName(slot);
   json["selector"] = SlotText(slot);
   json["type"] = TypeText(slot);
+  json["facts"] = analysis::OpFacts(slot);
+  json.erase("details");  // the facts are they
   json["findings"] = probe.findings;
   json["gaps"] = probe.gaps;
   json["gap_count"] = probe.gap_count;

@@ -7,8 +7,8 @@
 
 namespace cgdebug::serve {
 
-// Says why the row has no values when all rows of its graph leave it, and names the probe and the
-// call of cgdebug.watch() that have them. Requires: pipeline::IsOfOpLog(row).
+// Says why the row has no values, and how the job is started so that they are kept.
+// Requires: pipeline::IsOfOpLog(row).
 std::string HowToGetValues(const pipeline::SlotIdentity& row);
 
 }  // namespace cgdebug::serve

@@ -187,6 +187,76 @@ def test_details_are_in_recordings_sql_and_rows_of_python(debug_mode, cli, tmp_p
         assert "dim=-1" in recording["fwd/layers.0.attn/_softmax_0"].details["args"]
 
 
+ROW = "fwd/layers.0.attn/_softmax_0"
+PARTS = {
+    "arguments": "half_to_float=False",
+    "code": "torch.softmax(scores",
+    "module": "layers.0.attn",
+    "stack": "x = x + self.attn(self.norm(x))",
+    "region": "stage1",
+    "column of a hook": "mine",
+    "memory": "allocated",
+}
+
+
+def test_every_view_of_a_recording_says_what_an_op_was_given(debug_mode, cli, tmp_path):
+    model, path, page = make(), str(tmp_path / "a.cgrec"), str(tmp_path / "a.html")
+
+    def tag(call):
+        return {"tag": "mine"}
+
+    with cgdebug.connect().record(path):
+        dm = debug_mode(model, frames=2, hooks=[tag, "memory"])
+        with dm, torch.no_grad(), cgdebug.annotate("stage1"):
+            model(tokens())
+        log = dm.log()
+    live = f"{os.getpid()}:{ROW}"
+    views = {
+        "ops --stack": cli("ops", path, "--stack").stdout,
+        "ops --json": cli("ops", path, "--json").stdout,
+        "show": cli("show", f"{path}:{ROW}").stdout,
+        "show --json": cli("show", f"{path}:{ROW}", "--json").stdout,
+        "show of a live job": cli("show", live).stdout,
+        "SQL": cli("query", path, f"select * from v_ops where name = '{ROW}'", "--json").stdout,
+        "stats --json": cli("stats", path, ROW, "--json").stdout,
+        "Python": repr(log[ROW]),
+        "a notebook": log._repr_html_(),
+    }
+    assert cli("report", path, "-o", page).returncode == 0
+    with open(page, encoding="utf-8") as file:
+        views["report"] = file.read()
+    with cgdebug.open(path) as recording:
+        views["Python, recorded"] = f"{ROW} {recording[ROW].details}"
+    at_a_glance = {"ops": cli("ops", path).stdout, "print(log)": str(log)}
+    lacks = [
+        (view, part)
+        for view, shown in (views | at_a_glance).items()
+        for part, text in PARTS.items()
+        if text not in shown
+        and not (part == "stack" and view in {"a notebook", *at_a_glance})
+        and not (part == "module" and view == "a notebook")  # it has the last rows
+        and not (part == "code" and view in at_a_glance)
+    ]
+    assert lacks == []
+
+
+def test_rows_of_an_op_log_are_a_table_of_sql(debug_mode, cli, tmp_path):
+    path = str(tmp_path / "a.cgrec")
+    with cgdebug.connect().record(path):
+        with (dm := debug_mode(hooks=["memory"])):
+            torch.softmax(torch.ones(2, 3), 1)
+        dm.log()
+    query = (
+        "select number, phase, module, op, args, json_extract(columns, '$.kept') as kept "
+        "from v_ops order by number"
+    )
+    rows = json.loads(cli("query", path, query, "--json").stdout)
+    assert [list(row.values()) for row in rows] == [
+        [1, "fwd", "", "aten.ones.default", rows[0]["args"], 24],
+        [2, "fwd", "", "aten._softmax.default", "self=#1, dim=1, half_to_float=False", 24],
+    ]
+
+
 DTENSORS = """
     import json
     import torch.distributed as dist

@@ -406,3 +406,39 @@ def test_a_watched_job_exports_the_program_that_it_exports_alone(run, watch):
         """,
         watch=watch,
     )
+
+
+VALUES = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+with torch.no_grad():
+    net[0].weight.fill_(3.0)
+    net[0].bias.zero_()
+    for _ in range(2):
+        net(torch.ones(1, 2))
+"""
+
+
+def test_run_keeps_the_values_of_the_rows_that_it_names(cli, tmp_path):
+    script, path = tmp_path / "job.py", str(tmp_path / "a.cgrec")
+    script.write_text(VALUES)
+    job = ("--", sys.executable, str(script))
+    log = ("run", "--watch", "op:*", "--eager", "-o", path)
+    ran = cli(*log, "--values", "fwd/0/*,!*.weight", *job)
+    assert ran.returncode == 0, ran.stderr
+    for call in (1, 2):
+        shown = cli("show", f"{path}:fwd/0/addmm_0.value@call:{call}", "--json")
+        assert json.loads(shown.stdout)["values"] == [6.0, 6.0], shown
+    names = json.loads(cli("query", path, "select name from probe", "--json").stdout)
+    assert [one["name"] for one in names if one["name"].endswith(".value")] == [
+        "fwd/0/addmm_0.value"
+    ]
+    # Of the row itself there are statistics alone, and the answer says what to type.
+    row = cli("show", f"{path}:fwd/0/addmm_0@call:1").stdout
+    assert "run --watch 'op:*' --eager --values fwd/0/addmm_0 --" in row
+
+
+@pytest.mark.parametrize("watch", [(), ("--watch", "*"), ("--watch", "fx:*")])
+def test_values_of_rows_need_an_op_log(cli, watch):
+    ran = cli("run", *watch, "--values", "fwd/0/*", "--", "true")
+    assert ran.returncode == 2 and "--watch 'op:*' --values 'fwd/0/*'" in ran.stderr, ran.stderr

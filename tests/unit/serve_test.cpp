@@ -498,7 +498,7 @@ TEST_F(Served, ValuesOfAnEagerRowCannotBeTurnedOn) {
   EXPECT_EQ(response.error().code(), v1::Error::BAD_REQUEST);
   EXPECT_THAT(response.error().message(),
               testing::AllOf(testing::HasSubstr("a row of an eager log"),
-                             testing::HasSubstr("cgdebug.CudaGraphTensorProbe(")));
+                             testing::HasSubstr("--eager --values 'fwd/layers.0/mm_2'")));
   control.set_mode(v1::Control::OFF);
   EXPECT_TRUE(Ask(request).has_set()) << Ask(request).error().message();
 }

@@ -135,8 +135,19 @@ std::vector<std::string> ColumnsOf(const OpLog& log) {
   return names;
 }
 
+// Whether a row has that part of its details: a column that is empty everywhere is left out.
+bool HasAny(const OpLog& log, std::string analysis::OpDetails::*part) {
+  return std::ranges::any_of(log.rows, [&](const OpRow& row) {
+    return !(analysis::ParseOpDetails(row.details).*part).empty();
+  });
+}
+
 TextTable MakeTable(const OpLog& log, const std::string& only) {
   using Align = TextTable::Align;
+  using Part = std::pair<const char*, std::string analysis::OpDetails::*>;
+  std::vector<Part> parts = {{"REGION", &analysis::OpDetails::region},
+                             {"PLACEMENTS", &analysis::OpDetails::placements}};
+  std::erase_if(parts, [&](const Part& part) { return !HasAny(log, part.second); });
   std::vector<TextTable::Column> columns = {{"#", Align::kRight},
                                             TextTable::Name("NAME"),
                                             {"TENSOR"},
@@ -147,6 +158,7 @@ TextTable MakeTable(const OpLog& log, const std::string& only) {
                                             {"READS"},
                                             {"LINE", Align::kLeft, /*is_optional=*/true},
                                             {"ARGUMENTS", Align::kLeft, /*is_optional=*/true}};
+  for (const auto& [title, part] : parts) columns.push_back({title});
   const std::vector<std::string> own = ColumnsOf(log);
   for (const std::string& name : own) columns.push_back({Printable(name)});
   TextTable table(columns);
@@ -168,6 +180,9 @@ TextTable MakeTable(const OpLog& log, const std::string& only) {
     cells.push_back(InputsText(row));
     cells.push_back(row.site.empty() ? "-" : Printable(row.site));
     cells.push_back(details.arguments.empty() ? "-" : Printable(details.arguments));
+    for (const auto& [title, part] : parts) {
+      cells.push_back((details.*part).empty() ? "-" : Printable(details.*part));
+    }
     for (const std::string& name : own) {
       const auto found =
           std::ranges::find(details.columns, name, &std::pair<std::string, std::string>::first);

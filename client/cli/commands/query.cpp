@@ -38,6 +38,7 @@ constexpr const char* kExamples[] = {
     "SELECT probe, min(replay) AS replay, mismatched, max_abs FROM v_comparisons WHERE mismatched "
     "> 0 "
     "GROUP BY session, probe ORDER BY replay",
+    "SELECT number, module, op, args, code FROM v_ops WHERE phase = 'fwd' ORDER BY graph, number",
     "SELECT * FROM v_gaps",
 };
 

@@ -27,6 +27,7 @@
 #include "client/cli/views/recording_text.h"
 #include "client/live/recordings.h"
 #include "client/live/status.h"
+#include "daemon/core/base/glob.h"
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/words/condition.h"
 #include "daemon/core/words/config_file.h"
@@ -55,6 +56,7 @@ struct RunOptions {
   bool lossy = false;
   bool force = false;
   std::vector<std::string> watch;
+  std::vector<std::string> values;  // globs of rows
   bool eager = false;
   bool blocking = false;
   bool races = false;
@@ -436,6 +438,22 @@ Result<void> AddConfig(const Context& context, RunOptions* options) {
   return {};
 }
 
+// Fails: a bad glob, or there is no op log whose rows they could be.
+Result<void> AddValues(const RunOptions& options, Variables* variables) {
+  if (options.values.empty()) return {};
+  const std::string globs = fmt::format("{}", fmt::join(options.values, ","));
+  const std::string_view level = LevelOf(options);
+  if (level == "module" || level == "fx") {
+    return Error{fmt::format(
+        "--values names rows of an op log, and none is made. Type: --watch 'op:*' --values {}",
+        ShellWord(globs))};
+  }
+  const Result<Selector> selector = Selector::ParseList(globs);
+  if (!selector.ok()) return Error{"--values: " + selector.error().message};
+  variables->emplace_back("CGDEBUG_WATCH_VALUES", globs);
+  return {};
+}
+
 // What the options tell the job.
 // Fails: what the job would refuse.
 Result<Variables> VariablesOf(const RunOptions& options) {
@@ -444,6 +462,8 @@ Result<Variables> VariablesOf(const RunOptions& options) {
   if (options.races) of_graphs.emplace_back("CGDEBUG_RACES", "1");
   Result<Variables> variables = WatchVariables(options.watch, options.eager, of_graphs);
   if (!variables.ok()) return variables;
+  const Result<void> values = AddValues(options, &*variables);
+  if (!values.ok()) return values.error();
   variables->insert(variables->end(), options.configured.begin(), options.configured.end());
   variables->emplace_back("CGDEBUG_CONFIG", "");  // the job gets what it says
   variables->emplace_back("CGDEBUG", "1");
@@ -570,6 +590,13 @@ RunFunction AddRun(CLI::App& app) {
       "--eager", options->eager,
       "with --watch: torch.compile compiles nothing, and 'op:', 'kernel:' and 'graph:' log "
       "what runs eagerly, each call of the model as a replay: the reference for ops diff");
+  app.add_option("--values", options->values,
+                 "keep the values of these rows of the op log, which are called ROW.value: globs, "
+                 "as in 'fwd/layers.3.*'")
+      ->type_name("GLOB")
+      ->expected(1)
+      ->allow_extra_args(false)  // else it takes the "--" behind it
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--blocking", options->blocking,
                "launch captured graphs kernel by kernel, and wait behind each: one that fails or "
                "hangs is named, with its op, module, line and tensors");

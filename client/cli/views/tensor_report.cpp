@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "client/analysis/op_details.h"
 #include "client/cli/views/tensor_json.h"
 #include "client/cli/views/tensor_text.h"
 #include "daemon/core/numerics/decode.h"
@@ -106,6 +107,9 @@ std::string Head(const source::Tensor& tensor, const Style& style) {
   if (!slot.shard.empty()) {
     head += style.Dim("  shard " + Printable(slot.shard)) + "\n";
   }
+  for (const auto& [word, fact] : analysis::OpFacts(slot)) {
+    head += style.Dim(Printable(fmt::format("  {} {}", word, fact))) + "\n";
+  }
   return head;
 }
 
@@ -201,7 +205,8 @@ Result<std::string> TensorReport(const source::Tensor& tensor, const TensorRepor
   std::string out = Head(tensor, style) + StatisticsBlock(tensor, style);
   if (options.where.empty() && options.topk == 0) out += Histogram(tensor.stats);
   if (!HasPayload(tensor)) {
-    return out + style.Yellow(fmt::format("\n  no values: {}. {}\n", kOnlyStatistics, kForValues));
+    return out + style.Yellow(fmt::format("\n  no values: {}. {}\n", kOnlyStatistics,
+                                          ForValues(tensor.slot)));
   }
   const Result<TensorView> view = ViewOf(tensor);
   if (!view.ok()) return view.error();
@@ -222,6 +227,9 @@ Result<std::string> TensorReport(const source::Tensor& tensor, const TensorRepor
 
 Json TensorReportJson(const source::Tensor& tensor, const TensorReportOptions& options) {
   Json json = ToJson(tensor);
+  json["site"] = tensor.slot.site;
+  json["op"] = tensor.slot.op;
+  json["details"] = analysis::OpDetailsJson(tensor.slot.details);
   json["payload_dropped"] = !tensor.snapshot.has_values;
   const Result<TensorView> view = ViewOf(tensor);
   if (!HasPayload(tensor) || !view.ok()) return json;

@@ -17,7 +17,7 @@ inline constexpr const char* kOnlyStatistics =
     "only the statistics were kept (TensorStats, set to statistics, over the daemon's memory "
     "limit, or left on the device)";
 // What to do for values the next time.
-inline constexpr const char* kForValues =
-    "Use TensorRecord, or type: cgdebug-cli run --watch '*' --on nan -- python train.py";
+// What to do for its values.
+std::string ForValues(const source::Slot& slot);
 
 }  // namespace cgdebug::cli

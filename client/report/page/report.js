@@ -838,8 +838,8 @@
   }
 
   function factsOf(side, source) {
-    const facts = [["tensor", side.type], ["probed at", side.site || "–"], ["graph", `${shownGraph(side)}, place ${side.graph_order} in its order`],
-      ["device", side.device || "–"], ["op", side.op], ["shard", side.shard], ["session", data.sources[source].sessions.length > 1 ? side.session : ""],
+    const facts = [["tensor", side.type], ["probed at", side.facts.length > 0 ? "" : side.site || "–"], ["graph", `${shownGraph(side)}, place ${side.graph_order} in its order`],
+      ["device", side.device || "–"], ...side.facts, ["shard", side.shard], ["session", data.sources[source].sessions.length > 1 ? side.session : ""],
       ["snapshots", side.snapshots === 0 ? "none" : `${count(side.snapshots)}, of ${WORD}s ${side.first_replay}..${side.last_replay}` + (side.every > 1 ? `, every ${side.every}.` : "")],
       ["missing", side.lost > 0 ? `${plural(side.lost, "snapshot")}` : "none"], ["unreadable", side.unread > 0 ? plural(side.unread, "snapshot") : ""],
       [`over ${WORD}s`, `min ${number(side.min)}, max ${number(side.max)}, mean ${number(side.mean)}`],

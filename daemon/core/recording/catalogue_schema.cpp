@@ -80,6 +80,26 @@ create view v_gaps as
   select session.rank, probe.name as probe, loss.after_replay, loss.before_replay, loss.count,
          loss.cause, session.label as session
   from loss join probe on probe.id = loss.probe join session on session.id = probe.session;
+create view v_ops as  -- the rows of op logs, with what their ops were given: one for each place
+  select rank, number, name, phase, rtrim(place, '/') as module,
+         substr(rest, 1, instr(rest || ' ', ' ') - 1) as op,
+         json_extract(details, '$.args') as args, dtype, shape, site,
+         json_extract(details, '$.code') as code, json_extract(details, '$.region') as region,
+         json_extract(details, '$.placements') as placements,
+         json_extract(details, '$.stack') as stack, json_extract(details, '$.views') as views,
+         json_extract(details, '$.from') as fused_of,
+         json_extract(details, '$.columns') as columns,  -- of hooks: json_extract(columns, '$.kept')
+         graph, graph_id, session, probe_id
+  from (select session.rank, cast(probe.op as integer) as number, probe.name,
+               substr(probe.name, 1, instr(probe.name, '/') - 1) as phase,
+               -- up to the last '/'
+               substr(rtrim(probe.name, replace(probe.name, '/', '')),
+                      instr(probe.name, '/') + 1) as place,
+               substr(probe.op, instr(probe.op, ' ') + 1) as rest,
+               case when json_valid(probe.details) then probe.details end as details,
+               probe.dtype, probe.shape, probe.site, probe.graph, probe.graph_id,
+               session.label as session, probe.id as probe_id
+        from probe join session on session.id = probe.session where probe.op glob '[0-9]*');
 create view v_first_nonfinite as  -- of each probe, in the order in which they came
   -- Each graph counts its own replays: only `serial` sorts them.
   select replay, iteration, graph_order, probe, shape, graph, rank, nan, inf, step, serial, session

@@ -85,6 +85,10 @@ constexpr Setting kSettings[] = {
      "`1`, as `run --eager` sets it: with `graph:`, `op:` or `kernel:` in `CGDEBUG_WATCH`, eager "
      "code is logged too. Each call of the model begins a replay",
      &IsFlag},
+    {"CGDEBUG_WATCH_VALUES", "job",
+     "which rows of the op log that `CGDEBUG_WATCH` makes keep their values, as `run --values`: "
+     "globs of names such as `fwd/layers.3.*`. They are called `ROW.value`",
+     &IsSelector},
     {"CGDEBUG_ON", "job",
      "default trigger for rings in device memory, as `run --on`: `nan`, `inf`, `absmax>1e4`, "
      "`changed` or `mismatch`",
