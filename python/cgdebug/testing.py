@@ -1,8 +1,9 @@
-"""For tests of models: recordings compared as torch.testing compares tensors, and whether padding
-reaches real rows."""
+"""For tests of models: recordings compared as torch.testing compares tensors, whether padding
+reaches real rows, and what in torch.compile makes a program differ."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import typing
@@ -11,9 +12,11 @@ from .recording import Diff, Recording
 from .recording import open as open_recording
 
 if typing.TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ._poison import Poison
 
-__all__ = ["assert_recordings_close", "poison"]
+__all__ = ["CompilerFault", "assert_recordings_close", "bisect_compiler", "poison"]
 
 
 def assert_recordings_close(
@@ -77,6 +80,59 @@ def poison(
     from . import _poison
 
     return _poison.poison(call, inputs, valid_rows, outputs, state)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompilerFault:
+    """What makes compiled code differ from eager code.
+
+    backend:   the first one of "eager", "aot_eager", "aot_eager_decomp_partition",
+               "aot_eager_decomp_partition_crossref" and "inductor" that differs
+    subsystem: the part of it without which nothing differs, such as "decomposition" or "lowerings";
+               None: no single one
+    number:    which use of it is the one, from 0; None: it is not used by number
+    what:      that use in torch's words, such as "<OpOverload(op='aten.silu', ...)>"
+    diff:      what differs
+    """
+
+    backend: str
+    subsystem: str | None
+    number: int | None
+    what: str | None
+    diff: Diff
+
+    def __str__(self) -> str:
+        words = [self.backend, *((self.subsystem,) if self.subsystem else ())]
+        text = "the fault is in " + ", ".join(words)
+        if self.number is not None:
+            text += f", use {self.number}"
+        return f"{text}{f': {self.what}' if self.what else ''}\n{self.diff}"
+
+
+def bisect_compiler(
+    run: Callable[[Callable], typing.Any],
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> CompilerFault | None:
+    """Finds what in torch.compile makes a program differ from itself in eager mode:
+
+        print(cgdebug.testing.bisect_compiler(lambda compile: compile(model)(x)))
+
+    run: runs the program, with what it is given in the place of torch.compile, and returns the
+         tensors that are compared. It is called many times, with the same seed, and must do the
+         same each time: what it changes, such as weights, it makes anew.
+    rtol, atol: of the comparison; by default those of torch.testing.assert_close for the dtype
+
+    The first call is not compiled. Then torch's CompilerBisector asks for one backend after the
+    other, and in the first that differs for one part after the other. Returns None if none
+    differs. Each run is a recording; what is compared are values.
+
+    Fails: NotCheckedError: two eager runs differ, or something could not be compared, so there is
+           no verdict that could lead the search; what `run` raises."""
+    from ._bisect import bisect
+
+    return bisect(run, rtol, atol)
 
 
 def _flags(options: dict) -> list[str]:

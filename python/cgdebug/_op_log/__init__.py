@@ -4,13 +4,25 @@
 Begin with `scopes`, then read on in this order:
 
     scopes            who wants op logs; gives each capture and each eager run a recorder and a log
-    recorder          the dispatch mode that sees every op, and the rows of what an op writes
+    options           what users may want of a log
+    following         the dispatch mode that sees every op, and what else follows a thread
+    recorder          the rows of what an op writes, and the rows that it read
+    calls             one call of an op, as long as it lasts
     written           what an op reads and writes
+    memory            what is known of memory, by the storage that tensors share
+    steps             where the calls of an eager log begin and end
+    collectives       results that are there when somebody has waited
+    padding           which rows of a batch are real
     names             what rows are called, and where their ops are called
     compiled_names    the module and the line of an op in code that a compiler made
     regions           annotate(), record_function and NVTX
+    arguments         what an op was given, with the views between rows
     details           what a row says beside its statistics
+    added             what users add to rows: asks extras in the right place
     extras            hooks, statistics and values of the user's
+    memory_columns    the hook "memory"
+    compiled_code     tells a recorder when code runs whose kernels nobody sees
+    threads           ops on threads that no log follows
     triton_kernels    tells a recorder which Triton kernels run, because they are no ops
     outputs           the recorder of level "graph", which finds what leaves a capture
     rows              the log: keeps the rows and hands them to the native module; gaps, coverage
