@@ -8,27 +8,38 @@ import subprocess
 import sys
 
 
-def serve(programs):
+def serve(programs, ranks=1):
     """Reads lines "NAME WATCH RUN", runs `run_NAME` watched as CGDEBUG_WATCH asks, as the run RUN, and
-    answers with the exit code."""
+    answers with the exit code. With several ranks it runs as each of them, and they meet at the file
+    RENDEZVOUS."""
     import torch
 
     torch.set_num_threads(1)
     for line in sys.stdin:
         name, watch, run = line.split()
-        child = os.fork()
-        if child == 0:
-            os.environ |= {
-                "CGDEBUG_WATCH": watch,
-                "CGDEBUG_WATCH_EAGER": "1",
-                "CGDEBUG_RUN_ID": run,
-            }
-            import cgdebug  # noqa: F401  (it looks at the variables)
+        children = []
+        for rank in range(ranks):
+            child = os.fork()
+            if child == 0:
+                os.environ |= {
+                    "CGDEBUG_WATCH": watch,
+                    "CGDEBUG_WATCH_EAGER": "1",
+                    "CGDEBUG_RUN_ID": run,
+                }
+                if ranks > 1:
+                    os.environ |= {
+                        "RANK": str(rank),
+                        "WORLD_SIZE": str(ranks),
+                        "RENDEZVOUS": os.path.abspath(f"{run}.ranks"),
+                    }
+                import cgdebug  # noqa: F401  (it looks at the variables)
 
-            torch.manual_seed(0)
-            programs[f"run_{name}"]()
-            return
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+                torch.manual_seed(0)
+                programs[f"run_{name}"]()
+                return
+            children.append(child)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(max(codes, key=abs), flush=True)
 
 
 class Programs:
