@@ -40,6 +40,10 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
     is not what most ranks of this machine have); commas separate several. Without it,
     $CGDEBUG_FAIL_ON counts, else "nan". Rows of op logs are looked at as well.
 
+    It answers for the process from its start, also for probes, watches and op logs that are closed.
+    What was seen whole leaves nothing behind. What was found is found again by each later call, and
+    what was not seen is told again.
+
     With "replica" it also waits for the other ranks of this machine, 3 s for each snapshot at most.
     Ranks of other machines are compared by `cgdebug-cli ranks`, which reads their recordings.
 

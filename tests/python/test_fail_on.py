@@ -186,6 +186,61 @@ def test_check_knows_what_a_closed_probe_lost(daemon):
     assert "NotCheckedError" in run.stderr and "lost" in run.stderr, run.stderr
 
 
+# Everything here is seen whole, and closed.
+WHOLE = """
+import gc
+ON = "nan,inf,mismatch"
+x = torch.ones(4, 4)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+def seen(name, action, x=x, calls=1):
+    with CudaGraphTensorProbe(name, [action], mode="always") as probe:
+        for _ in range(calls): probe(x)
+    cgdebug.check(ON)
+seen("stats", TensorStats())
+seen("compare", TensorCompare(x))
+seen("record", TensorRecord(capacity=2, every=10), calls=12)
+for n in range(1, 70): seen("shapes", TensorRecord(capacity=2), torch.ones(n))
+CudaGraphTensorProbe("never", [TensorCompare(x)], mode="always").close()
+watch = cgdebug.watch(model, params=True, grads=True)
+model(x).sum().backward()
+watch.close()
+del watch
+with cgdebug.debug_mode(model, eager=True): model(x)
+gc.collect()
+cgdebug.check(ON)
+"""
+
+
+def test_what_was_whole_and_is_closed_leaves_nothing_behind_for_a_later_check(daemon):
+    run = run_job(WHOLE + "seen('last', TensorStats())\nprint('pass')")
+    assert run.returncode == 0 and run.stdout == "pass\n", run.stderr
+
+
+def test_what_was_refused_is_told_by_each_later_check_also_when_it_is_closed(daemon):
+    refused = """
+import torch, cgdebug, gc
+class Complex(torch.nn.Module):
+    def forward(self, x): return torch.complex(x, x)
+bad = torch.nn.Sequential(torch.nn.ReLU(), Complex())
+x = torch.ones(4, 4)
+watch = cgdebug.watch(bad)
+bad(x)
+watch.close()
+del watch, bad
+gc.collect()
+with CudaGraphTensorProbe("last", [TensorStats()], mode="always") as probe: probe(x)
+for _ in range(2):
+    try:
+        cgdebug.check()
+        print("pass")
+    except cgdebug.NotCheckedError as error:
+        print(error)
+"""
+    run = run_job(refused)
+    told = run.stdout.splitlines()
+    assert len(told) == 2 and told[0] == told[1] and "complex" in told[0], run.stdout + run.stderr
+
+
 def test_check_is_not_content_with_a_probe_that_was_turned_down(daemon):
     run = run_job(
         """
