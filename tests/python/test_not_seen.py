@@ -71,7 +71,13 @@ import os, sys, cgdebug
 path = sys.argv[1]
 if not os.path.exists(path): sys.exit(4)
 r = cgdebug.open(path)
+from cgdebug.testing import assert_recordings_close
 answers = dict(complete=r.complete, check=r.check().ok, why=r.why().ok, diff=r.diff(r).ok)
+try:
+    assert_recordings_close(r, path)
+    answers["close"] = True
+except Exception:
+    answers["close"] = False
 print(answers, r.missing)
 sys.exit(0 if any(answers.values()) else 3)
 """
@@ -142,6 +148,15 @@ VERDICTS = (
 )  # fmt: skip
 
 
+def commands_for_copies(folder):
+    cli, recording, copy = find_program("cgdebug-cli"), folder / "a.cgrec", folder / "copy.cgrec"
+    return [
+        ("extract", [cli, "extract", str(recording), "-o", str(copy)]),
+        ("check copy", [cli, "check", str(copy)]),
+        ("ops diff", [cli, "ops", "diff", str(recording), str(recording)]),
+    ]
+
+
 STOPPED = """
 import glob, os, signal
 with cgdebug.connect() as client:
@@ -198,6 +213,34 @@ with torch.no_grad():
 """,
         "of op logs never left the job",
     ),
+    "overwritten": (
+        "64m",
+        (),
+        """
+probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=2)], mode="always")
+probe(x[:2])
+cgdebug.check("nan")
+"""
+        + STOPPED
+        + """
+for i in range(40): probe(x[:2] * float("nan") if fault and i == 9 else x[:2])
+os.kill(daemon, signal.SIGCONT)
+""",
+        "overwritten",
+    ),
+    "malformed": (
+        "64m",
+        (),
+        """
+import os, sys
+if "CGDEBUG_WAIT_MS" not in os.environ:
+    os.environ["CGDEBUG_WAIT_MS"] = "2s"
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=8)], mode="always")
+probe(x[:2])
+""",
+        "the job goes on without 1 variable of its environment that is malformed",
+    ),
     "thread": (
         "64m",
         ("--watch", "op:*", "--eager"),
@@ -220,13 +263,15 @@ thread.join()
 @needs_mode
 def test_no_answer_passes_over_what_never_came(in_shm, tmp_path, kind):
     size, watch, job, sentence = KINDS[kind]
-    results = in_shm(size, commands_for(job, tmp_path, "fault", watch=watch))
+    copies = commands_for_copies(tmp_path)
+    results = in_shm(size, [*commands_for(job, tmp_path, "fault", watch=watch), *copies])
+    verdicts = (*VERDICTS, "export", *(name for name, _ in copies))
     for name, (code, out, err) in results.items():
         text = out + err
         assert "nothing found in" not in text or "inconclusive" in text.lower(), (name, text)
         assert "nothing is known to be missing" not in text, (name, text)
         assert not text.startswith("same"), (name, text)
-        if name in VERDICTS:
+        if name in verdicts:
             assert code != 0, (name, text)
     for name in ("run", "check", "live check"):
         assert sentence in results[name][1] + results[name][2], (name, results[name])
