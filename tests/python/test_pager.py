@@ -14,8 +14,10 @@ import subprocess
 import termios
 
 import pytest
+import torch
 
-from conftest import find_program
+import cgdebug
+from conftest import find_program, wait_until
 
 DATA = pathlib.Path(__file__).parent.parent / "data"
 MARK = "sed s/^/|/"
@@ -56,6 +58,11 @@ class OnTerminal:
         self.reads()
         os.close(self.master)
         return self.process.wait(timeout=60)
+
+
+def run_ops():
+    words = [find_program("cgdebug-cli"), "ops", str(os.getpid())]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60)
 
 
 def test_text_on_a_terminal_goes_through_the_pager():
@@ -101,6 +108,33 @@ def test_text_into_a_pipe_is_not_paged():
     )
     assert shown.returncode == 0
     assert not shown.stdout.startswith("|")
+
+
+def test_ops_on_a_terminal_has_the_answer_first_and_the_rows_around_it(daemon):
+    with cgdebug.debug_mode(torch.nn.Linear(3, 3), eager=True):
+        x = torch.ones(3)
+        for n in range(70):
+            x = torch.log(x * 0 - 1) if n == 50 else x + 1
+    wait_until(lambda: "log_0" in run_ops().stdout, "the log")
+
+    def shown(*words):
+        one = OnTerminal("ops", str(os.getpid()), *words, columns=200, PAGER="cat")
+        assert one.ends() == 1
+        return one.shown.replace("\r", "").splitlines()
+
+    lines = shown()
+    (answer,) = [n for n, line in enumerate(lines) if "first non-finite: #" in line]
+    assert answer < 3, lines[:5]
+
+    def rows_of(lines):
+        return [line for line in lines if re.match(r"\W*\d+  \S", line)]
+
+    rows = rows_of(lines)
+    assert len(rows) == 40 and "log_0" in rows[20], lines
+    assert "All of them: --all" in lines[-1], lines[-1]
+    every = run_ops().stdout.splitlines()
+    assert len(rows_of(every)) == len(rows_of(shown("--all"))) > 70
+    assert "first non-finite: #" in "".join(every[-3:])
 
 
 def test_an_error_without_text_starts_no_pager():

@@ -38,8 +38,12 @@ struct OpsCommand {
   std::string b;
   bool exit_zero = false;
   bool is_coverage = false;
+  bool all = false;
   OpListing listing;
 };
+
+constexpr std::size_t kMostOnTerminal = 40;
+constexpr std::size_t kBeforeFirst = 20;
 
 constexpr std::string_view kCall = "call:";
 
@@ -115,6 +119,30 @@ bool IsShown(const OpRow& row, const std::string& only) {
   return only != "changed" || HasChanged(row);
 }
 
+bool IsOnTerminal() { return TerminalColumns(STDOUT_FILENO) > 0; }
+
+// The rows that are printed, by number. On a terminal those around the first NaN or Inf, if there
+// are many and nobody wants all; `left_out` says which.
+std::vector<const OpRow*> ShownRows(const OpLog& log, const OpsCommand& command,
+                                    std::string* left_out) {
+  const OpRow* const first = analysis::FirstNonfinite(log);
+  std::vector<const OpRow*> rows;
+  for (const OpRow& row : log.rows) {
+    if (IsShown(row, command.only)) rows.push_back(&row);
+  }
+  if (command.all || !IsOnTerminal() || rows.size() <= kMostOnTerminal) return rows;
+  const std::size_t all = rows.size();
+  const auto place = static_cast<std::size_t>(std::ranges::find(rows, first) - rows.begin());
+  const std::size_t wanted = place == all ? 0 : place - std::min(place, kBeforeFirst);
+  const std::size_t begin = std::min(wanted, all - kMostOnTerminal);
+  rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(begin + kMostOnTerminal), rows.end());
+  rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(begin));
+  *left_out = fmt::format("{} of {} rows, #{} to #{}{}. All of them: --all", rows.size(), all,
+                          rows.front()->number, rows.back()->number,
+                          place == all ? "" : ", around the first NaN or Inf");
+  return rows;
+}
+
 std::string InputsText(const OpRow& row) {
   std::string text;
   for (const std::uint32_t number : row.inputs) {
@@ -142,7 +170,7 @@ bool HasAny(const OpLog& log, std::string analysis::OpDetails::*part) {
   });
 }
 
-TextTable MakeTable(const OpLog& log, const std::string& only) {
+TextTable MakeTable(const OpLog& log, const std::vector<const OpRow*>& rows) {
   using Align = TextTable::Align;
   using Part = std::pair<const char*, std::string analysis::OpDetails::*>;
   std::vector<Part> parts = {{"REGION", &analysis::OpDetails::region},
@@ -162,8 +190,8 @@ TextTable MakeTable(const OpLog& log, const std::string& only) {
   const std::vector<std::string> own = ColumnsOf(log);
   for (const std::string& name : own) columns.push_back({Printable(name)});
   TextTable table(columns);
-  for (const OpRow& row : log.rows) {
-    if (!IsShown(row, only)) continue;
+  for (const OpRow* shown : rows) {
+    const OpRow& row = *shown;
     const analysis::OpDetails details = analysis::ParseOpDetails(row.details);
     std::vector<std::string> cells = {std::to_string(row.number), Printable(row.name), row.type};
     if (row.stats) {
@@ -375,17 +403,26 @@ int RunOps(Context& context, const OpsCommand& command) {
     return code;
   }
   Context::Print(context.out.Bold(Heading(log)) + "\n");
+  std::string left_out;
+  const std::vector<const OpRow*> rows = ShownRows(log, command, &left_out);
+  const auto print_answer = [&] {
+    const std::string bad = FirstText(log);
+    if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
+    const std::string masks = MasksText(log);
+    if (!masks.empty()) Context::Print(masks + "\n");
+  };
+  // Whoever looks at a screen sees its first lines; a pipe has the answer at its end.
+  if (IsOnTerminal()) print_answer();
   if (command.listing.views || command.listing.stack || command.listing.tree) {
-    const std::string text = OpListingText(
-        log, command.listing, [&](const OpRow& row) { return IsShown(row, command.only); });
+    const std::string text = OpListingText(log, command.listing, [&](const OpRow& row) {
+      return std::ranges::binary_search(rows, row.number, {}, &OpRow::number);
+    });
     if (!text.empty()) Context::Print(text + "\n");
-  } else if (const TextTable table = MakeTable(log, command.only); !table.empty()) {
+  } else if (const TextTable table = MakeTable(log, rows); !table.empty()) {
     context.PrintTable(table);
   }
-  const std::string bad = FirstText(log);
-  if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
-  const std::string masks = MasksText(log);
-  if (!masks.empty()) Context::Print(masks + "\n");
+  if (!left_out.empty()) Context::Print(context.out.Dim(left_out) + "\n");
+  if (!IsOnTerminal()) print_answer();
   for (const std::string& gap : log.gaps) context.Note(Printable("not shown: " + gap));
   if (found == kExitInconclusive) {
     Context::Print("inconclusive: no NaN or Inf in what is shown, but not all is shown\n");
@@ -472,6 +509,8 @@ RunFunction AddOps(CLI::App& app) {
                  "nan: rows with NaN or Inf; changed: rows that changed since the replay before")
       ->check(CLI::IsMember({"nan", "changed"}))
       ->type_name("{nan,changed}");
+  app.add_flag("--all", command->all,
+               "every row, also on a terminal, which has those around the first NaN or Inf");
   app.add_flag("--coverage", command->is_coverage,
                "which kernels of the graph no row explains, and where they run");
   app.add_flag(
