@@ -60,16 +60,29 @@ class LogExcuses {
                                         one->is_only_neg_inf && !IsSpoilt(row), one->share}));
     }
     const bool is_skipped = IsSkipped(time);
+    std::map<std::uint32_t, std::uint64_t> in_padding;  // by number: elements that are not finite
+    for (const auto& [place, one] : bad) {
+      const OpText& text = rows_[place].text;
+      if (IsPaddingRow(text.op) && !text.inputs.empty())
+        in_padding[text.inputs.front()] = one->count;
+    }
     std::map<std::size_t, bool> is_absorbed;  // of the bad rows, by place
     for (std::size_t i = bad.size(); i-- > 0;) {
       const auto& [place, one] = bad[i];
       is_absorbed[place] = !one->has_nan && IsAbsorbed(place, time, is_absorbed);
-      const Excuse excuse = are_masks[i]                                   ? Excuse::kMask
-                            : is_skipped && IsGradient(*rows_[place].slot) ? Excuse::kSkipped
-                            : is_absorbed[place]                           ? Excuse::kAbsorbed
-                                                                           : Excuse::kNone;
+      const Excuse excuse = are_masks[i]                                       ? Excuse::kMask
+                            : IsInPadding(rows_[place].text, *one, in_padding) ? Excuse::kPadding
+                            : is_skipped && IsGradient(*rows_[place].slot)     ? Excuse::kSkipped
+                            : is_absorbed[place]                               ? Excuse::kAbsorbed
+                                                                               : Excuse::kNone;
       if (excuse != Excuse::kNone) (*excuses_)[{rows_[place].seen->slot, time}] = excuse;
     }
+  }
+
+  static bool IsInPadding(const OpText& row, const SeenSlot::Bad& bad,
+                          const std::map<std::uint32_t, std::uint64_t>& in_padding) {
+    const auto known = in_padding.find(row.number);
+    return IsPaddingRow(row.op) || (known != in_padding.end() && known->second == bad.count);
   }
 
   static bool IsSpoilt(const RowOfLog& row) {
@@ -114,6 +127,10 @@ bool IsOfGradScaler(const source::Slot& slot) {
   return slot.op.find(kUnscale) != std::string::npos;
 }
 
+bool IsPaddingRow(std::string_view op) { return op == "padding" || op == "padding.mixed"; }
+
+bool IsRowMask(std::string_view op) { return op == "valid_rows"; }
+
 bool IsGradient(const source::Slot& slot) {
   constexpr std::array kPhases = {"bwd/", "grad/", "in/bwd/", "in/grad/"};
   return IsOfGradScaler(slot) || std::ranges::any_of(kPhases, [&](const char* phase) {
@@ -126,8 +143,8 @@ void SeenSlot::Note(const source::Key& key, const numerics::Stats& stats) {
   times.push_back(time);
   if (stats.abs_max > 0) not_zero.push_back(time);
   if (stats.nonfinite() == 0) return;
-  bad.push_back(
-      {time, stats.neg_inf, ops::NegInfShare(stats), ops::IsOnlyNegInf(stats), stats.nan > 0});
+  bad.push_back({time, stats.neg_inf, stats.nonfinite(), ops::NegInfShare(stats),
+                 ops::IsOnlyNegInf(stats), stats.nan > 0});
 }
 
 Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& seen) {

@@ -21,7 +21,8 @@ struct SeenSlot {
   struct Bad {
     Time time;
     std::uint64_t neg_inf = 0;
-    double share = 0;  // of the elements that are -Inf
+    std::uint64_t count = 0;  // elements that are not finite
+    double share = 0;         // of the elements that are -Inf
     bool is_only_neg_inf = false;
     bool has_nan = false;
   };
@@ -39,12 +40,18 @@ enum class Excuse : std::uint8_t {
   kMask,  // ops::MaskFinder. An input whose number of -Inf changes has none: nobody knows who wrote
           // it
   kAbsorbed,  // Inf, no NaN, and of the rows that read it none has a NaN or an Inf of it
+  kPadding,   // padding rows alone have it, as cgdebug.valid_rows() tells
   kSkipped,   // a gradient in which torch's GradScaler found it, and then skipped the step
 };
 using Excuses = std::map<std::pair<std::size_t, SeenSlot::Time>, Excuse>;  // by slot and time
 
 // Those of the snapshots of rows of op logs that have one. `seen`: slots in graph order.
 Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& seen);
+
+// Whether a row of an op log has what lies in the padding rows of another one, its only input.
+bool IsPaddingRow(std::string_view op);
+// Whether it says which rows of its run are real.
+bool IsRowMask(std::string_view op);
 
 // Whether a row of an op log is a gradient, before an optimizer sees it.
 bool IsGradient(const source::Slot& slot);

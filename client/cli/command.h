@@ -57,6 +57,7 @@ RunFunction AddCheck(CLI::App& app);
 RunFunction AddDiff(CLI::App& app);
 RunFunction AddRanks(CLI::App& app);
 RunFunction AddRaces(CLI::App& app);
+RunFunction AddAudit(CLI::App& app);
 RunFunction AddRecord(CLI::App& app);
 RunFunction AddFreeze(CLI::App& app);
 RunFunction AddQuery(CLI::App& app);

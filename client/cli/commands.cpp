@@ -28,7 +28,8 @@ constexpr Command kCommands[] = {
     {"check", kFirst, "Names the first NaN or Inf and what led to it, and what else looks wrong",
      "  cgdebug-cli check runs/a.cgrec\n"
      "  cgdebug-cli check                           the newest live job\n"
-     "  cgdebug-cli check runs/a.cgrec 'blk3.*' --replays 1200..1210\n",
+     "  cgdebug-cli check runs/a.cgrec 'blk3.*' --replays 1200..1210\n"
+     "  cgdebug-cli check --padding runs/a.cgrec    whether padding reached a real row\n",
      AddCheck, Output::kText},
     {"diff", kFirst, "What differs between two sources, and where it begins",
      "  cgdebug-cli diff --first eager.cgrec graph.cgrec\n"
@@ -124,6 +125,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli races runs/a.cgrec\n"
      "  cgdebug-cli races train-4711 --json\n",
      AddRaces, Output::kText},
+    {"audit", kFind, "Whether captured graphs still read the memory that the model has",
+     "  cgdebug-cli audit                           the newest live job\n"
+     "  cgdebug-cli audit runs/a.cgrec\n"
+     "  cgdebug-cli audit train-4711 --json\n",
+     AddAudit, Output::kText},
     {"query", kFind, "Read-only SQL over the snapshots of a source",
      "  cgdebug-cli query runs/a.cgrec 'SELECT * FROM v_first_nonfinite'\n"
      "  cgdebug-cli query --examples\n"

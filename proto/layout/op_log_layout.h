@@ -68,7 +68,18 @@ constexpr bool IsOpGap(std::string_view op) { return op.substr(0, 4) == "gap "; 
 //   "order 12 passed"
 //       the one that ran for long has ended
 constexpr bool IsOpOrder(std::string_view op) { return op.substr(0, 6) == "order "; }
-constexpr bool IsNoRow(std::string_view op) { return IsOpGap(op) || IsOpOrder(op); }
+// Another one: where the memory is now that captured graphs were given. Of a capture, those with
+// the greatest number behind it hold.
+//   "audit 12 3 looked TENSORS REPLAYS"
+//       of capture 12, the third time: at how many tensors it was looked, after how many replays
+//   "audit 12 3 wrong TEXT", "audit 12 3 latent TEXT", "audit 12 3 hazard TEXT"
+//       a finding
+//   "audit 12 3 missing TEXT"
+//       what could not be looked at
+constexpr bool IsOpAudit(std::string_view op) { return op.substr(0, 6) == "audit "; }
+constexpr bool IsNoRow(std::string_view op) {
+  return IsOpGap(op) || IsOpOrder(op) || IsOpAudit(op);
+}
 
 // SlotHead::reached: a launch stores it when it begins, that is, when the ops of its rows are done.
 // So the page shows how far a replay came that never finishes.

@@ -41,6 +41,7 @@ _HOMES = {
     "watching": ("watch", "Watch", "WatchReport"),
     "op_log": ("debug_mode", "load_debug_mode", "OpLogDiff", "OpLogView", "OpRow"),
     "_op_log.extras": ("OpCall",),
+    "_op_log.audit": ("audit", "Audit"),
     "_op_log.padding": ("valid_rows",),
     "_op_log.regions": ("annotate",),
     "client": ("connect", "Client"),
@@ -90,6 +91,8 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from ._graph_memory import graph_memory as graph_memory
     from ._native import NativeExtension as NativeExtension
     from ._native import native_extension_available as native_extension_available
+    from ._op_log.audit import Audit as Audit
+    from ._op_log.audit import audit as audit
     from ._op_log.extras import OpCall as OpCall
     from ._op_log.padding import valid_rows as valid_rows
     from ._op_log.regions import annotate as annotate

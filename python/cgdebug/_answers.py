@@ -13,8 +13,8 @@ from .snapshot import Stats, TensorSnapshot, part_of
 
 def is_no_row(op: str) -> bool:
     """As layout::IsNoRow: whether what looks like a probe says what an op log does not show, or
-    what is known of the order of a graph's nodes."""
-    return op.startswith(("gap ", "order "))
+    what is known of a graph's nodes or of its memory."""
+    return op.startswith(("gap ", "order ", "audit "))
 
 
 class Answer(types.SimpleNamespace):

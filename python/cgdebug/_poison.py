@@ -80,7 +80,7 @@ def poison(call, inputs, valid_rows, outputs, state) -> Poison:
         raise TypeError("poison: give a function, and the tensors whose padding it reads")
     with no_dispatch(), torch.no_grad():
         marks = padding.marks_of(valid_rows, list(named.values()), "poison")
-    if bool(marks.mask.all()):
+    if bool(typing.cast(torch.Tensor, marks.mask).all()):
         raise ValueError("poison: all rows are real, so there is no padding to change")
     return _Test(call, named, marks, outputs, _named(state, "state")).run()
 
@@ -102,6 +102,7 @@ def _named(tensors, what: str) -> dict[str, torch.Tensor]:
 class _Test:
     def __init__(self, call, inputs, marks, outputs, state):
         self._call, self._inputs, self._marks, self._outputs = call, inputs, marks, outputs
+        self._mask = typing.cast(torch.Tensor, marks.mask)
         kept = {**state, **inputs}
         self._kept = [(one, one.detach().clone()) for one in kept.values()]
         self._generator = torch.Generator().manual_seed(0)
@@ -164,7 +165,7 @@ class _Test:
         with no_dispatch(), torch.no_grad():
             for tensor in self._inputs.values():
                 if fill is not None:
-                    real = self._marks.mask.to(tensor.device)
+                    real = self._mask.to(tensor.device)
                     tensor[~real] = fill(tensor, real).to(tensor.dtype)
         return self._call()
 
@@ -183,7 +184,7 @@ class _Test:
             leaves = torch.utils._pytree.tree_leaves(result)
             tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
             outputs = _named(tensors, "result")
-        mask = self._marks.mask
+        mask = self._mask
         for name, tensor in outputs.items():
             if tuple(tensor.shape[: mask.dim()]) == tuple(mask.shape):
                 with no_dispatch():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import typing
 import warnings
 import weakref
@@ -402,6 +403,9 @@ def step(number: int | None) -> None:
             )
     on_gpu = torch.cuda.is_initialized() and not _is_capturing()
     _native.set_step(number, torch.cuda.current_stream().cuda_stream if on_gpu else None)
+    audit = sys.modules.get("cgdebug._op_log.audit")
+    if audit is not None:
+        audit.step_is_set()
     if kinds := _fail_on.wanted():
         _fail_on.raise_if_found(kinds)
 

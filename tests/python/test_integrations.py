@@ -189,6 +189,21 @@ def test_vllm_without_the_variable_is_left_alone(run):
     assert run(VLLM).stdout == "None\n"
 
 
+def test_vllm_s_runner_tells_which_rows_are_padding(run, cli, tmp_path):
+    code = VLLM.replace(
+        "runner.execute_model(torch.ones(2, 4))",
+        "runner.execute_model(types.SimpleNamespace("
+        "input_ids=torch.ones(8, 4), total_num_scheduled_tokens=5 + n))",
+    )
+    run("import types\n", code, CGDEBUG_WATCH="op:*", CGDEBUG_WATCH_EAGER="1")
+    assert padding_of(cli, tmp_path.name, "fwd/0/linear_0.padding") == {(3, 4), (2, 4), (1, 4)}
+
+
+def padding_of(cli, run_id, row):
+    told = json.loads(cli("--json", "probes", "-s", run_id).stdout)
+    return {tuple(one["shape"]) for one in told["probes"] if one["name"] == row}
+
+
 @pytest.mark.gpu
 def test_vllm_s_graphs_are_labelled_by_their_batch(run, tmp_path):
     run(
@@ -244,6 +259,18 @@ def test_sglang_s_runner_watches_its_model_and_names_the_forward_pass(run, cli, 
     assert run(SGLANG, CGDEBUG_WATCH="0").stdout == "forward True\n"
     assert probes_of(cli, tmp_path.name) == {"fwd/0"}
     assert steps_of(tmp_path.name, "fwd/0") == [None, 1, 2, 3]
+
+
+def test_sglang_s_runner_tells_which_rows_are_padding(run, cli, tmp_path):
+    code = SGLANG.replace(
+        "runner.forward(torch.ones(2, 4))",
+        "runner.forward(types.SimpleNamespace("
+        "input_ids=torch.ones(8, 4), num_token_non_padded_cpu=5 + n))",
+    )
+    run("import types\n", code, CGDEBUG_WATCH="op:*", CGDEBUG_WATCH_EAGER="1")
+    rows = probes_of(cli, tmp_path.name)
+    (row,) = [name for name in rows if name.endswith("mm_0.padding")]
+    assert padding_of(cli, tmp_path.name, row) == {(3, 4), (2, 4), (1, 4)}
 
 
 def test_sglang_without_the_variable_is_left_alone(run):

@@ -1,7 +1,11 @@
 """valid_rows(): which rows of a padded batch are real, followed through the ops of a call."""
 
+import pathlib
+
+import padded_programs
 import pytest
 import torch
+from serve_programs import Programs
 from torch import nn
 from torch.nn import functional as F
 
@@ -131,6 +135,9 @@ def test_an_eager_log_has_what_lies_in_padding_beside_each_row(daemon, model):
     assert twin.inputs == (rows["fwd/0/addmm_0"].number,)
     assert twin.stats.nan == (ROWS - REAL) * SIZE == rows["fwd/0/addmm_0"].stats.nan
     assert "in/0.weight.padding" not in rows
+    assert {row.op for row in rows.values() if row.name.startswith("fwd/")} <= {
+        *("aten.addmm.default", "aten.relu.default", "padding"),
+    }
 
 
 def test_valid_rows_are_those_of_the_call_that_comes(daemon, model):
@@ -162,6 +169,38 @@ def test_valid_rows_may_be_told_in_the_middle_of_a_call(daemon):
         rows = logged(dm, replay=call)
         assert rows["fwd/Model/exp_0.padding"].shape == (ROWS - REAL, SIZE)
         assert "fwd/Model/flip_0.padding" not in rows
+
+
+# --- check --padding, and why -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    server = Programs(pathlib.Path(padded_programs.__file__), tmp_path_factory.mktemp("programs"))
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("name", padded_programs.EXPECTED)
+def test_check_says_whether_padding_reached_a_real_row(daemon, cli, programs, tmp_path, name):
+    code, words = padded_programs.EXPECTED[name]
+    path = tmp_path / f"{name}.cgrec"
+    programs.record(path, name)
+    done = cli("check", "--padding", str(path))
+    assert done.returncode == code, done.stdout
+    for word in words:
+        assert word in done.stdout
+    causes = cgdebug.why(path)
+    if code == 1:
+        assert (causes.first.kind, causes.first.level) == ("padding_leak", "shown")
+        assert cli("--json", "check", "--padding", str(path)).stdout.count('"padding_leak"') == 1
+    elif name == "made_by_the_real_rows":
+        assert (causes.first.kind, causes.first.level) == ("domain", "shown"), causes
+    elif name not in ("not_told", "told_once"):
+        assert all(one.level != "shown" for one in causes), causes
+    if name == "kept_apart":
+        note = cli("check", str(path))
+        assert note.returncode == 0 and "in padding rows alone" in note.stdout, note.stdout
 
 
 @pytest.mark.gpu

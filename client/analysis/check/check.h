@@ -65,13 +65,14 @@ enum class FindingKind {
   // Rows of op logs with NaN or Inf that has an excuse (masks.h):
   kMask,      // -Inf, maybe on purpose
   kAbsorbed,  // Inf that no later row inherits
+  kPadding,   // in padding rows alone
   kSkipped,   // gradients of a step that torch's GradScaler skipped
   kScaled,    // near overflow: a gradient that it has scaled
 };
 constexpr std::string_view NameOf(FindingKind kind) {
-  constexpr std::string_view kNames[] = {"nonfinite",     "mismatch", "near_overflow", "stale",
-                                         "never_written", "constant", "zero",          "largest",
-                                         "mask",          "absorbed", "skipped",       "scaled"};
+  constexpr std::string_view kNames[] = {
+      "nonfinite", "mismatch", "near_overflow", "stale",   "never_written", "constant", "zero",
+      "largest",   "mask",     "absorbed",      "padding", "skipped",       "scaled"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

@@ -191,6 +191,9 @@ std::string FindingText(Source& source, const Finding& finding) {
     case FindingKind::kAbsorbed:
       return fmt::format("note: {} holds Inf in {}, and no row that reads it does", name,
                          Replays(slot, finding));
+    case FindingKind::kPadding:
+      return fmt::format("note: {} is not finite in {}, in padding rows alone", name,
+                         Replays(slot, finding));
     case FindingKind::kSkipped:
       return fmt::format("note: {} is not finite in {}: the GradScaler skipped that step", name,
                          Replays(slot, finding));

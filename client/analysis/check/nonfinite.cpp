@@ -19,12 +19,13 @@ Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan
   const Scanned* of_first = nullptr;
   const Scanned::Nonfinite* first = nullptr;
   for (Scanned& scanned : scan->probes()) {
-    FindingRun runs[4];
+    FindingRun runs[5];
     for (const Scanned::Nonfinite& one : scanned.nonfinite) {
       const auto found = excuses.find({scanned.slot, {one.key.replay, one.key.iteration}});
       const Excuse excuse = found == excuses.end() ? Excuse::kNone : found->second;
       constexpr FindingKind kKinds[] = {FindingKind::kNonfinite, FindingKind::kMask,
-                                        FindingKind::kAbsorbed, FindingKind::kSkipped};
+                                        FindingKind::kAbsorbed, FindingKind::kPadding,
+                                        FindingKind::kSkipped};
       const auto kind = static_cast<std::size_t>(excuse);
       runs[kind].Add(kKinds[kind], scanned.slot, one.key.replay);
       if (excuse != Excuse::kNone || (first != nullptr && first->moment <= one.moment)) continue;

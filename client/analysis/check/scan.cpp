@@ -72,6 +72,8 @@ Result<void> Scan::Read(std::size_t index) {
   Scanned scanned;
   scanned.slot = scanned.seen.slot = index;
   scanned.is_empty = keys->empty();
+  const std::optional<OpText> text = ParseOpText(slot.op);
+  scanned.is_beside = text && (IsPaddingRow(text->op) || IsRowMask(text->op));
   std::erase_if(*keys, [&](const Key& key) { return !options_.scope.Wants(key.replay); });
   scanned.keys = *std::move(keys);
   scanned.abs_max.assign(scanned.keys.size(), NAN);
@@ -110,11 +112,12 @@ void Scan::Look(const Key& key, const Snapshot& snapshot, const Stats& stats, Sc
   if (snapshot.comparison && snapshot.comparison->mismatched > 0) {
     scanned->mismatch.Add(FindingKind::kMismatch, index, key.replay);
   }
+  const bool is_row = !slot.op.empty();
+  if (is_row) scanned->seen.Note(key, stats);
+  if (scanned->is_beside) return;
   if (stats.nonfinite() > 0) {
     scanned->nonfinite.push_back({key, MomentAt(slot, snapshot.serial, key)});
   }
-  const bool is_row = !slot.op.empty();
-  if (is_row) scanned->seen.Note(key, stats);
   const double share = ShareOfMaximum(slot, stats);
   // float8 has its largest number wherever a value was cut off.
   if (is_row && share == 1 && ElementBytes(slot) > 1) {

@@ -21,7 +21,8 @@ namespace cgdebug::analysis {
 struct Scanned : SeenProbe {
   std::vector<Unchanged> unchanged;
   bool ever_changed = false;
-  bool is_empty = false;  // also outside the replays to look at
+  bool is_beside = false;  // it says what lies in padding, or where that is: of another row
+  bool is_empty = false;   // also outside the replays to look at
   SeenSlot seen;
   struct Nonfinite {
     source::Key key;

@@ -8,10 +8,11 @@ namespace cgdebug::analysis::why {
 
 std::span<const Detector> Detectors() {
   static constexpr Detector kDetectors[] = {
-      FindFailedKernels, FindNonfinite,     FindUnequalReplicas, FindUnorderedOps, FindFailedChecks,
-      FindGrowth,        FindHangs,         FindUnlikeRanks,     FindBadCaptures,  FindUnreplayed,
-      FindIdleOptimizer, FindRepeatedNoise, FindStaleOutputs,    FindFrozenInputs, FindDeadLayers,
-      FindUntrained,     FindUnread};
+      FindFailedKernels,   FindPaddingLeaks,  FindNonfinite,    FindMovedPointers,
+      FindUnequalReplicas, FindUnorderedOps,  FindFailedChecks, FindGrowth,
+      FindHangs,           FindUnlikeRanks,   FindBadCaptures,  FindUnreplayed,
+      FindIdleOptimizer,   FindRepeatedNoise, FindStaleOutputs, FindFrozenInputs,
+      FindDeadLayers,      FindUntrained,     FindUnread};
   return kDetectors;
 }
 

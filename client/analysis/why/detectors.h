@@ -39,6 +39,8 @@ Found FindStaleOutputs(const Evidence& evidence);
 Found FindDeadLayers(const Evidence& evidence);
 Found FindUntrained(const Evidence& evidence);
 Found FindUnread(const Evidence& evidence);
+Found FindMovedPointers(const Evidence& evidence);
+Found FindPaddingLeaks(const Evidence& evidence);
 Found FindUnreplayed(const Evidence& evidence);
 Found FindGrowth(const Evidence& evidence);
 Found FindUnlikeRanks(const Evidence& evidence);

@@ -24,6 +24,8 @@ using source::Key;
 using source::Slot;
 using source::Source;
 
+constexpr std::string_view kPaddingOp = "padding";  // its op keeps rows apart
+
 Change ChangeOf(const Stats& before, const Stats& now) {
   if (!numerics::DifferencesOf(before, now).empty()) return Change::kChanged;
   const bool knows_places = before.has_ordered_hash && now.has_ordered_hash;
@@ -100,7 +102,7 @@ class LogReader {
     if (numbers.size() == slots.size()) {
       const std::vector<std::size_t> rows = RowsOf(all);
       for (std::size_t i = 0; i < slots.size(); ++i) {
-        for (const Key& key : keys[i]) AddKey(rows[i], {nth_log, key.replay}, slots[i].slot, key);
+        for (const Key& key : keys[i]) AddKey(rows[i], {nth_log, key.replay}, slots[i], key);
       }
       return;
     }
@@ -108,7 +110,7 @@ class LogReader {
       std::ranges::stable_sort(here, {}, [](const Here& one) { return one.row->text.number; });
       const std::vector<std::size_t> rows = RowsOf(here);
       for (std::size_t i = 0; i < here.size(); ++i) {
-        AddKey(rows[i], {nth_log, replay}, here[i].row->slot, *here[i].key);
+        AddKey(rows[i], {nth_log, replay}, *here[i].row, *here[i].key);
       }
     }
   }
@@ -118,12 +120,18 @@ class LogReader {
     const Key* key;
   };
 
-  // The places of the rows of one call, which are in the order of their numbers.
+  // The places of the rows of one call, which are in the order of their numbers. What lies in the
+  // padding of a row has the place of that row.
   std::vector<std::size_t> RowsOf(const std::vector<Here>& call) {
     std::map<std::uint32_t, std::size_t> by_number;
     std::vector<std::size_t> rows;
     for (const Here& one : call) {
       const OpText& text = one.row->text;
+      if (IsRowMask(text.op) || IsPaddingRow(text.op)) {
+        const auto of = text.inputs.empty() ? by_number.end() : by_number.find(text.inputs.front());
+        rows.push_back(of == by_number.end() ? SIZE_MAX : of->second);
+        continue;
+      }
       std::vector<std::size_t> inputs;
       for (const std::uint32_t number : text.inputs) {
         const auto input = by_number.find(number);
@@ -161,11 +169,38 @@ class LogReader {
     return row_of_slot_[one.slot] = row->second;
   }
 
-  void AddKey(std::size_t row, std::pair<std::size_t, std::uint64_t> run, std::size_t slot,
+  void AddKey(std::size_t row, std::pair<std::size_t, std::uint64_t> run, const OpLogSlot& slot,
               const Key& key) {
-    if (const auto place = run_of_.find(run); place != run_of_.end()) {
-      keys_[row][place->second] = {slot, key};
+    const auto place = run_of_.find(run);
+    if (place == run_of_.end()) return;
+    if (IsRowMask(slot.text.op)) {
+      if (const std::optional<Stats> stats = Read(slot.slot, key)) {
+        log_.runs[place->second].tells_rows = true;
+        log_.runs[place->second].padding = stats->zero;
+      }
+    } else if (row == SIZE_MAX) {
+      return;  // its row is not here
+    } else if (IsPaddingRow(slot.text.op)) {
+      if (const std::optional<Stats> stats = Read(slot.slot, key)) {
+        log_.rows[row].padding.resize(log_.runs.size());
+        log_.rows[row].padding[place->second] = {
+            .is_here = true, .mixes = slot.text.op != kPaddingOp, .nonfinite = stats->nonfinite()};
+      }
+    } else {
+      keys_[row][place->second] = {slot.slot, key};
     }
+  }
+
+  // Nothing where it cannot be read: `check` says so.
+  std::optional<Stats> Read(std::size_t slot, const Key& key) {
+    const Result<source::Snapshot> snapshot = source_.Get(slot, key);
+    if (!snapshot.ok()) return std::nullopt;
+    const Result<Stats> stats = source::StatsOf(source_, *snapshot);
+    if (!stats.ok()) return std::nullopt;
+    SeenSlot& seen = seen_[slot];
+    seen.slot = slot;
+    seen.Note(key, *stats);
+    return *stats;
   }
 
   void ReadRow(std::size_t place) {
@@ -173,13 +208,8 @@ class LogReader {
     std::optional<Stats> before;
     for (const auto& [run, at] : keys_[place]) {
       const auto& [slot, key] = at;
-      const Result<source::Snapshot> snapshot = source_.Get(slot, key);
-      if (!snapshot.ok()) continue;  // `check` says so
-      const Result<Stats> stats = source::StatsOf(source_, *snapshot);
-      if (!stats.ok()) continue;
-      SeenSlot& seen = seen_[slot];
-      seen.slot = slot;
-      seen.Note(key, *stats);
+      const std::optional<Stats> stats = Read(slot, key);
+      if (!stats) continue;
       row.at[run] = {.is_here = true,
                      .change = before ? ChangeOf(*before, *stats) : Change::kUnknown,
                      .nan = stats->nan,
@@ -211,6 +241,21 @@ class LogReader {
   std::vector<std::map<std::size_t, std::pair<std::size_t, Key>>> keys_;  // by row, then by run
   Times times_;
 };
+
+// NaN and Inf of padding may go on into rows of which nobody knows where the padding is.
+void FollowPadding(Log* log) {
+  for (Row& row : log->rows) {
+    for (std::size_t run = 0; run < row.at.size(); ++run) {
+      const bool is_known = run < row.padding.size() && row.padding[run].is_here;
+      if (!row.at[run].is_bad() || is_known) continue;
+      if (std::ranges::any_of(row.inputs, [&](std::size_t input) {
+            return log->rows[input].at[run].excuse == Excuse::kPadding;
+          })) {
+        row.at[run].excuse = Excuse::kPadding;
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -264,6 +309,7 @@ Result<Evidence> ReadEvidence(Source& source, const Check& check) {
       }
     }
   }
+  for (Log& log : evidence.logs) FollowPadding(&log);
   return evidence;
 }
 

@@ -33,6 +33,13 @@ struct Seen {
   bool is_bad() const { return nonfinite() > 0 && excuse == Excuse::kNone; }
 };
 
+// What one run has of the padding rows of a row.
+struct Padding {
+  bool is_here = false;
+  bool mixes = false;  // whether the op may have read other rows for a row
+  std::uint64_t nonfinite = 0;
+};
+
 // A tensor that an op wrote, or an input, in all runs of its log that have it.
 struct Row {
   std::size_t slot = 0;  // in the first of these runs
@@ -43,6 +50,7 @@ struct Row {
   std::vector<std::size_t> inputs;   // places in Log::rows, each before this one
   std::vector<std::size_t> readers;  // likewise, behind it
   std::vector<Seen> at;              // by run
+  std::vector<Padding> padding;      // likewise; empty: its rows are known in none
 
   bool is_input() const { return op == "input"; }
 };
@@ -52,6 +60,8 @@ struct Run {
   std::size_t nth_log = 0;  // an eager log begins again where calls are not alike
   std::uint64_t replay = 0;
   std::uint64_t serial = 0;
+  bool tells_rows = false;    // which of them are real
+  std::uint64_t padding = 0;  // rows that are not
 };
 
 // The rows of one graph, or of what ran eagerly in one process. Runs are in the order in which they
@@ -79,6 +89,7 @@ struct Evidence {
   const Check* check = nullptr;
   std::vector<Log> logs;
   std::optional<std::vector<source::ProcessGraphs>> graphs;  // as Source::Graphs()
+  bool asks_padding = false;  // whether padding is all that is asked about
 
   const source::Slot& SlotOf(const Row& row) const { return source->slots()[row.slot]; }
   const std::string& NameOf(const Row& row) const { return SlotOf(row).probe; }

@@ -230,6 +230,13 @@ class NonfiniteFinder {
     });
   }
 
+  // Whether what it read has NaN or Inf in padding.
+  static bool ReadsPadding(const Log& log, const Row& row, std::size_t run) {
+    return std::ranges::any_of(row.inputs, [&](std::size_t input) {
+      return log.rows[input].at[run].excuse == Excuse::kPadding;
+    });
+  }
+
   Finding Describe(std::size_t log_place, std::size_t place, std::size_t run, bool is_made) const {
     const Log& log = evidence_.logs[log_place];
     const Row& row = log.rows[place];
@@ -244,8 +251,10 @@ class NonfiniteFinder {
                       NonfiniteText(seen), where);
     } else if (is_made) {
       finding.sentence = fmt::format("{} made {} in {}", name, NonfiniteText(seen), where);
-      finding.sentence += reason.text.empty() ? ", and all that it read is finite"
-                                              : fmt::format(": {}", reason.text);
+      finding.sentence += reason.text.empty() && ReadsPadding(log, row, run)
+                              ? ", and all that it read is finite, but for padding"
+                          : reason.text.empty() ? ", and all that it read is finite"
+                                                : fmt::format(": {}", reason.text);
     } else if (ops::IsCollective(row.op)) {
       finding.sentence = fmt::format("{} holds {} in {}, of this rank or another", name,
                                      NonfiniteText(seen), where);

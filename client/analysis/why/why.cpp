@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -38,7 +39,7 @@ void AddNotLooked(const Evidence& evidence, const Check& check, Causes* causes) 
     out.push_back(
         "what each op did: there is no op log. Record one: cgdebug-cli run --watch 'op:*' --eager "
         "-- COMMAND");
-  } else if (std::string few = FewRunsText(evidence); !few.empty()) {
+  } else if (std::string few = evidence.asks_padding ? "" : FewRunsText(evidence); !few.empty()) {
     out.push_back(std::move(few));
   }
   out.insert(out.end(), check.missing.begin(), check.missing.end());
@@ -50,9 +51,10 @@ void AddNotLooked(const Evidence& evidence, const Check& check, Causes* causes) 
 
 // Whether it is about the values of one row, which flow into others.
 bool IsOfValues(const Finding& finding) {
-  constexpr std::array kKinds = {std::string_view("nonfinite"),  std::string_view("domain"),
-                                 std::string_view("overflow"),   std::string_view("masked_row"),
-                                 std::string_view("dead_layer"), std::string_view("stale_output")};
+  constexpr std::array kKinds = {std::string_view("nonfinite"),   std::string_view("padding_leak"),
+                                 std::string_view("domain"),      std::string_view("overflow"),
+                                 std::string_view("masked_row"),  std::string_view("dead_layer"),
+                                 std::string_view("stale_output")};
   return finding.place.log != SIZE_MAX && std::ranges::find(kKinds, finding.kind) != kKinds.end();
 }
 
@@ -83,18 +85,18 @@ std::vector<Finding> Fold(const Evidence& evidence, std::vector<Finding> finding
   return kept;
 }
 
-}  // namespace
-
-Result<Causes> FindCauses(source::Source& source) {
+Result<Causes> Find(source::Source& source, std::span<const Detector> detectors,
+                    bool asks_padding) {
   const Result<Check> check = RunCheck(source, {});
   if (!check.ok()) return check.error();
-  const Result<Evidence> evidence = ReadEvidence(source, *check);
+  Result<Evidence> evidence = ReadEvidence(source, *check);
   if (!evidence.ok()) return evidence.error();
+  evidence->asks_padding = asks_padding;
   Causes causes;
   causes.goes_on = check->goes_on;
   AddNotLooked(*evidence, *check, &causes);
   std::vector<Finding> findings;
-  for (const Detector detect : Detectors()) {
+  for (const Detector detect : detectors) {
     Found answer = detect(*evidence);
     std::ranges::move(answer.findings, std::back_inserter(findings));
     if (!answer.clean.empty()) causes.clean.push_back(std::move(answer.clean));
@@ -104,6 +106,15 @@ Result<Causes> FindCauses(source::Source& source) {
   std::ranges::stable_sort(findings, {}, &Finding::level);
   causes.findings = Fold(*evidence, std::move(findings));
   return causes;
+}
+
+}  // namespace
+
+Result<Causes> FindCauses(source::Source& source) { return Find(source, Detectors(), false); }
+
+Result<Causes> FindPaddingCauses(source::Source& source) {
+  constexpr Detector kDetectors[] = {FindPaddingLeaks};
+  return Find(source, kDetectors, true);
 }
 
 }  // namespace cgdebug::analysis::why

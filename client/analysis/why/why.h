@@ -73,5 +73,7 @@ struct Causes {
 
 // Fails: a source that cannot be read.
 Result<Causes> FindCauses(source::Source& source);
+// The same about NaN and Inf of padding that reach real rows, and nothing else.
+Result<Causes> FindPaddingCauses(source::Source& source);
 
 }  // namespace cgdebug::analysis::why

@@ -8,6 +8,8 @@
 
 #include "client/analysis/check/check_report.h"
 #include "client/analysis/op_log.h"
+#include "client/analysis/why/why.h"
+#include "client/analysis/why/why_report.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/answer_text.h"
@@ -24,7 +26,23 @@ struct CheckCommand {
   std::size_t frames = 21;
   std::size_t max_rows = 10;
   bool trusts_hashes = false;
+  bool padding = false;
 };
+
+int CheckPadding(Context& context, const CheckCommand& command, source::Source& source) {
+  const Result<analysis::why::Causes> causes = analysis::why::FindPaddingCauses(source);
+  if (!causes.ok()) return context.Fail(kExitTrouble, causes.error().message);
+  const analysis::why::CommandOf command_of = analysis::why::CommandsOf(command.source);
+  if (context.options.json) {
+    Context::PrintJson(analysis::why::CausesJson(source, *causes, command_of));
+  } else {
+    Context::Print(
+        HeadLine(source) +
+        PrintableLines(analysis::why::CausesText(source, *causes, command_of, command.max_rows) +
+                       "\n"));
+  }
+  return ExitCodeOf(causes->outcome());
+}
 
 int RunCheckCommand(Context& context, const CheckCommand& command) {
   analysis::CheckOptions options{
@@ -36,6 +54,7 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   if (const int failed = OpenSource(context, command.source, &source); failed != kExitOk) {
     return failed;
   }
+  if (command.padding) return CheckPadding(context, command, *source);
   const Result<analysis::Check> check = analysis::RunCheck(*source, options);
   if (!check.ok()) return context.Fail(kExitTrouble, check.error().message);
   const bool lacks_all = command.scope.probes.empty() && !source->Describe().not_seen.empty();
@@ -89,6 +108,9 @@ RunFunction AddCheck(CLI::App& app) {
                  "how many probes to show up to the first bad one (21); 0: one line")
       ->check(WholeNumber(0))
       ->type_name("N");
+  app.add_flag("--padding", command->padding,
+               "whether NaN or Inf of padding reached a real row, in a job that calls "
+               "cgdebug.valid_rows()");
   app.add_flag("--trust-hashes", command->trusts_hashes,
                "trust the recorded hashes: do not read the values to verify them");
   app.add_option("--max-rows", command->max_rows, "how many findings of each kind to show (10)")

@@ -34,7 +34,7 @@ int RunWhy(Context& context, const WhyCommand& command) {
                               (slot.session.empty() ? "" : " -s " + KeyOfJob(*source, slot));
     if (!place.command.empty()) {
       return fmt::format("cgdebug-cli {} {}{}", place.command, ShellWord(command.source),
-                         place.command == "races" ? among : "");
+                         place.command == "races" || place.command == "audit" ? among : "");
     }
     if (analysis::ParseOpText(slot.op)) {
       return OpsCommandOf(command.source, slot, place.replay) + among;

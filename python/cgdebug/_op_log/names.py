@@ -87,6 +87,8 @@ class ModuleNames:
         self._taken: set[str] = set()
         self._owners: dict[str, tuple[weakref.ref, str]] = {}  # by path: the model, the name in it
         self._parameters: Memory[str] = Memory()
+        self._models: dict[str, weakref.ref] = {}  # by what is in front of their names
+        self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # that stepped
         self._other_paths: dict[str, list[str]] = {}  # by path: of a module that several have
         self._roots: set[str] = set()  # paths of models
         self._last_layer = ""  # that compiled code ran
@@ -104,7 +106,7 @@ class ModuleNames:
                 prefix = ("", f"{root}.")[number] if number < 2 else f"{root}_{number}."
                 if self._taken.isdisjoint(prefix + name for name in found):
                     break
-            reference = weakref.ref(found[root])
+            reference = self._models[prefix] = weakref.ref(found[root])
             self._roots.add(prefix + root)
             for name, module in found.items():
                 path = prefix + name
@@ -130,6 +132,12 @@ class ModuleNames:
         tensor = getattr(tensor, "_local_tensor", tensor)
         if tensor is not None and self._parameters.get(tensor) is None:
             self._parameters.set(tensor, name)
+
+    def models(self) -> list[tuple[str, torch.nn.Module]]:
+        """Those that live, and what is in front of the names of their modules."""
+        with self._lock:
+            known = [(prefix, reference()) for prefix, reference in self._models.items()]
+        return [(prefix, model) for prefix, model in known if model is not None]
 
     def parameter_at(self, tensor: torch.Tensor) -> str:
         """The name of the parameter whose memory it is; empty if it is no parameter's."""
@@ -271,6 +279,7 @@ class ModuleHooks:
         if torch.compiler.is_compiling():
             return None
         _thread.optimizers += 1
+        self._names.optimizers.add(optimizer)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure) or hasattr(closure, "_cgdebug_closure"):
             return None

@@ -23,6 +23,7 @@ MASK_OP = "valid_rows"
 ROW_OP = "padding"  # of the row of what lies in padding rows; the op it belongs to keeps rows apart
 MIXED_OP = "padding.mixed"  # likewise, of an op that may read other rows for a row
 IN_GRAPH = "valid_rows: rows not known: in a captured graph"
+ON_GPU = "valid_rows: rows not known: on a GPU"
 
 # An atom: (axis of the mask, or PLAIN, and its size). A layout has the atoms of each dimension, the
 # slowest first: a dimension of 6 may be rows 2 x heads 3. What is made of pairs of rows, as scores
@@ -41,12 +42,12 @@ _here = threading.local()
 class Marks:
     """What valid_rows() was told.
 
-    mask: bool, on the CPU: which rows are real
+    mask: bool, on the CPU: which rows are real; None: the tensors are on a GPU
     tensors: weak references to those that have the rows in their first dimensions
     is_taken: whether a log has them
     """
 
-    mask: torch.Tensor
+    mask: torch.Tensor | None
     tensors: tuple[weakref.ref, ...]
     is_taken: bool = False
 
@@ -77,8 +78,11 @@ def valid_rows(rows, *tensors: torch.Tensor) -> None:
         raise TypeError(
             "valid_rows: name the tensors that have the rows, as in valid_rows(5, ids, positions)"
         )
-    with no_dispatch(), torch.no_grad():
-        _here.marks = marks_of(rows, tensors, "valid_rows")
+    if any(isinstance(one, torch.Tensor) and not one.is_cpu for one in (rows, *tensors)):
+        _here.marks = Marks(None, ())  # reading them would end a capture, or make the job wait
+    else:
+        with no_dispatch(), torch.no_grad():
+            _here.marks = marks_of(rows, tensors, "valid_rows")
     from .scopes import valid_rows_are_told
 
     valid_rows_are_told(_here.marks)
@@ -109,13 +113,14 @@ class RowPlaces:
     """The layouts of the tensors of one call. Thread: one at a time."""
 
     def __init__(self, marks: Marks):
-        self.mask = marks.mask
-        self.has_padding = not bool(marks.mask.all())
+        """Requires: they have a mask."""
+        self.mask = typing.cast(torch.Tensor, marks.mask)
+        self.has_padding = not bool(self.mask.all())
         self.is_told = False  # whether the log has a row with the mask
         self._layouts: Memory[dict[tuple, _Known]] = Memory()  # by part of the memory
         self._count = self._prefix()
         self._padding: dict[tuple, torch.Tensor] = {}  # masks by their shapes and axes
-        shape = tuple(marks.mask.shape)
+        shape = tuple(self.mask.shape)
         for reference in marks.tensors:
             tensor = reference()
             if tensor is not None:

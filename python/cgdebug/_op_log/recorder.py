@@ -17,7 +17,7 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from .. import _accepted, _native
-from . import names, padding, written
+from . import audit, names, padding, written
 from .added import Added
 from .arguments import EMPTY, Arguments
 from .calls import Call, Link
@@ -59,6 +59,7 @@ class Recorder:
         self.has_pre = False  # whether what kernels are about to overwrite is logged, too
         self.added = Added(log, captured)
         self.steps = Steps(log, self._next_run)
+        self.holdings: audit.Holdings | None = None  # of a capture
         self.is_done = False
         self._selects = selects
         self._selected: dict[str, bool] = {}
@@ -88,7 +89,8 @@ class Recorder:
             self._arguments.begin_run(self._rows)
             self._collectives.begin_run()
             self.steps.begin_run()
-            self._row_places = None
+            if self._row_places is not None and self._row_places.is_told:
+                self._row_places = None  # else they were told for what comes now
             self.log.begin_run()
             self.take_marks(padding.newest())
 
@@ -101,8 +103,11 @@ class Recorder:
             marks.is_taken = True
             if self._captured:
                 self.log.note(padding.IN_GRAPH)
+            elif marks.mask is None:
+                self.log.note(padding.ON_GPU)
             else:
-                self._row_places = padding.RowPlaces(marks)
+                with no_dispatch(), torch.no_grad():
+                    self._row_places = padding.RowPlaces(marks)
 
     def before(self, op, args, kwargs) -> Call | None:
         """Must be followed by after(). None: the op is of no interest."""
@@ -387,6 +392,8 @@ class Recorder:
         if call.plan.kind is not Kind.WAIT:
             self._arrived(tensor)
         known = UNKNOWN if self._unseen_code else self._rows.get(tensor)
+        if self.holdings is not None:
+            self._hold(call, argument, tensor, known)
         if self._is_store(call, argument, tensor, known):
             call.stores.add(storage)
             self._rows.set(tensor, UNKNOWN)
@@ -412,6 +419,15 @@ class Recorder:
             known = self._link(tensor, call.place, base, argument.name)
         if known != EMPTY:
             call.links.append(Link(argument, place, known))
+
+    def _hold(self, call: Call, argument: written.Tensors, tensor, known: int | None) -> None:
+        """The graph is given the memory, if the capture has not made it."""
+        holdings = typing.cast(audit.Holdings, self.holdings)
+        base = call.plan.base
+        reader = self._counter.peek(call.place, base)
+        if known is None or holdings.has(tensor):
+            label = f"in/{reader.removeprefix('fwd/')}.{argument.name}"
+            holdings.note(tensor, label, reader, base)
 
     def _is_store(self, call: Call, argument: written.Tensors, tensor, known: int | None) -> bool:
         """Reading it would take longer than the op. Not what rows of this log have shown so far,
@@ -471,6 +487,8 @@ class Recorder:
                 self._rows.set(tensor, EMPTY)
             else:
                 made.append(("", place, tensor, None))
+                if self.holdings is not None:
+                    self.holdings.note_made(tensor, self._counter.peek(call.place, plan.base))
         if plan.kind is Kind.WAIT:
             self._waited(call, result)
             return

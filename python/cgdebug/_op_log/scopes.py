@@ -13,7 +13,7 @@ import torch
 
 from .. import _graphs, _native, _torch_logs
 from .._watching.modules import is_selected
-from . import names, padding, regions, threads
+from . import audit, names, padding, regions, threads
 from .capture_cost import CaptureCost
 from .extras import Extras, Values
 from .following import CollectorStopped, Followed
@@ -118,6 +118,7 @@ class Scope:
         following = self._followed_here()
         if following is not None:
             following.next_run()
+            following.has_begun = True
 
     def _followed_here(self) -> _Following | None:
         """What follows this thread. It begins to if it does not yet."""
@@ -233,6 +234,7 @@ class _Following:
     ):
         self.thread = threading.get_ident()
         self.has_root = False  # whether the model was called in this call
+        self.has_begun = False  # whether a framework began this call, and has not called the model
         self._root: weakref.ref | None = None  # of a scope that is not told, see _begins()
         modules = beside._names if beside else names.ModuleNames(max(one.lines for one in scopes))
         self._names: names.ModuleNames = modules
@@ -275,9 +277,15 @@ class _Following:
     def next_run(self) -> None:
         self._recorder.next_run()
 
+    def hold(self, capture: int, graph) -> audit.Holdings:
+        """From here on it is kept which memory ops are given."""
+        holdings = audit.Holdings(capture, self._names, graph)
+        self._recorder.holdings = holdings
+        return holdings
+
     def take_marks(self, marks: padding.Marks) -> None:
         """In front of the next call of the model they are of that one."""
-        if not self.has_root or names.is_inside():
+        if not self.has_root or self.has_begun or names.is_inside():
             self._recorder.take_marks(marks)
 
     def _forget_root(self) -> None:
@@ -295,7 +303,7 @@ class _Following:
     def root_is_called(self) -> None:
         if self.has_root or self._recorder.steps.is_of_other_step():
             self.next_run()
-        self.has_root = True
+        self.has_root, self.has_begun = True, False
 
     def stop(self) -> None:
         self._recorder.is_done = True
@@ -347,6 +355,8 @@ def _wrap_captures() -> None:
         finally:
             if capture is not None:
                 capture.collector.end()
+        if capture is not None and capture.holdings is not None and capture.log is not None:
+            audit.keep(capture.holdings)
 
     graph_class.capture_begin = capture_begin
     setattr(graph_class, name, end_of_capture)
@@ -359,6 +369,7 @@ class _Capture:
         self.log: OpLog | None = None
         self.cost = CaptureCost(graph=0)
         self.following: _Following | None = None
+        self.holdings: audit.Holdings | None = None
         # A graph whose capture nobody ends, because of an exception, must not leave the mode there.
         self._abandoned = weakref.finalize(graph, self.give_up)
         self._abandoned.atexit = False
@@ -370,8 +381,11 @@ class _Capture:
             self.log = OpLog(number)
             self.cost = CaptureCost(number)
             self.following = _Following(scopes, self.log, captured=True, cost=self.cost)
+            self.holdings = self.following.hold(number, graph)
             for scope in scopes:
                 scope.logs.append(self.log)
+            forget = weakref.finalize(graph, audit.forget, number)
+            forget.atexit = False
             close = weakref.finalize(graph, self.log.close)
             close.atexit = False  # when the process ends, graphs stay as they were
         except Exception as error:  # the capture goes on
@@ -400,6 +414,8 @@ class _Capture:
             self.drop()
             return
         try:
+            if self.holdings is not None:
+                self.holdings.finish(self.log)
             self._tell(self.log)
         except Exception as error:
             _log_failure(error)

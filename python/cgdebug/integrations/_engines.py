@@ -61,6 +61,18 @@ def running_layer(names: typing.Mapping[typing.Any, str]) -> str:
     return ""
 
 
+def tell_rows(count: object, tensors: typing.Iterable[object]) -> None:
+    """So many rows of a pass are real, the first ones of these tensors that have as many rows as
+    the first of them."""
+    import torch
+
+    from .._op_log.padding import valid_rows
+
+    given = [one for one in tensors if isinstance(one, torch.Tensor) and one.dim()]
+    if isinstance(count, int) and given and count <= len(given[0]):
+        valid_rows(count, *(one for one in given if len(one) == len(given[0])))
+
+
 class ParameterNames:
     """The layers of a model, by the parameters that code is given."""
 

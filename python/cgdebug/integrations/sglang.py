@@ -14,7 +14,7 @@ import weakref
 from .. import _auto, _graphs
 from .._after_import import call_after_import
 from .._fail_soft import guard, tell, wrap
-from ._engines import OWN_PASSES, know_rank, own_pass, running_layer
+from ._engines import OWN_PASSES, know_rank, own_pass, running_layer, tell_rows
 
 __all__ = ["register"]
 
@@ -62,11 +62,15 @@ def _wrap_runner(module) -> None:
         _names.update((one, name) for name, one in runner.model.named_modules())
 
     def begin_pass(runner, *args, **kwargs):
+        batch = args[0] if args else kwargs.get("forward_batch")
         if not getattr(runner, "is_draft_worker", False):
             # Not its forward_pass_id, which begins again after a recovery.
             runner._cgdebug_step = getattr(runner, "_cgdebug_step", 0) + 1
             step(runner._cgdebug_step)
             _auto.begin_call()  # has this step: SGLang calls forward() of the model
+            names = ("input_ids", "input_embeds", "positions")
+            rows = getattr(batch, "num_token_non_padded_cpu", None)
+            tell_rows(rows, [getattr(batch, name, None) for name in names])
 
     runner = getattr(module, "ModelRunner", None)
     if runner is None:

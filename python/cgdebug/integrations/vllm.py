@@ -13,12 +13,15 @@ import typing
 from .. import _auto
 from .._after_import import call_after_import
 from .._fail_soft import guard, tell, wrap
-from ._engines import OWN_PASSES, ParameterNames, know_rank, own_pass
+from ._engines import OWN_PASSES, ParameterNames, know_rank, own_pass, tell_rows
 
 __all__ = ["register"]
 
 _LABELS = "the labels of vLLM's graphs"
 _STEPS = "the steps of vLLM"
+_ROWS = "the padding of vLLM's batches"
+_MEMORY = "the memory of vLLM's graphs"
+_TOKENS = "total_num_scheduled_tokens"  # without padding
 _registered = False
 _parameters: ParameterNames | None = None  # of the model that was loaded first
 _is_estimating = False  # captures graphs to see how much memory they take, and drops them
@@ -74,11 +77,21 @@ def _wrap_runner(module) -> None:
         _parameters = _parameters or ParameterNames(model)
 
     def name_step(runner, *args, dummy_run=False, **kwargs):
+        runner._cgdebug_rows = None
         if dummy_run:
             return own_pass()
+        runner._cgdebug_rows = getattr(args[0] if args else None, _TOKENS, None)
         runner._cgdebug_step = getattr(runner, "_cgdebug_step", -1) + 1
         step(runner._cgdebug_step)
         return None
+
+    def pad(runner, input_ids=None, positions=None, *args, inputs_embeds=None, **kwargs):
+        rows = getattr(runner, "_cgdebug_rows", None)
+        tell_rows(rows, [input_ids, inputs_embeds, positions])
+
+    def own(runner, *args, **kwargs):
+        runner._cgdebug_rows = None
+        return own_pass()
 
     runner = getattr(module, "GPUModelRunner", None)
     if runner is None:
@@ -88,7 +101,18 @@ def _wrap_runner(module) -> None:
     wrap(runner, "execute_model", _STEPS, before=name_step)
     if hasattr(runner, "profile_cudagraph_memory"):
         wrap(runner, "profile_cudagraph_memory", _LABELS, before=_estimating)
-    wrap(runner, "_dummy_run", _STEPS, before=lambda *args, **kwargs: own_pass())
+    wrap(runner, "_dummy_run", _STEPS, before=own)
+    if hasattr(runner, "_model_forward"):
+        wrap(runner, "_model_forward", _ROWS, before=pad)
+    if hasattr(runner, "reload_weights"):
+        wrap(runner, "reload_weights", _MEMORY, after=_look_at_memory)
+
+
+def _look_at_memory(*args, **kwargs) -> None:
+    """Weights were loaded again: whether the graphs read them."""
+    from .._op_log import audit
+
+    audit.run_quietly()
 
 
 def _wrap_graphs(module) -> None:

@@ -9,4 +9,4 @@ class ModelRunner:
 
     def forward(self, forward_batch, pp_proxy_tensors=None):
         self.forward_pass_id += 1
-        return self.model.forward(forward_batch)
+        return self.model.forward(getattr(forward_batch, "input_ids", forward_batch))

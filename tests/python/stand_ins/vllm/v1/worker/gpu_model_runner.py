@@ -13,4 +13,10 @@ class GPUModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output, intermediate_tensors=None):
-        return self.model(scheduler_output)
+        return self._model_forward(getattr(scheduler_output, "input_ids", scheduler_output))
+
+    def _model_forward(self, input_ids=None, positions=None, intermediate_tensors=None, **kwargs):
+        return self.model(input_ids)
+
+    def reload_weights(self, weights):
+        self.model.load_state_dict(weights, assign=True)

@@ -1,0 +1,196 @@
+// NaN and Inf of padding rows that reach real ones.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/analysis/why/detectors.h"
+
+namespace cgdebug::analysis::why {
+namespace {
+
+// One run of a log in which it is known which rows are real.
+class Leak {
+ public:
+  Leak(const Evidence& evidence, std::size_t log_place, std::size_t run)
+      : evidence_(evidence), log_place_(log_place), log_(evidence.logs[log_place]), run_(run) {
+    has_rows_.resize(log_.rows.size());
+    for (std::size_t place = 0; place < log_.rows.size(); ++place) {
+      const Row& row = log_.rows[place];
+      has_rows_[place] = IsKnown(place) || std::ranges::any_of(row.inputs, [&](std::size_t input) {
+                           return has_rows_[input];
+                         });
+      if (!Here(place)) continue;
+      if (IsKnown(place)) {
+        ++known_;
+        if (first_padding_ == SIZE_MAX && InPadding(place) > 0) first_padding_ = place;
+      } else if (has_rows_[place]) {
+        ++unknown_;
+        if (first_unknown_ == SIZE_MAX && IsBad(place)) first_unknown_ = place;
+      }
+      if (first_real_ == SIZE_MAX && IsKnown(place) && InReal(place) > 0 && Came(place)) {
+        first_real_ = place;
+      }
+    }
+  }
+
+  std::size_t known() const { return known_; }
+  std::size_t unknown() const { return unknown_; }
+  std::size_t first_padding() const { return first_padding_; }
+  // A row that has NaN or Inf, and nobody knows in which of its rows.
+  std::size_t first_unknown() const { return first_unknown_; }
+  bool found() const { return first_real_ != SIZE_MAX; }
+
+  Finding Describe() const {
+    const std::size_t mixer = *made_of_.begin();
+    const Row& row = log_.rows[mixer];
+    const bool is_covered = std::ranges::all_of(
+        made_of_, [&](std::size_t place) { return log_.rows[place].is_covered; });
+    Finding finding{
+        .level = is_covered ? Level::kShown : Level::kConsistent,
+        .kind = "padding_leak",
+        .place = PlaceAt(evidence_, log_place_, mixer, run_),
+        .sentence = fmt::format(
+            "{} ({}) lets NaN or Inf of padding into real rows in {}: what it reads is finite in "
+            "the real ones",
+            RowText(evidence_, log_place_, mixer), row.op, RunText(log_, run_)),
+        .refute = "cgdebug.testing.poison(), which runs the call again with other padding"};
+    for (const std::size_t place : made_of_) {
+      for (const std::size_t input : log_.rows[place].inputs) {
+        if (!IsKnown(input) || InPadding(input) == 0) continue;
+        finding.facts.push_back(
+            ReadFact(evidence_, log_place_, input, run_,
+                     fmt::format("which has {} NaN or Inf in {} padding row{}, and none elsewhere",
+                                 InPadding(input), log_.runs[run_].padding,
+                                 log_.runs[run_].padding == 1 ? "" : "s")));
+      }
+    }
+    finding.facts.push_back(
+        {PlaceAt(evidence_, log_place_, first_real_, run_),
+         fmt::format("the first real rows: {} has {} NaN or Inf in them",
+                     RowText(evidence_, log_place_, first_real_), InReal(first_real_))});
+    for (const std::size_t one : DescendantsOf(log_, mixer)) {
+      if (Here(one) && log_.rows[one].at[run_].nonfinite() > 0) finding.follows.push_back(one);
+    }
+    return finding;
+  }
+
+ private:
+  bool Here(std::size_t place) const { return log_.rows[place].at[run_].is_here; }
+  bool IsKnown(std::size_t place) const {
+    const std::vector<Padding>& padding = log_.rows[place].padding;
+    return run_ < padding.size() && padding[run_].is_here;
+  }
+  // Not finite, and no mask.
+  bool IsBad(std::size_t place) const {
+    const Seen& seen = log_.rows[place].at[run_];
+    return seen.nonfinite() > 0 &&
+           (seen.excuse == Excuse::kNone || seen.excuse == Excuse::kPadding);
+  }
+  std::uint64_t InPadding(std::size_t place) const {
+    return IsBad(place) ? log_.rows[place].padding[run_].nonfinite : 0;
+  }
+  std::uint64_t InReal(std::size_t place) const {
+    return IsBad(place) ? log_.rows[place].at[run_].nonfinite() - InPadding(place) : 0;
+  }
+
+  // Whether NaN or Inf of real rows comes from padding alone: it is made of rows that are finite in
+  // the real ones, and by an op that may read other rows. Fills made_of_.
+  bool Came(std::size_t place) {
+    made_of_ = {place};
+    bool reads_padding = false;
+    bool is_mixed = log_.rows[place].padding[run_].mixes;
+    for (std::size_t one = place + 1; one-- > 0;) {
+      if (!made_of_.contains(one)) continue;
+      for (const std::size_t input : log_.rows[one].inputs) {
+        if (!Here(input)) return false;
+        if (!IsBad(input)) continue;
+        if (IsKnown(input)) {
+          if (InReal(input) > 0) return false;
+          reads_padding = true;
+        } else if (has_rows_[input]) {
+          made_of_.insert(input);
+          is_mixed = true;
+        } else {
+          return false;
+        }
+      }
+    }
+    return reads_padding && is_mixed;
+  }
+
+  const Evidence& evidence_;
+  const std::size_t log_place_;
+  const Log& log_;
+  const std::size_t run_;
+  std::vector<bool> has_rows_;  // whether it is made of rows of the batch
+  std::size_t known_ = 0, unknown_ = 0;
+  std::size_t first_padding_ = SIZE_MAX, first_unknown_ = SIZE_MAX, first_real_ = SIZE_MAX;
+  // The row with the first NaN or Inf in real rows, and those between it and the padding whose rows
+  // are not known.
+  std::set<std::size_t> made_of_;
+};
+
+}  // namespace
+
+Found FindPaddingLeaks(const Evidence& evidence) {
+  Found answer;
+  std::vector<std::string> not_looked, graphs;
+  std::size_t runs = 0, told = 0, known = 0;
+  std::string in_padding;
+  for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
+    const Log& log = evidence.logs[log_place];
+    if (log.graph_id != 0) {
+      graphs.push_back(log.graph);
+      continue;
+    }
+    bool is_found = false;
+    for (std::size_t run = 0; run < log.runs.size(); ++run) {
+      ++runs;
+      told += log.runs[run].tells_rows ? 1 : 0;
+      if (log.runs[run].padding == 0) continue;
+      const Leak leak(evidence, log_place, run);
+      known += leak.known();
+      if (in_padding.empty() && leak.first_padding() != SIZE_MAX) {
+        in_padding =
+            fmt::format("; padding has NaN or Inf first in {}, {}",
+                        RowText(evidence, log_place, leak.first_padding()), RunText(log, run));
+      }
+      if (is_found) continue;
+      if (leak.found()) {
+        is_found = true;
+        answer.findings.push_back(leak.Describe());
+      } else if (leak.first_unknown() != SIZE_MAX && leak.first_padding() != SIZE_MAX) {
+        is_found = true;  // one sentence is enough
+        not_looked.push_back(fmt::format(
+            "whether padding reached real rows in {}: {} of {} rows of the log are not known by "
+            "the rows of the batch, and {} of these has NaN or Inf",
+            RunText(log, run), leak.unknown(), leak.known() + leak.unknown(),
+            RowText(evidence, log_place, leak.first_unknown())));
+      }
+    }
+  }
+  if (told == 0 && !evidence.asks_padding) return answer;
+  if (told == 0) {
+    not_looked.push_back("which rows are padding: nothing called cgdebug.valid_rows()");
+  } else if (told < runs) {
+    not_looked.push_back(
+        fmt::format("the padding of {} of {} calls, for which cgdebug.valid_rows() was not called",
+                    runs - told, runs));
+  }
+  if (!graphs.empty()) {
+    not_looked.push_back(
+        fmt::format("padding in {}: rows not known: in a captured graph", NamesText(graphs)));
+  }
+  if (answer.findings.empty() && told > 0) {
+    answer.clean =
+        fmt::format("no NaN or Inf of padding reached a real row, in {} rows{}", known, in_padding);
+  }
+  answer.not_looked = fmt::format("{}", fmt::join(not_looked, "; "));
+  return answer;
+}
+
+}  // namespace cgdebug::analysis::why

@@ -1,0 +1,303 @@
+"""cgdebug.audit(): whether a capture still reads the memory that the model has. Here an eager call stands
+for the capture: what is asked is where its tensors were then, and where they are now."""
+
+import gc
+import json
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import cgdebug
+from cgdebug._op_log import audit
+from cgdebug._op_log.audit import Held, Place, Places, judge, texts_of
+from conftest import capture, own_session
+
+SIZE = 64
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(SIZE, SIZE)
+        self.register_buffer("table", torch.randn(SIZE))
+        self.workspace = torch.zeros(SIZE)  # a plain attribute
+        self.absorbed = self.up.weight.detach().t().contiguous()
+        self.caches = [torch.zeros(SIZE), torch.zeros(SIZE)]
+
+    def forward(self, x):
+        return self.up(x) + self.table + self.workspace + x @ self.absorbed + self.caches[1]
+
+
+class World:
+    """A model whose call was captured, with what it was given."""
+
+    def __init__(self, run=None, model=None, number=0):
+        self.net = model or Net()
+        self.bytes = bytearray(8 * SIZE * 4)
+        self.x = torch.frombuffer(self.bytes, dtype=torch.float32).view(8, SIZE)
+        self.kept = []
+        run = run or (lambda world: world.net(world.x))
+        self.dm = cgdebug.debug_mode(self.net, eager=True)
+        with self.dm:
+            following = self.dm._scope._following
+            self.holdings = following.hold(0, None)
+            run(self)
+            self.holdings.finish()
+        self.holdings.capture = number
+
+    def findings(self):
+        gc.collect()
+        (found,) = audit.run([self.holdings]).graphs
+        return found.findings
+
+
+@pytest.fixture(autouse=True)
+def forget_all():
+    yield
+    audit._all.clear()
+
+
+def assigned(world, copy=torch.Tensor.clone):
+    state = {name: copy(one) for name, one in world.net.state_dict().items()}
+    world.net.load_state_dict(state, assign=True)
+
+
+def taken_again(world):
+    """The memory of the input is given to a tensor that the model keeps."""
+    world.x = None
+    world.net.cache = torch.frombuffer(world.bytes, dtype=torch.float32)
+
+
+def set_data(world):
+    world.net.up.weight.data = torch.randn(SIZE, SIZE)
+
+
+def replace_attribute(name, make):
+    return lambda world: setattr(world.net, name, make())
+
+
+EVENTS = {
+    "nothing": (lambda world: None, {}),
+    "copied in place": (lambda world: world.net.up.weight.data.copy_(torch.randn(SIZE, SIZE)), {}),
+    "loaded": (lambda world: world.net.load_state_dict(Net().state_dict()), {}),
+    "to the same dtype": (lambda world: world.net.to(torch.float32), {}),
+    "a view keeps it": (
+        lambda world: (world.kept.append(world.x[2:]), setattr(world, "x", None)),
+        {},
+    ),
+    "data assigned": (set_data, {"up.weight": "wrong moved"}),
+    "parameter replaced": (
+        lambda world: setattr(world.net.up, "weight", nn.Parameter(torch.randn(SIZE, SIZE))),
+        {"up.weight": "wrong moved"},
+    ),
+    "buffer replaced": (
+        replace_attribute("table", lambda: torch.randn(SIZE)),
+        {"table": "wrong moved"},
+    ),
+    "attribute rebound": (
+        replace_attribute("absorbed", lambda: torch.randn(SIZE, SIZE)),
+        {"absorbed": "wrong moved"},
+    ),
+    "cache in a list rebound": (
+        lambda world: world.net.caches.__setitem__(1, torch.zeros(SIZE)),
+        {"caches[1]": "wrong moved"},
+    ),
+    "assigned": (
+        assigned,
+        {"table": "wrong moved", "up.weight": "wrong moved", "up.bias": "wrong moved"},
+    ),
+    "resized": (
+        lambda world: world.net.workspace.resize_(1 << 16),
+        {"workspace": "wrong moved"},
+    ),
+    "removed": (lambda world: delattr(world.net, "workspace"), {"workspace": "latent freed"}),
+    "input dropped": (lambda world: setattr(world, "x", None), {"in/": "latent freed"}),
+    "input dropped, memory taken": (taken_again, {"in/": "wrong freed"}),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_what_happens_to_memory_is_told(daemon, event):
+    happen, expected = EVENTS[event]
+    world = World()
+    assert world.findings() == []
+    happen(world)
+    found = world.findings()
+    assert len(found) == len(expected), found
+    for name, words in expected.items():
+        level, kind = words.split()
+        (text,) = [text for of, text in found if of == level and text.startswith(f"{kind}: {name}")]
+        assert "read by fwd/" in text
+    if event == "input dropped, memory taken":
+        assert "and cache has it now" in found[0][1]
+
+
+def test_a_double_model_has_left_all_its_memory(daemon):
+    world = World()
+    world.net.double()
+    assert {level for level, _ in world.findings()} == {"wrong"}
+    assert len(world.findings()) == 3
+
+
+def test_a_copy_with_the_same_values_is_latent_while_the_old_one_lives(daemon):
+    world = World()
+    world.kept.append(world.net.table)
+    world.net.table = world.net.table.clone()
+    ((level, text),) = world.findings()
+    assert level == "latent" and "which something else keeps; the model has it at 0x" in text
+    world.net.table.add_(1)
+    assert world.findings()[0][0] == "wrong"
+
+
+def test_tied_weights_of_which_one_is_replaced(daemon):
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    net[1].weight = net[0].weight
+    world = World(lambda world: world.net(torch.randn(2, 4)), net)
+    net[1].weight = nn.Parameter(torch.randn(4, 4))
+    ((level, text),) = [one for one in world.findings() if "moved" in one[1]]
+    assert level == "wrong" and text.startswith("moved: 1.weight")
+
+
+def test_gradients_and_state_of_an_optimizer_have_names(daemon):
+    net = nn.Linear(SIZE, SIZE)
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def step(world):
+        net(torch.randn(8, SIZE)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    cgdebug.debug_mode(net, eager=True)
+    step(None)  # makes the gradients and the state
+    world = World(step, net)
+    assert [one for one in world.findings() if "weight" in one[1] or "bias" in one[1]] == []
+    net.weight.grad = None
+    optimizer.state[net.weight]["exp_avg"] = torch.zeros(SIZE, SIZE)
+    found = [text for _, text in world.findings()]
+    assert any(text.startswith("freed: weight.grad") for text in found), found
+    assert any(text.startswith("moved: weight.exp_avg:") for text in found), found
+
+
+def test_tensors_that_differ_by_numbers_are_one_finding(daemon):
+    net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
+    world = World(lambda world: world.net(torch.randn(2, 4)), net)
+    assigned(world)
+    found = [text for _, text in world.findings() if "moved" in text]
+    assert sorted(text.split(":")[1].split(",")[0] for text in found) == [
+        " 5 tensors *.bias",
+        " 5 tensors *.weight",
+    ]
+    assert "read by fwd/0/addmm_0 and 4 more" in found[0]
+
+
+# --- the decision, over plain data ------------------------------------------------------------------
+
+HELD = Held(address=0x1000, bytes=0x100, label="in/fwd/mm_0.self", readers=["fwd/mm_0"])
+NAMED = Held(0x1000, 0x100, "", ["fwd/mm_0"], ["w"])
+
+
+@pytest.mark.parametrize(
+    ("held", "is_alive", "now", "of_graphs", "expected"),
+    [
+        (HELD, True, [], [], None),
+        (HELD, False, [], [], ("latent", "freed", "")),
+        (HELD, False, [Place("kv", 0x10F0, 0x100)], [], ("wrong", "freed", "kv")),
+        (HELD, False, [Place("kv", 0x1100, 0x100)], [], ("latent", "freed", "")),
+        (HELD, False, [], [Place("out of capture 4", 0x1000, 0x10)], ("hazard", "freed", "out of capture 4")),
+        (NAMED, True, [Place("w", 0x1000, 0x100)], [], None),
+        (NAMED, False, [Place("w", 0x1000, 0x100)], [], None),  # made again in the same memory
+        (NAMED, True, [Place("w", 0x2000, 0x100)], [], ("wrong", "moved", "")),
+        (NAMED, False, [Place("w", 0x2000, 0x100), Place("b", 0x1000, 4)], [], ("wrong", "moved", "b")),
+        (NAMED, True, [], [], ("latent", "gone", "")),
+    ],
+)  # fmt: skip
+def test_the_decision_is_made_of_names_and_addresses(held, is_alive, now, of_graphs, expected):
+    found = judge(held, is_alive, {one.name: one for one in now}, Places(now), Places(of_graphs))
+    assert (found and (found.level, found.kind, found.user)) == expected
+
+
+def test_what_overlaps_is_found_among_many_places():
+    generator = random.Random(0)
+    for _ in range(200):
+        places = [
+            Place(str(n), generator.randrange(200), generator.randrange(1, 30)) for n in range(12)
+        ]
+        address, size = generator.randrange(230), generator.randrange(1, 20)
+        expected = {
+            one.name
+            for one in places
+            if one.address < address + size and address < one.address + one.bytes
+        }
+        assert set(Places(places).at(address, size)) == expected
+
+
+def test_host_memory_is_called_so():
+    held = Held(0x1000, 0x200, "in/copy__0.src", ["fwd/copy__0"], is_host=True)
+    found = judge(held, False, {}, Places([]), Places([]))
+    ((level, text),) = texts_of([found], {})
+    assert level == "latent" and "the graph copies from host memory at 0x1000" in text
+
+
+# --- from the job to the command --------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(daemon, cli):
+    """The JSON and the exit code of `cgdebug-cli audit`, when the daemon has been told."""
+
+    def ask(holdings):
+        with audit._lock:
+            assert audit._native_log.wait_consumed(60)
+        done = cli("--json", "audit", own_session())
+        document = json.loads(done.stdout)
+        (graph,) = [one for one in document["graphs"] if one["graph_id"] == holdings.capture]
+        return graph, done.returncode
+
+    return ask
+
+
+def test_loading_weights_audits_by_itself_and_the_command_shows_it(daemon, cli, told):
+    world = World(number=4711)
+    audit.keep(world.holdings)
+    graph, code = told(world.holdings)
+    assert (graph["known"], graph["tensors"], graph["wrong"]) == (True, 7, [])
+    assert code in (0, 3)
+    assigned(world)
+    graph, code = told(world.holdings)
+    assert code == 1
+    assert any(text.startswith("moved: table: the graph reads 0x") for text in graph["wrong"])
+    assert "wrong   moved: table" in cli("audit", own_session()).stdout
+    causes = cli("--json", "why", own_session())
+    kinds = {one["kind"]: one for one in json.loads(causes.stdout)["findings"]}
+    assert kinds["moved_pointer"]["level"] == "shown"
+    assert "cgdebug-cli audit" in kinds["moved_pointer"]["next"]
+    found = cgdebug.audit()
+    assert not found.ok and any("table" in text for text in found.wrong)
+
+
+def test_a_job_without_graphs_is_inconclusive(daemon):
+    found = cgdebug.audit()
+    assert not found.ok and "anything" in found.not_looked_at[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("happens", [False, True])
+def test_a_graph_that_reads_memory_which_the_model_has_left(daemon, happens):
+    net, x = Net().cuda(), torch.randn(8, SIZE, device="cuda")
+    for name in ("workspace", "absorbed"):
+        setattr(net, name, getattr(net, name).cuda())
+    net.caches = [one.cuda() for one in net.caches]
+    with cgdebug.debug_mode(net), torch.no_grad():
+        graph, _ = capture(lambda: net(x))
+    graph.replay()
+    assert cgdebug.audit().ok, cgdebug.audit()
+    if happens:
+        net.load_state_dict({n: one.clone() for n, one in net.state_dict().items()}, assign=True)
+        found = cgdebug.audit()
+        assert not found.ok and any("up.weight" in text for text in found.wrong), found
+        assert "seen after replay 1" in str(found)
+    del graph
+    gc.collect()
+    assert cgdebug.audit().graphs == []
