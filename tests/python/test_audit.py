@@ -3,10 +3,13 @@ for the capture: what is asked is where its tensors were then, and where they ar
 
 import gc
 import json
+import pathlib
 import random
 
+import audited_programs
 import pytest
 import torch
+from serve_programs import Programs
 from torch import nn
 
 import cgdebug
@@ -275,6 +278,26 @@ def test_loading_weights_audits_by_itself_and_the_command_shows_it(daemon, cli, 
     assert "cgdebug-cli audit" in kinds["moved_pointer"]["next"]
     found = cgdebug.audit()
     assert not found.ok and any("table" in text for text in found.wrong)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    server = Programs(pathlib.Path(audited_programs.__file__), tmp_path_factory.mktemp("programs"))
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("name", audited_programs.EXPECTED)
+def test_a_recording_has_what_the_job_found_last(daemon, cli, programs, tmp_path, name):
+    code, words = audited_programs.EXPECTED[name]
+    path = tmp_path / f"{name}.cgrec"
+    programs.record(path, name)
+    done = cli("audit", str(path))
+    assert done.returncode == code, done.stdout
+    for word in words:
+        assert word in done.stdout, done.stdout
+    kinds = {(one.kind, one.level) for one in cgdebug.why(path)}
+    assert (("moved_pointer", "shown") in kinds) == (code == 1), kinds
 
 
 def test_a_job_without_graphs_is_inconclusive(daemon):

@@ -211,6 +211,8 @@ class Holdings:
         self.since: dict[tuple, int] = {}
         self.audits = 0
         self.told: list[tuple[str, str]] | None = None
+        self.newest: GraphAudit | None = None
+        self._had_models = False
 
     def note(self, tensor: torch.Tensor, label: str, reader: str, base: str) -> None:
         """An op is given the tensor, which was there before the capture."""
@@ -239,6 +241,7 @@ class Holdings:
 
     def finish(self, log: OpLog | None = None) -> None:
         """The capture ends: the memory has the names that it has now."""
+        self._had_models = bool(self.names.models())
         at: dict[int, list[str]] = {}
         for place in places_of(self.names).values():
             at.setdefault(place.address, []).append(place.name)
@@ -250,6 +253,11 @@ class Holdings:
             self.missing.append(f"what {kernels} kernels read that are no ops")
         elif log is not None and log.gaps:
             self.missing.append(f"not logged: {next(iter(log.gaps))}")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its models are gone: nobody can tell any more where their tensors were."""
+        return self._had_models and not self.names.models()
 
     def held(self) -> list[tuple[Held, bool]]:
         """All of it, and whether its storage is there with the same memory."""
@@ -465,6 +473,8 @@ def _audit_one(
     named: Places,
     of_graphs: Places,
 ) -> GraphAudit:
+    if holdings.is_over and holdings.newest is not None:
+        return holdings.newest
     findings = []
     looked = 0
     for held, is_alive in holdings.held():
@@ -475,11 +485,11 @@ def _audit_one(
             findings.append(found)
             holdings.since.setdefault(key_of(found), holdings.replays)
     texts = texts_of(findings, holdings.since)
-    audit_of_graph = GraphAudit(
+    holdings.newest = GraphAudit(
         holdings.capture, looked, holdings.replays, texts, list(holdings.missing)
     )
-    _tell(holdings, audit_of_graph)
-    return audit_of_graph
+    _tell(holdings, holdings.newest)
+    return holdings.newest
 
 
 def _tell(holdings: Holdings, found: GraphAudit) -> None:
