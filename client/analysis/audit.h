@@ -22,12 +22,12 @@ struct GraphAudit {
   std::size_t slot = 0;      // one that tells it
   std::uint64_t number = 0;  // how many audits there had been, with this one
   bool is_known = false;
-  std::uint64_t tensors = 0;         // at which it was looked
-  std::uint64_t replays = 0;         // that had been launched by then
-  std::vector<std::string> wrong;    // sentences: the graph does not read what the model has
-  std::vector<std::string> latent;   // likewise: it reads memory that may change hands
-  std::vector<std::string> hazards;  // likewise: another graph may write what it reads
-  std::vector<std::string> missing;  // what could not be looked at
+  std::uint64_t tensors = 0;              // at which it was looked
+  std::uint64_t replays = 0;              // that had been launched by then
+  std::vector<std::string> wrong = {};    // sentences: the graph does not read what the model has
+  std::vector<std::string> latent = {};   // likewise: it reads memory that may change hands
+  std::vector<std::string> hazards = {};  // likewise: another graph may write what it reads
+  std::vector<std::string> missing = {};  // what could not be looked at
 };
 
 struct Audit {

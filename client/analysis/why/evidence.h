@@ -45,12 +45,12 @@ struct Row {
   std::size_t slot = 0;  // in the first of these runs
   std::uint32_t number = 0;
   std::string op;
-  bool is_covered = true;            // whether rows show all that the op read
-  std::uint64_t count = 0;           // elements
-  std::vector<std::size_t> inputs;   // places in Log::rows, each before this one
-  std::vector<std::size_t> readers;  // likewise, behind it
-  std::vector<Seen> at;              // by run
-  std::vector<Padding> padding;      // likewise; empty: its rows are known in none
+  bool is_covered = true;             // whether rows show all that the op read
+  std::uint64_t count = 0;            // elements
+  std::vector<std::size_t> inputs;    // places in Log::rows, each before this one
+  std::vector<std::size_t> readers;   // likewise, behind it
+  std::vector<Seen> at;               // by run
+  std::vector<Padding> padding = {};  // likewise; empty: its rows are known in none
 
   bool is_input() const { return op == "input"; }
 };

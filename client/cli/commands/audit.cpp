@@ -6,7 +6,6 @@
 
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
-#include "client/cli/views/answer_text.h"
 #include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
@@ -23,13 +22,9 @@ int RunAudit(Context& context, const AuditCommand& command) {
     return failed;
   }
   const analysis::Audit audit = analysis::ReadAudit(*source);
-  if (context.options.json) {
-    Context::PrintJson(analysis::AuditJson(*source, audit));
-  } else {
-    Context::Print(HeadLine(*source) +
-                   AnswerText(context.out, analysis::AuditAnswer(audit, command.max_rows)));
-  }
-  return ExitCodeOf(audit.outcome());
+  return ShowFound(
+      context, *source, audit.outcome(), [&] { return analysis::AuditJson(*source, audit); },
+      [&] { return analysis::AuditAnswer(audit, command.max_rows); });
 }
 
 }  // namespace

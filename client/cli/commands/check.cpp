@@ -33,15 +33,10 @@ int CheckPadding(Context& context, const CheckCommand& command, source::Source& 
   const Result<analysis::why::Causes> causes = analysis::why::FindPaddingCauses(source);
   if (!causes.ok()) return context.Fail(kExitTrouble, causes.error().message);
   const analysis::why::CommandOf command_of = analysis::why::CommandsOf(command.source);
-  if (context.options.json) {
-    Context::PrintJson(analysis::why::CausesJson(source, *causes, command_of));
-  } else {
-    Context::Print(
-        HeadLine(source) +
-        PrintableLines(analysis::why::CausesText(source, *causes, command_of, command.max_rows) +
-                       "\n"));
-  }
-  return ExitCodeOf(causes->outcome());
+  return ShowFound(
+      context, source, causes->outcome(),
+      [&] { return analysis::why::CausesJson(source, *causes, command_of); },
+      [&] { return analysis::why::CausesAnswer(source, *causes, command_of, command.max_rows); });
 }
 
 int RunCheckCommand(Context& context, const CheckCommand& command) {
