@@ -279,3 +279,42 @@ def test_rows_of_dtensors_have_their_placements_and_redistributions(daemon, job)
     assert rows["aten.neg.default"] == "on DTensors: self=f32[2,2] R"
     gathered = [text for op, text in rows.items() if "all_gather" in op]
     assert gathered == ["redistributes S(0) -> R"] or not gathered, rows
+
+
+TWO_RANKS = """
+    import json
+    import torch.distributed as dist
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+    from torch.utils._debug_mode import DebugMode
+
+    dist.init_process_group("gloo", init_method="file://STORE", rank=RANK, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    a = distribute_tensor(torch.arange(16.0).view(4, 4), mesh, [Shard(0)])
+    b = distribute_tensor(torch.eye(4), mesh, [Shard(0)])
+
+    def step():
+        y = a @ b  # which redistributes b
+        y.redistribute(mesh, [Replicate()]).sum()
+
+    with DebugMode() as theirs:
+        step()
+    with cgdebug.debug_mode(eager=True) as dm:
+        step()
+    rows = [(row.op, row.placements) for row in dm.log()]
+    print(json.dumps([theirs.debug_string(), rows]), flush=True)
+    dist.destroy_process_group()
+"""
+
+
+def test_redistributions_of_two_ranks_are_those_that_debug_mode_shows(daemon, job, tmp_path):
+    pytest.importorskip("torch.utils._debug_mode")
+    script = TWO_RANKS.replace("STORE", str(tmp_path / "store"))
+    ranks = [job(script.replace("RANK", str(rank))) for rank in range(2)]
+    for rank in ranks:
+        theirs, rows = json.loads(rank.line())
+        assert theirs.count("trace: S(0)->R") == 2, theirs  # of b, and of y
+        gathered = [placements for op, placements in rows if "all_gather" in op]
+        assert gathered == ["redistributes S(0) -> R"] * 2, rows
+        placed = dict(rows)
+        assert placed["aten.mm.default"] == "on DTensors: self=f32[4,4] S(0), mat2=f32[4,4] S(0)"
+        assert placed["aten.sum.default"] == "on DTensors: self=f32[4,4] R"

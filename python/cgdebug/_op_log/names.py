@@ -471,7 +471,8 @@ def _line_of_op(frames: int) -> tuple[Line, str, bool, list[compiled_names.Node]
         if name == "_redistribute.py" and not redistributed:
             redistributed = _redistribution_in(frame)
         frame = frame.f_back
-    return _NO_LINE._replace(region=regions.current()), phase, is_generated, nodes
+    line = _NO_LINE._replace(region=regions.current(), redistributed=redistributed)
+    return line, phase, is_generated, nodes
 
 
 def _redistribution_in(frame: types.FrameType) -> str:
