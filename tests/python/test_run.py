@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -377,3 +378,30 @@ torch.cuda.synchronize()
     for i in range(3):
         values = [snapshot.stats.max for snapshot in recording[f"p{i}"]]
         assert values == list(range(1, 201))
+
+
+# Its child probes on until it is killed.
+OUTLIVED = """
+import os, sys, time, torch
+from cgdebug import *
+p = CudaGraphTensorProbe("p", [TensorRecord(capacity=64)], mode="always")
+p(torch.ones(4))
+if os.fork() == 0:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2): os.dup2(null, stream)
+    while True:
+        p(torch.ones(4))
+        time.sleep(0.005)
+"""
+
+
+def test_a_run_ends_although_a_process_of_its_job_goes_on_and_says_so(cli, job_file, tmp_path):
+    script, path = job_file(OUTLIVED, name="outlived.py"), str(tmp_path / "a.cgrec")
+    command = ["run", "--fail-on", "nan", "-o", path, "--", sys.executable, script]
+    run = cli(*command, CGDEBUG_RUN_ID=f"outlived-{tmp_path.name}")
+    said = re.search(r"1 process of the job goes on after it \(pid (\d+)\)", run.stderr)
+    assert said, run.stderr
+    os.kill(int(said[1]), signal.SIGKILL)
+    assert run.returncode == 3, run.stderr
+    assert "job ended" not in cli("info", path).stdout.splitlines()[0]

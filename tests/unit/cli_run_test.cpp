@@ -93,6 +93,17 @@ TEST(RunExitCode, ADaemonThatDoesNotAnswerIsNoSuccess) {
   EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
 }
 
+TEST(RunExitCode, AProcessThatGoesOnAfterTheJobIsNoSuccessAndIsNamed) {
+  RunSummary summary = HealthyRun();
+  summary.outliving = {4711};
+  EXPECT_EQ(ExitCodeOf(summary, {}), kExitInconclusive);
+  EXPECT_THAT(SummaryText(summary, {}, Style()),
+              HasSubstr("1 process of the job goes on after it (pid 4711)"));
+  summary.outliving.push_back(4712);
+  EXPECT_THAT(SummaryText(summary, {}, Style()),
+              HasSubstr("2 processes of the job go on after it (pid 4711, 4712)"));
+}
+
 TEST(RunExitCode, ARingInDeviceMemoryThatNobodyHasLookedAtIsNotAPass) {
   RunSummary summary = HealthyRun();
   summary.sessions[0].unseen_probes = 5;
@@ -220,6 +231,21 @@ TEST(RunSummary, TheEarliestIsThatWhoseReplayBeganFirst) {
   EXPECT_THAT(FirstFinding(summary), HasSubstr("first NaN: early @50 on rank 1"));
 }
 
+// Ranks register the rows of their calls as these come, so their orders tell nothing of each other.
+TEST(RunSummary, TheEarliestRowOfACallIsThatWhosePlaceInTheProgramComesFirst) {
+  RunSummary summary = HealthyRun();
+  summary.sessions[0].first_nan = First("grad/weight", 4);
+  summary.sessions[1].first_nan = First("fwd/mul_0", 4);
+  std::uint64_t order = 20;
+  for (live::Session& session : summary.sessions) {
+    session.first_nan->slot.in_body = true;  // it counts calls
+    session.first_nan->slot.order = ++order;
+  }
+  summary.rows[{summary.sessions[0].key, 21}] = 26;
+  summary.rows[{summary.sessions[1].key, 22}] = 5;
+  EXPECT_THAT(FirstFinding(summary), HasSubstr("first NaN: fwd/mul_0 in call 4 on rank 1"));
+}
+
 TEST(RunSummary, TellsTheCauseBeforeTheSymptomOfAnotherRank) {
   RunSummary summary = HealthyRun();
   summary.sessions[0].first_nan = First("grad.allreduced", 18);
@@ -236,7 +262,7 @@ TEST(RunSummary, LeadsFromARowOfAnOpLogToTheReplayOfTheNanAndNotToThatOfAnInf) {
   RunSummary summary = HealthyRun();
   summary.sessions[0].first_inf = First("fwd/log_0", 1);
   summary.sessions[0].first_inf->slot.order = 10;
-  summary.rows = {{"3f2a91c0", 10}, {"3f2a91c0", 13}};
+  summary.rows = {{{"3f2a91c0", 10}, 10}, {{"3f2a91c0", 13}, 13}};
   EXPECT_EQ(NextCommands(summary).front(), "cgdebug-cli ops '3f2a91c0@g:eager.10@1'");
   summary.sessions[0].first_nan = First("fwd/mul_0", 7);
   summary.sessions[0].first_nan->slot.order = 13;

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/analysis/op_log.h"
 #include "client/cli/command.h"
 #include "client/cli/commands/disk_options.h"
 #include "client/cli/commands/recordings.h"
@@ -130,7 +131,7 @@ std::vector<live::Session> SessionsOf(client::Client* client, const std::string&
 }
 
 // Waits until the daemon has found every session of the run, read all of it and seen its end. Gives
-// up when the daemon makes no progress.
+// up when the daemon makes no progress, and on the end of a process that outlives the command.
 void Drain(client::Client* client, const std::string& run_id, std::int64_t since_ns,
            RunSummary* summary) {
   auto start = steady_clock::now();
@@ -142,12 +143,16 @@ void Drain(client::Client* client, const std::string& run_id, std::int64_t since
     summary->complete = synced.ok() && *synced;
     summary->is_unreachable = !synced.ok();
     if (!synced.ok()) return;
+    const bool is_read = *synced;  // all that there was a moment ago
+    summary->outliving.clear();
     for (const live::Session& session : summary->sessions) {
-      if (session.state == live::SessionState::kAlive) summary->complete = false;
+      if (session.state != live::SessionState::kAlive) continue;
+      summary->complete = false;
+      if (is_read) summary->outliving.push_back(session.pid);
     }
     const bool moved = summary->Snapshots() != seen;
     seen = summary->Snapshots();
-    if (moved) start = steady_clock::now();
+    if (moved && !is_read) start = steady_clock::now();
     if (summary->complete || steady_clock::now() - start > kDrainTimeout) return;
     std::this_thread::sleep_for(kPoll);
   }
@@ -188,7 +193,9 @@ void LookAtProbes(client::Client* client, const std::set<std::string>& sessions,
   std::set<std::pair<std::string, std::string>> probes;
   for (const live::Probe& probe : *listed) {
     const std::pair place(probe.session, probe.slot.order);
-    if (!probe.slot.op.empty() && first.contains(place)) summary->rows.insert(place);
+    if (!probe.slot.op.empty() && first.contains(place)) {
+      summary->rows[place] = analysis::PlaceInCall(probe.slot);
+    }
     if (!probe.verdict || !sessions.contains(probe.session)) continue;
     const layout::Verdict& verdict = *probe.verdict;
     const bool is_whole = verdict.state == layout::VerdictState::kFail ||
@@ -358,9 +365,10 @@ std::uint64_t StartRecording(Context& context, const RunOptions& options,
 
 // A recording that has ended already, with its last job, is reported as well.
 int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
-                  const std::set<std::string>& sessions, bool is_all_unseen) {
-  const auto stopped =
-      live::StopRecording(context.client(), std::to_string(id), /*job_ended=*/true);
+                  const std::set<std::string>& sessions, const RunSummary& summary) {
+  const bool is_all_unseen = !summary.NotSeen().empty();
+  const auto stopped = live::StopRecording(context.client(), std::to_string(id),
+                                           /*job_ended=*/summary.outliving.empty());
   if (!stopped.ok()) return context.Fail(stopped.error());
   const live::Recording& recording = stopped->front();
   if (recording.slot_count == 0 && is_all_unseen) return kExitInconclusive;  // as was said
@@ -532,7 +540,7 @@ int RunJob(Context& context, RunOptions& options) {
   if (!started.ok()) {
     context.Say(started.error().message);
     // Without this it would wait for a job that never comes, and keep the daemon running.
-    if (recording != 0) StopRecording(context, options, recording, {}, false);
+    if (recording != 0) StopRecording(context, options, recording, {}, RunSummary());
     return job.exit_code();
   }
   context.Note(fmt::format("cgdebug: run {} (pid {})", run_id, job.pid()));
@@ -560,9 +568,8 @@ int RunJob(Context& context, RunOptions& options) {
   Report(context, summary, options, fail_on);
   const int code = ExitCodeOf(summary, fail_on);
   if (recording == 0) return code;
-  const int recorded =
-      is_first_daemon ? StopRecording(context, options, recording, keys, !summary.NotSeen().empty())
-                      : FailDaemonGone(context, options);
+  const int recorded = is_first_daemon ? StopRecording(context, options, recording, keys, summary)
+                                       : FailDaemonGone(context, options);
   return code != kExitOk ? code : recorded;
 }
 

@@ -36,10 +36,14 @@ struct Finding {
 // By the time at which their replays began, and in one replay by graph order. Between the eager
 // calls of two ranks the place in the program decides: what one sends to the other is in both at
 // once.
-bool IsEarlier(const Finding& a, const Finding& b) {
+bool IsEarlier(const RunSummary& summary, const Finding& a, const Finding& b) {
   if (a.session != b.session && a.first->slot.counts_calls() && b.first->slot.counts_calls()) {
-    return std::pair(a.first->replay, a.first->slot.order) <
-           std::pair(b.first->replay, b.first->slot.order);
+    const auto place = [&](const Finding& one) {
+      const std::uint64_t order = one.first->slot.order;
+      const auto row = summary.rows.find({one.session->key, order});
+      return std::pair(one.first->replay, row == summary.rows.end() ? order : row->second);
+    };
+    return place(a) < place(b);
   }
   return std::pair(a.first->serial, a.first->slot.order) <
          std::pair(b.first->serial, b.first->slot.order);
@@ -47,6 +51,9 @@ bool IsEarlier(const Finding& a, const Finding& b) {
 
 // The earliest NaN and the earliest Inf of all ranks, the earlier one first.
 std::vector<Finding> Earliest(const RunSummary& summary) {
+  const auto is_earlier = [&](const Finding& a, const Finding& b) {
+    return IsEarlier(summary, a, b);
+  };
   std::vector<Finding> nan, inf;
   for (const live::Session& session : summary.sessions) {
     if (session.first_nan) nan.push_back({kNan, &session, &*session.first_nan});
@@ -54,9 +61,9 @@ std::vector<Finding> Earliest(const RunSummary& summary) {
   }
   std::vector<Finding> earliest;
   for (const std::vector<Finding>& one : {inf, nan}) {
-    if (!one.empty()) earliest.push_back(*std::ranges::min_element(one, IsEarlier));
+    if (!one.empty()) earliest.push_back(*std::ranges::min_element(one, is_earlier));
   }
-  std::ranges::stable_sort(earliest, IsEarlier);
+  std::ranges::stable_sort(earliest, is_earlier);
   return earliest;
 }
 
@@ -201,7 +208,9 @@ live::ReplicaCounts RunSummary::Replicas() const {
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (summary.job_exit_code != 0) return summary.job_exit_code;
   if (HasFound(summary, fail_on)) return kExitFound;
-  if (!summary.NotSeen().empty() || summary.is_unreachable) return kExitInconclusive;
+  if (!summary.NotSeen().empty() || summary.is_unreachable || !summary.outliving.empty()) {
+    return kExitInconclusive;
+  }
   if (!fail_on.any()) return kExitOk;
   if (!summary.complete) return kExitInconclusive;
   if (summary.sessions.empty()) return kExitNoMatch;
@@ -291,7 +300,13 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   if (not_seen.size() > kNotSeenLines) {
     text += fmt::format("{}and {} more like these", kIndent, not_seen.size() - kNotSeenLines);
   }
-  if (!summary.complete && !summary.sessions.empty()) {
+  if (const std::size_t count = summary.outliving.size(); count > 0) {
+    text += kIndent + style.Yellow(fmt::format(
+                          "{} process{} of the job go{} on after it (pid {}): what comes is not "
+                          "in here.",
+                          count, count == 1 ? "" : "es", count == 1 ? "es" : "",
+                          fmt::join(summary.outliving, ", ")));
+  } else if (!summary.complete && !summary.sessions.empty()) {
     text +=
         kIndent + style.Yellow("The daemon has not read everything yet: these numbers may grow.");
   }
@@ -371,6 +386,7 @@ Json SummaryJson(const RunSummary& summary) {
           {"job_exit_code", summary.job_exit_code},
           {"job_signal", summary.job_signal},
           {"complete", summary.complete},
+          {"outliving", summary.outliving},
           {"replays", summary.Replays()},
           {"counts_calls", summary.ReplayWord() == std::string_view("call")},
           {"snapshots", summary.Snapshots()},

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,10 +26,13 @@ struct RunSummary {
   int job_signal = 0;
   // The daemon has found every session, read all of it and seen its end: nothing is missing.
   bool complete = false;
-  bool is_unreachable = false;            // the daemon is gone, or does not answer
+  bool is_unreachable = false;  // the daemon is gone, or does not answer
+  // Processes that go on after the command. All that they did so far is read.
+  std::vector<std::int64_t> outliving = {};
   std::uint64_t not_compared_probes = 0;  // with a comparison that did not reach every snapshot
-  // Which first NaN or Inf of a session is in a row of an op log: its key and Slot::order.
-  std::set<std::pair<std::string, std::uint64_t>> rows;
+  // Which first NaN or Inf of a session is in a row of an op log: its key and Slot::order, and
+  // where the row lies in its call (analysis::PlaceInCall).
+  std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> rows;
 
   std::uint64_t Replays() const;
   const char* ReplayWord() const;   // what Replays() counts: "replay", "call"
@@ -46,7 +49,7 @@ struct RunSummary {
 };
 
 // The job's exit code when it is not 0. Else, whatever was asked for, 3 when something was to be
-// seen and nobody saw it; 1 when something of `fail_on` was found, 4 when the
+// seen and nobody saw it, or a process goes on; 1 when something of `fail_on` was found, 4 when the
 // run had no probe to look at, 3 when nothing was found but no snapshot came, or snapshots are
 // missing, may be missing, were left out, were not looked at (`mismatch` alone needs no look) or,
 // where comparisons are asked for, were not compared, 0. Replicas must have been compared on all
