@@ -161,7 +161,12 @@ class LiveSource : public source::Source {
       std::map<std::string, std::uint64_t> left = account->lost;
       std::uint64_t ordinal = 0, replay = 0;
       const std::uint64_t out = slots_[slot].in_body ? 1 : 0;  // see recording::Loss
+      const std::string kept_back(ToText(layout::LossCause::kStoodStill));
+      if (const std::uint64_t count = left[kept_back]; count > 0) {  // nobody knows where they lie
+        gaps.push_back({slot, count, 0, 0, kept_back});
+      }
       const auto miss = [&](std::uint64_t count, std::uint64_t before_replay) {
+        if (count == 0) return;
         for (const layout::LossCause kind :
              {layout::LossCause::kOverwritten, layout::LossCause::kCorrupted,
               layout::LossCause::kNoMemory, layout::LossCause::kNotKept,
@@ -192,7 +197,8 @@ class LiveSource : public source::Source {
     const layout::Counters& counters = live_[slot].probe.counters;
     recording::Account account;
     account.kept = keys->size();
-    account.produced = std::max(counters.produced + counters.lost_at_death, account.kept);
+    account.produced =
+        std::max(counters.produced + counters.lost_at_death, account.kept) + counters.suppressed;
     const auto lose = [&](layout::LossCause cause, std::uint64_t count) {
       if (count > 0) account.lost[std::string(ToText(cause))] += count;
     };
@@ -200,6 +206,7 @@ class LiveSource : public source::Source {
     lose(layout::LossCause::kAtDeath, counters.lost_at_death);
     lose(layout::LossCause::kCorrupted, counters.lost_damaged);
     lose(layout::LossCause::kNoMemory, counters.lost_no_memory);
+    lose(layout::LossCause::kStoodStill, counters.suppressed);
     lose(layout::LossCause::kNotKept,
          counters.consumed - std::min(counters.consumed, account.kept));
     const std::uint64_t known = account.kept + account.lost_count();

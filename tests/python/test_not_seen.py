@@ -228,6 +228,22 @@ os.kill(daemon, signal.SIGCONT)
 """,
         "overwritten",
     ),
+    "turned off": (
+        "64m",
+        (),
+        """
+import time
+probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=8)], mode="always")
+probe(x[:2])
+cgdebug.check("nan")
+with cgdebug.connect() as client: client.set("p", mode="off")
+while not probe.status().slots[0].suppressed:
+    probe(x[:2])
+    time.sleep(0.01)
+probe(x[:2] * float("nan") if fault else x[:2])
+""",
+        "off",
+    ),
     "malformed": (
         "64m",
         (),
