@@ -216,17 +216,23 @@ def test_what_was_whole_and_is_closed_leaves_nothing_behind_for_a_later_check(da
     assert run.returncode == 0 and run.stdout == "pass\n", run.stderr
 
 
-def test_what_was_refused_is_told_by_each_later_check_also_when_it_is_closed(daemon):
+REFUSED = {
+    "watch": "watch = cgdebug.watch(bad)\nbad(x)\nwatch.close()\ndel watch",
+    "op log": "with cgdebug.debug_mode(bad, eager=True): bad(x)",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_was_refused_is_told_by_each_later_check_also_when_it_is_closed(daemon, kind):
     refused = """
 import torch, cgdebug, gc
 class Complex(torch.nn.Module):
     def forward(self, x): return torch.complex(x, x)
 bad = torch.nn.Sequential(torch.nn.ReLU(), Complex())
 x = torch.ones(4, 4)
-watch = cgdebug.watch(bad)
-bad(x)
-watch.close()
-del watch, bad
+"""
+    asks = """
+del bad
 gc.collect()
 with CudaGraphTensorProbe("last", [TensorStats()], mode="always") as probe: probe(x)
 for _ in range(2):
@@ -236,7 +242,7 @@ for _ in range(2):
     except cgdebug.NotCheckedError as error:
         print(error)
 """
-    run = run_job(refused)
+    run = run_job(refused + REFUSED[kind] + asks)
     told = run.stdout.splitlines()
     assert len(told) == 2 and told[0] == told[1] and "complex" in told[0], run.stdout + run.stderr
 

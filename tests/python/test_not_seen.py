@@ -257,6 +257,19 @@ probe(x[:2])
 """,
         "the job goes on without 1 variable of its environment that is malformed",
     ),
+    "dtype in an op log": (
+        "64m",
+        ("--watch", "op:*", "--eager"),
+        """
+class Complex(torch.nn.Module):
+    def forward(self, x):
+        return torch.complex(x, x) * float("nan" if fault else "1")
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), Complex())
+with torch.no_grad():
+    for _ in range(3): net(torch.ones(2, 4))
+""",
+        "tensors of torch.complex64 are not shown",
+    ),
     "thread": (
         "64m",
         ("--watch", "op:*", "--eager"),

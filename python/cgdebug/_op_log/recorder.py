@@ -639,7 +639,8 @@ class Recorder:
         """Something is not logged. There may be no room for a row that says so."""
         text = f"{op}: {str(error).partition(chr(10))[0] or type(error).__name__}"
         self.log.note(text)
-        _native.not_seen(ACCOUNT, text)
+        if self.log.graph:
+            _native.not_seen(ACCOUNT, text)
 
 
 def _is_captured(tensor: torch.Tensor) -> bool:

@@ -30,7 +30,7 @@ _MAX_EXACT_CALLS = 16  # whose details are kept here
 _BEGIN_AGAIN = "the ops of a run were not those of the run before: replays begin again"
 _MAX_DIMENSIONS = 4  # kMaxOpLogDimensions
 UNKNOWN = 0  # of an input: no row shows what the op read
-ACCOUNT = "op log"  # what the account of the process calls rows for which there was no room
+ACCOUNT = "op log"  # what the account of the process calls rows that a log does not have
 
 
 class Nodes(typing.NamedTuple):
@@ -436,6 +436,8 @@ class OpLog:
         with self._lock:
             if gap in self.gaps or len(self.gaps) < _MAX_GAPS:
                 self.gaps[gap] += 1
+        if not self.graph and gap != _BEGIN_AGAIN:
+            _native.not_seen(ACCOUNT, gap)
 
     def _add_gaps(self) -> None:
         """Beside the rows of an eager run, which tells readers whose gaps they are."""
