@@ -18,17 +18,14 @@ if typing.TYPE_CHECKING:
 
     from ._reports import Diff
     from .recording import Recording
-    from .testing import CompilerFault
 
 _MANY = 8  # lines of what was not compared
 
 
 def bisect(
     run: Callable[[Callable], typing.Any], rtol: float | None, atol: float | None
-) -> CompilerFault | None:
-    """As testing.bisect_compiler()."""
-    from .testing import CompilerFault
-
+) -> tuple[str, str | None, int | None, str | None, Diff] | None:
+    """The fields of the CompilerFault that testing.bisect_compiler() returns."""
     try:
         from torch._inductor.compiler_bisector import CompilerBisector
     except ImportError as error:
@@ -46,11 +43,10 @@ def bisect(
         torch._dynamo.reset()
     if found is None:
         return None
-    number = found.bisect_number if found.debug_info != found.subsystem else None
-    what = found.debug_info if found.debug_info != found.subsystem else None
-    return CompilerFault(
-        found.backend, found.subsystem, number, what, typing.cast("Diff", runs.different)
-    )
+    assert runs.different is not None  # the bisector takes a backend only if it differs
+    if found.debug_info == found.subsystem:  # not one use of it
+        return found.backend, found.subsystem, None, None, runs.different
+    return found.backend, found.subsystem, found.bisect_number, found.debug_info, runs.different
 
 
 class _Runs:

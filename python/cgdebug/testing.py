@@ -132,7 +132,8 @@ def bisect_compiler(
            no verdict that could lead the search; what `run` raises."""
     from ._bisect import bisect
 
-    return bisect(run, rtol, atol)
+    found = bisect(run, rtol, atol)
+    return None if found is None else CompilerFault(*found)
 
 
 def _flags(options: dict) -> list[str]:

@@ -120,8 +120,11 @@ def test_no_command_is_wider_than_the_terminal(watched, daemon):
 def test_a_row_of_a_table_is_one_line_and_keeps_its_numbers(watched, daemon):
     lines = on_terminal(daemon, "probes", watched)
     rows = [line for line in lines if "1..6" in line]
-    assert [row[:9] for row in rows[:3]] == ["model.lay", "blk0.attn", "blk1.mlp/"]
-    assert all(" 6 " in row and row.endswith("…") for row in rows)
+    names = [row.split()[0] for row in rows[:3]]
+    assert names[0].startswith("…") and LONG.endswith(names[0][1:]) and len(names[0]) > 20
+    assert names[1:] == ["blk0.attn", "blk1.mlp/down.proj"]
+    assert all(" 6 " in row and row.endswith("0") for row in rows), rows
+    assert any(line == "left out for want of room: LAST; --json has them" for line in lines)
     narrow = on_terminal(daemon, "probes", watched, columns=50)
     assert any("left out for want of room" in line for line in narrow)
     assert LONG in " ".join(on_terminal(daemon, "probes", watched, columns=300))
