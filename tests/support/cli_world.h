@@ -33,6 +33,7 @@ struct World {
     if (request.has_sessions()) *response.mutable_sessions() = SessionsReply();
     if (request.has_probes()) *response.mutable_probes() = ProbesReply();
     if (request.has_status()) *response.mutable_status() = StatusReply(request.status().session());
+    if (request.has_set()) response.mutable_set()->set_slots(1);
     if (request.has_record_start()) {
       *response.mutable_record_start()->mutable_recording() = recordings.at(0);
     }
