@@ -45,6 +45,13 @@ bool IsLabelOfRank(const std::string& text) {
 
 }  // namespace
 
+bool HaveJobsEnded(const Source& source) {
+  const std::vector<const recording::RecordingReader*> readers = source.Recordings();
+  return !readers.empty() && std::ranges::all_of(readers, [](const auto* one) {
+    return one->closed() && one->stop_reason() == recording::StopReason::kJobEnded;
+  });
+}
+
 std::vector<std::string> NotSeenTexts(const Source& source,
                                       const std::function<bool(const Slot&)>& wants_process,
                                       const std::function<bool(const Slot&)>& looks_at) {

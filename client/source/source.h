@@ -241,6 +241,9 @@ inline std::string ReplayText(const Slot& slot, const Key& key) {
                     slot.in_body && (!slot.counts_calls() || key.iteration > 0));
 }
 
+// Whether it is recordings, and each was ended by the end of its job.
+bool HaveJobsEnded(const Source& source);
+
 // What the wanted processes wanted to be seen and nobody saw, in sentences; empty if nothing. Every
 // answer about completeness is made of these and of the accounts of the slots. A place that is gone
 // counts if the answer looks at a slot that was there before it went.

@@ -302,6 +302,18 @@ TEST(Why, ARankThatIsCallsBehindIsTold) {
               HasSubstr("rank 1 has ended call 3, and rank 0 has ended call 4"));
 }
 
+TEST(Why, RanksThatShareNoCallAreNotCalledAlike) {
+  TwoRanks source = AlikeRanks();
+  for (const std::size_t row : {0, 1, 2}) {
+    for (const std::uint64_t call : {3, 4}) source.Remove(row, call);
+    for (const std::uint64_t call : {1, 2}) source.Remove(row + 3, call);
+  }
+  for (const std::string& clean : CausesOf(source).clean) {
+    EXPECT_THAT(clean, Not(HasSubstr("same way")));
+    EXPECT_THAT(clean, Not(HasSubstr("ended the same")));
+  }
+}
+
 TEST(Why, RanksAreNotComparedWhereSnapshotsAreLost) {
   TwoRanks source = AlikeRanks();
   for (const std::size_t row : {0, 1, 2}) source.Remove(row, 4);

@@ -1,7 +1,9 @@
 #include "client/analysis/check/nonfinite.h"
 
+#include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,12 +18,25 @@ Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan
   std::vector<SeenSlot> seen;
   for (Scanned& scanned : scan->probes()) seen.push_back(std::move(scanned.seen));
   const Excuses excuses = FindExcuses(source, seen);
+  // ROW.value keeps what a row of an op log holds, so it has the excuse of that row.
+  std::map<std::tuple<std::string, int, std::uint64_t, std::string>, std::size_t> row_of;
+  for (const Scanned& one : scan->probes()) {
+    const Slot& slot = source.slots()[one.slot];
+    if (slot.op.empty()) continue;
+    row_of[{slot.session, slot.rank, slot.graph_id, slot.probe + ".value"}] = one.slot;
+  }
+  const auto excused_as = [&](std::size_t index) {
+    const Slot& slot = source.slots()[index];
+    const auto row = row_of.find({slot.session, slot.rank, slot.graph_id, slot.probe});
+    return slot.op.empty() && row != row_of.end() ? row->second : index;
+  };
   const Scanned* of_first = nullptr;
   const Scanned::Nonfinite* first = nullptr;
   for (Scanned& scanned : scan->probes()) {
     FindingRun runs[5];
     for (const Scanned::Nonfinite& one : scanned.nonfinite) {
-      const auto found = excuses.find({scanned.slot, {one.key.replay, one.key.iteration}});
+      const auto found =
+          excuses.find({excused_as(scanned.slot), {one.key.replay, one.key.iteration}});
       const Excuse excuse = found == excuses.end() ? Excuse::kNone : found->second;
       constexpr FindingKind kKinds[] = {FindingKind::kNonfinite, FindingKind::kMask,
                                         FindingKind::kAbsorbed, FindingKind::kPadding,

@@ -25,7 +25,7 @@ std::string WordOf(const Standing& one) {
              ? fmt::format("call {}", one.place.replay)
              : fmt::format("replay {} of {}", one.place.replay,
                            one.place.graph.empty() ? fmt::format("capture {}", one.place.graph_id)
-                                                   : one.place.graph);
+                                                   : "graph " + one.place.graph);
 }
 
 bool IsInside(const Standing& one) { return one.place.kind == analysis::Place::Kind::kInside; }
@@ -38,13 +38,13 @@ std::string StandsText(const Standing& one) {
 }
 
 // The process that is not where the others are: it is replays or calls behind, or in the middle of
-// a replay although the job is over. One that goes on is always somewhere.
-const Standing* FindHanging(const std::vector<Standing>& run, bool goes_on, bool is_over) {
+// a replay although the job is over. One that went on when this was read is always somewhere.
+const Standing* FindHanging(const std::vector<Standing>& run, bool went_on, bool is_over) {
   const Standing* hanging = nullptr;
   for (const Standing& one : run) {
     const auto is_ahead = [&](const Standing& other) {
       return other.place.graph == one.place.graph &&
-             other.place.replay > one.place.replay + static_cast<std::uint64_t>(goes_on);
+             other.place.replay > one.place.replay + static_cast<std::uint64_t>(went_on);
     };
     const bool is_behind = std::ranges::any_of(run, is_ahead);
     if (!is_behind && !(is_over && IsInside(one))) continue;
@@ -80,12 +80,14 @@ Found FindHangs(const Evidence& evidence) {
     }
     runs[is_ranked ? slot->run : slot->session].push_back(std::move(one));
   }
-  const bool is_over =
-      source.Describe().ending == recording::ToText(recording::StopReason::kJobEnded);
+  const bool is_over = HaveJobsEnded(source);
+  // A recording may be stopped while its job runs.
+  const bool went_on = evidence.check->goes_on || (!source.Recordings().empty() && !is_over);
   std::size_t count = 0;
   for (const auto& [name, run] : runs) {
-    count += run.size();
-    const Standing* hanging = FindHanging(run, evidence.check->goes_on, is_over);
+    const Standing* hanging = FindHanging(run, went_on, is_over);
+    const bool have_ended = std::ranges::none_of(run, IsInside) && (run.size() > 1 || is_over);
+    if (hanging == nullptr && have_ended) count += run.size();
     if (hanging == nullptr) continue;
     Finding finding{.level = Level::kConsistent,
                     .kind = "hang",
@@ -101,7 +103,6 @@ Found FindHangs(const Evidence& evidence) {
     }
     answer.findings.push_back(std::move(finding));
   }
-  if (count < 2 && !is_over) return answer;
   SetClean(count, "process has ended its last replay or call",
            "processes have ended the same replay or call", &answer);
   return answer;

@@ -30,6 +30,10 @@ Found FindMovedPointers(const Evidence& evidence) {
   if (audit.graphs.empty()) return answer;
   SetClean(audit.graphs.size(), "graph reads the memory that the model has",
            "graphs read the memory that the model has", &answer);
+  if (!audit.complete() && !audit.found()) {
+    answer.clean.clear();
+    answer.not_looked = "memory of graphs: " + audit.not_looked.front();
+  }
   return answer;
 }
 

@@ -214,8 +214,10 @@ class NonfiniteFinder {
       kept.push_back(std::move(answer_.findings[i]));
     }
     for (std::size_t i = 0; i < origins_.size(); ++i) {
-      // The first of all has none above it.
-      if (above[i]) kept[place_of.at(*above[i])].folded.push_back(std::move(answer_.findings[i]));
+      if (!above[i]) continue;
+      std::size_t top = *above[i];  // of a chain whose places descend
+      while (above[top]) top = *above[top];
+      kept[place_of.at(top)].folded.push_back(std::move(answer_.findings[i]));
     }
     answer_.findings = std::move(kept);
   }

@@ -163,7 +163,12 @@ Found FindPaddingLeaks(const Evidence& evidence) {
       if (leak.found()) {
         is_found = true;
         answer.findings.push_back(leak.Describe());
-      } else if (leak.first_unknown() != SIZE_MAX && leak.first_padding() != SIZE_MAX) {
+      } else if (leak.known() == 0) {
+        is_found = true;
+        not_looked.push_back(
+            fmt::format("the padding of {}: no row of the log is known by the rows of the batch",
+                        RunText(log, run)));
+      } else if (leak.first_unknown() != SIZE_MAX) {
         is_found = true;  // one sentence is enough
         not_looked.push_back(fmt::format(
             "whether padding reached real rows in {}: {} of {} rows of the log are not known by "

@@ -58,22 +58,34 @@ void AddReplays(const Evidence& evidence, const std::vector<std::size_t>& logs, 
   }
 }
 
+// Whether each rank has a call or replay that the first one has, too.
+bool HaveOneInCommon(const std::map<int, Way>& ways) {
+  const Way& first = ways.begin()->second;
+  return std::ranges::all_of(ways, [&](const auto& one) {
+    return std::ranges::any_of(one.second,
+                               [&](const auto& at) { return first.contains(at.first); });
+  });
+}
+
 // The first deed of `one` that `other` does not do at the same place.
-std::optional<std::pair<std::uint64_t, std::size_t>> FirstUnlike(const Way& one, const Way& other) {
+std::optional<std::pair<std::uint64_t, std::size_t>> FirstUnlike(const Way& one, const Way& other,
+                                                                 bool goes_on) {
   for (const auto& [at, deeds] : one) {
     const auto there = other.find(at);
     if (there == other.end()) continue;  // it has not come as far, or does not log it
     for (std::size_t i = 0; i < deeds.size(); ++i) {
+      // Its newest call may be under way.
+      if (goes_on && i >= there->second.size() && at == other.rbegin()->first) break;
       if (i >= there->second.size() || there->second[i].text != deeds[i].text) return {{at, i}};
     }
   }
   return {};
 }
 
-std::optional<Finding> Compare(const std::map<int, Way>& ways, const char* word) {
+std::optional<Finding> Compare(const std::map<int, Way>& ways, const char* word, bool goes_on) {
   for (const auto& [rank, way] : ways) {
     for (const auto& [other_rank, other] : ways) {
-      const auto unlike = rank == other_rank ? std::nullopt : FirstUnlike(way, other);
+      const auto unlike = rank == other_rank ? std::nullopt : FirstUnlike(way, other, goes_on);
       if (!unlike) continue;
       const auto& [at, i] = *unlike;
       const Deed& deed = way.at(at)[i];
@@ -121,10 +133,10 @@ Found FindUnlikeRanks(const Evidence& evidence) {
     for (const auto& [all, word] :
          {std::pair(&ways.replays, "replay"), std::pair(&ways.calls, "call")}) {
       if (all->size() < 2) continue;
-      ranks = std::max(ranks, all->size());
-      if (std::optional<Finding> finding = Compare(*all, word)) {
+      if (std::optional<Finding> finding = Compare(*all, word, evidence.check->goes_on)) {
         answer.findings.push_back(*std::move(finding));
       }
+      if (HaveOneInCommon(*all)) ranks = std::max(ranks, all->size());
     }
   }
   if (evidence.check->missing_count > 0) return answer;  // such as a collective without a row

@@ -49,7 +49,15 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   if (const int failed = OpenSource(context, command.source, &source); failed != kExitOk) {
     return failed;
   }
-  if (command.padding) return CheckPadding(context, command, *source);
+  if (command.padding) {
+    if (!options.scope.probes.selects_everything() || options.scope.first_replay > 1 ||
+        !options.scope.is_open_ended()) {
+      return context.Fail(kExitTrouble,
+                          "--padding looks at all of a source: leave PROBES and "
+                          "--replays out");
+    }
+    return CheckPadding(context, command, *source);
+  }
   const Result<analysis::Check> check = analysis::RunCheck(*source, options);
   if (!check.ok()) return context.Fail(kExitTrouble, check.error().message);
   const bool lacks_all = command.scope.probes.empty() && !source->Describe().not_seen.empty();

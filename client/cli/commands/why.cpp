@@ -33,6 +33,13 @@ int RunWhy(Context& context, const WhyCommand& command) {
     const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
                               (slot.session.empty() ? "" : " -s " + KeyOfJob(*source, slot));
     if (!place.command.empty()) {
+      const bool takes_job = place.command == "graphs" || place.command == "where";
+      if (takes_job && command.source == "live") {
+        return fmt::format("cgdebug-cli {}{}", place.command, context.SameSession());
+      }
+      if (takes_job && command.source.starts_with("live:")) {
+        return fmt::format("cgdebug-cli {} {}", place.command, ShellWord(command.source.substr(5)));
+      }
       return fmt::format("cgdebug-cli {} {}{}", place.command, ShellWord(command.source),
                          place.command == "races" || place.command == "audit" ? among : "");
     }
