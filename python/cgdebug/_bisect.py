@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+import traceback
+import types
 import typing
 
 import torch
@@ -39,14 +41,27 @@ def bisect(
             backend = CompilerBisector.get_backend()
             return runs.is_same(lambda code: torch.compile(code, backend=backend))
 
-        found = CompilerBisector.do_bisect(is_good)
-        torch._dynamo.reset()
+        try:
+            found = CompilerBisector.do_bisect(is_good)
+        except BaseException as error:
+            _end_search(error, CompilerBisector.do_bisect.__func__.__code__)
+            raise
+        finally:
+            torch._dynamo.reset()
     if found is None:
         return None
     assert runs.different is not None  # the bisector takes a backend only if it differs
     if found.debug_info == found.subsystem:  # not one use of it
         return found.backend, found.subsystem, None, None, runs.different
     return found.backend, found.subsystem, found.bisect_number, found.debug_info, runs.different
+
+
+def _end_search(error: BaseException, code: types.CodeType) -> None:
+    """Torch's bisector is on until the locals of its search go, which whoever keeps the exception
+    keeps as well."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is code:
+            frame.clear()
 
 
 class _Runs:

@@ -370,6 +370,7 @@ def _segment_of(segment) -> _Segment:
 
 def _address_of(name: str, of: torch.Tensor | int) -> tuple[str, int | None, int]:
     if isinstance(of, torch.Tensor):
+        of = getattr(of, "_local_tensor", of)  # of a DTensor
         return name, of.device.index if of.is_cuda else -1, of.data_ptr()
     return name, None, int(of)
 

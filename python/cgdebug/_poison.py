@@ -11,6 +11,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._op_log import names, padding, written
+from ._op_log.following import is_tracing
 from ._op_log.memory import Memory
 
 if typing.TYPE_CHECKING:
@@ -128,6 +129,10 @@ class _Test:
             for fill in (self._other, self._large, self._nan)
         }
         not_looked = [f"{name}: it does not have these rows" for name in sorted(self._not_compared)]
+        for name, one in self._inputs.items():
+            is_number = one.dtype.is_floating_point or one.dtype == torch.bool
+            if not is_number and one.numel() and int(one.min()) == int(one.max()):
+                not_looked.append(f"{name}: it has one value, so its padding was not changed")
         if not base:
             raise ValueError(
                 "poison: no output has these rows. Name them: poison(..., outputs=[logits])"
@@ -202,7 +207,7 @@ class _Test:
             return ~rows
         if not tensor.dtype.is_floating_point:
             low, high = int(tensor.min()), int(tensor.max())
-            return (rows - low + 1 + (high - low) // 2) % (high - low + 1) + low
+            return (rows.long() - low + 1 + (high - low) // 2) % (high - low + 1) + low
         known = tensor[real].float()
         size = float(known.std()) if known.numel() > 1 and bool(known.isfinite().all()) else 1.0
         noise = torch.randn(rows.shape, generator=self._generator).to(tensor.device)
@@ -282,8 +287,14 @@ class _Unwritten(TorchDispatchMode):
         self._value = value
         self.has_ops = False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else compiled code runs eagerly, also after this mode has ended
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
+        if is_tracing():
+            return result
         plan = written.plan_of(func)
         self.has_ops = self.has_ops or plan.kind is not written.Kind.IGNORED
         if plan.kind is written.Kind.EMPTY and isinstance(result, torch.Tensor):
@@ -319,8 +330,14 @@ class _Trace(TorchDispatchMode):
         self._wrote: Memory[int] = Memory()
         self._counter = names.Counter()
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if is_tracing():
+            return func(*args, **kwargs)
         plan = written.plan_of(func)
         arguments = written.arguments_of(plan, args, kwargs)
         place = names.current_place(self.names, (*args, *kwargs.values()))

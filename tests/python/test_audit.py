@@ -15,6 +15,7 @@ from torch import nn
 import cgdebug
 from cgdebug._op_log import audit
 from cgdebug._op_log.audit import Held, Place, Places, judge, texts_of
+from cgdebug._op_log.names import ModuleNames
 from conftest import capture, own_session
 
 SIZE = 64
@@ -135,6 +136,21 @@ def test_what_happens_to_memory_is_told(daemon, event):
         assert "read by fwd/" in text
     if event == "input dropped, memory taken":
         assert "and cache has it now" in found[0][1]
+
+
+def test_of_a_model_that_is_gone_all_memory_is_freed(daemon):
+    world = World()
+    assert world.findings() == []
+    world.net = None
+    gc.collect()
+    assert {level for level, _ in world.findings()} == {"latent"}
+
+
+def test_kernels_that_are_no_ops_are_not_looked_at(daemon):
+    holdings = audit.Holdings(1, ModuleNames())
+    holdings.kernels += 2
+    holdings.finish()
+    assert holdings.missing == ["what 2 kernels read that are no ops"]
 
 
 def test_a_double_model_has_left_all_its_memory(daemon):

@@ -1,6 +1,7 @@
 """valid_rows(): which rows of a padded batch are real, followed through the ops of a call."""
 
 import pathlib
+import threading
 
 import padded_programs
 import pytest
@@ -8,6 +9,7 @@ import torch
 from serve_programs import Programs
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 import cgdebug
 from cgdebug._op_log import padding
@@ -153,6 +155,36 @@ def test_valid_rows_are_those_of_the_call_that_comes(daemon, model):
         mask, twin = rows.get("in/valid_rows"), rows.get("fwd/0/addmm_0.padding")
         padded.append((mask and mask.stats.zero, twin and twin.shape[0]))
     assert padded == [(2, 2), (4, 4), (None, None), (0, None)]
+
+
+def test_a_thread_that_tells_rows_is_not_followed_for_it(daemon, model):
+    modes = []
+
+    def tell():
+        cgdebug.valid_rows(REAL, torch.randn(ROWS, SIZE))
+        modes.append(_len_torch_dispatch_stack())
+
+    with cgdebug.debug_mode(model, eager=True) as dm, torch.no_grad():
+        model(torch.randn(ROWS, SIZE))
+        other = threading.Thread(target=tell)
+        other.start()
+        other.join()
+    assert modes == [0]
+    assert "fwd/0/addmm_0" in logged(dm)
+
+
+def test_rows_that_are_not_known_on_a_gpu_leave_the_log_whole(daemon, job):
+    code = """
+    from cgdebug._op_log import padding, scopes
+
+    model = torch.nn.Linear(4, 4)
+    with debug_mode(model, eager=True) as dm, torch.no_grad():
+        scopes.valid_rows_are_told(padding.Marks(None, ()))  # as of tensors on a GPU
+        model(torch.ones(2, 4))
+    assert padding.ON_GPU in dm.log().gaps
+    cgdebug.check("nan")
+    """
+    job(code).finish()
 
 
 def test_valid_rows_may_be_told_in_the_middle_of_a_call(daemon):

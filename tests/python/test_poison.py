@@ -132,6 +132,36 @@ def test_what_is_not_deterministic_is_said_and_not_judged():
     assert "inconclusive" in str(found)
 
 
+def test_compiled_code_runs_compiled_in_the_call_and_afterwards():
+    runs = []
+
+    def backend(module, inputs):
+        def run(*args):
+            runs.append(1)
+            return module(*args)
+
+        return run
+
+    torch._dynamo.reset()
+    model, x = torch.compile(Mix(mean_of_batch), backend=backend), torch.randn(ROWS, SIZE)
+    model(x)
+    found = poison(lambda: model(x), {"x": x}, REAL)
+    assert found.verdict == "any value" and "mean" in found.op
+    during = len(runs)
+    assert during > 3
+    model(x)
+    assert len(runs) == during + 1
+
+
+def test_padding_of_whole_numbers_that_cannot_be_changed_is_said():
+    table, ids = torch.randn(4, SIZE), torch.zeros(ROWS, dtype=torch.long)
+    found = poison(lambda: table[ids] + table[ids].mean(0), {"ids": ids}, REAL)
+    assert not found.ok
+    assert any("ids: it has one value" in text for text in found.not_looked_at)
+    bytes_ = torch.arange(256, dtype=torch.uint8)[:, None].expand(256, 2).clone()
+    assert poison(lambda: bytes_.float() * 2, {"x": bytes_}, 200).verdict == "none"
+
+
 def test_an_output_without_rows_is_not_looked_at():
     x = torch.randn(ROWS, SIZE)
     found = poison(lambda: (x * 2, x.mean()), [x], REAL)

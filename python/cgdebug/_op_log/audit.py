@@ -42,6 +42,7 @@ _VIEWS = frozenset(
 LEVELS = ("wrong", "latent", "hazard")
 _MAX_TEXT_BYTES = 460  # of a note; kMaxOpBytes, less what comes before it
 _MAX_NOTES = 64  # of a graph
+_COMPARED_BYTES = 64 << 20  # at a time
 _STEP_INTERVAL_S = 10.0  # between audits that step() makes
 _STEP_SHARE = 100  # of the time between them, an audit takes at most one part
 _MAX_READERS = 1 << 12  # of one tensor
@@ -206,6 +207,7 @@ class Holdings:
         self.capture, self.names = capture, module_names
         self.graph = None if graph is None else weakref.ref(graph)
         self.missing: list[str] = []
+        self.kernels = 0  # that are no ops: nobody knows what they were given
         self.made: list[Place] = []  # memory that the capture has of its own
         self._held: dict[int, tuple[Held, StorageWeakRef]] = {}  # by StorageImpl
         self.since: dict[tuple, int] = {}
@@ -243,13 +245,15 @@ class Holdings:
         """The capture ends: the memory has the names that it has now."""
         self._had_models = bool(self.names.models())
         at: dict[int, list[str]] = {}
-        for place in places_of(self.names).values():
+        for place in places_of(tensors_of(self.names)).values():
             at.setdefault(place.address, []).append(place.name)
         for held, _ in self._held.values():
             held.names += at.get(held.address, [])
         coverage = log.coverage if log is not None else None
-        if coverage is not None and coverage.unseen:
-            kernels = sum(len(one[2]) for one in coverage.unseen)
+        kernels = self.kernels
+        if coverage is not None:
+            kernels += sum(len(one[2]) for one in coverage.unseen)
+        if kernels:
             self.missing.append(f"what {kernels} kernels read that are no ops")
         elif log is not None and log.gaps:
             self.missing.append(f"not logged: {next(iter(log.gaps))}")
@@ -284,7 +288,11 @@ class Holdings:
                     torch.empty(0, dtype=torch.uint8, device=each.device).set_(each)
                     for each in (storage, other)
                 )
-                return torch.equal(old, new)
+                parts = range(0, old.numel(), _COMPARED_BYTES)  # a comparison takes as much memory
+                return all(
+                    torch.equal(old[at : at + _COMPARED_BYTES], new[at : at + _COMPARED_BYTES])
+                    for at in parts
+                )
         return False
 
     @property
@@ -293,10 +301,10 @@ class Holdings:
         return getattr(getattr(graph, "_cgdebug_graph", None), "replays", 0) or 0
 
 
-def places_of(module_names: ModuleNames) -> dict[str, Place]:
+def places_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Place]:
     return {
         name: Place(name, tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes())
-        for name, tensor in tensors_of(module_names).items()
+        for name, tensor in tensors.items()
         if written.storage_of(tensor)
     }
 
@@ -317,6 +325,8 @@ def tensors_of(module_names: ModuleNames) -> dict[str, torch.Tensor]:
         )
         for path, module in model.named_modules():
             for key, value in vars(module).items():
+                if key in ("_parameters", "_buffers"):
+                    continue  # they are there already
                 for part, one in _tensors_in(value):
                     found[".".join(filter(None, (prefix + path, key))) + part] = one
     for optimizer in list(module_names.optimizers):
@@ -439,18 +449,18 @@ def run(all_of_them: Sequence[Holdings]) -> Audit:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return Audit([], ["anything: a graph is being captured"])
         begin = time.monotonic()
-        places: dict[int, dict[str, Place]] = {}
-        tensors: dict[int, dict[str, torch.Tensor]] = {}
+        places: dict[tuple, dict[str, Place]] = {}
+        tensors: dict[tuple, dict[str, torch.Tensor]] = {}
         for one in all_of_them:
-            key = id(one.names)
+            key = one.names.models_and_optimizers()
             if key not in places:
-                places[key], tensors[key] = places_of(one.names), tensors_of(one.names)
+                tensors[key] = tensors_of(one.names)
+                places[key] = places_of(tensors[key])
         named = Places(place for of in places.values() for place in of.values())
         of_graphs = Places(place for one in all_of_them for place in one.made)
         for one in all_of_them:
-            graphs.append(
-                _audit_one(one, places[id(one.names)], tensors[id(one.names)], named, of_graphs)
-            )
+            key = one.names.models_and_optimizers()
+            graphs.append(_audit_one(one, places[key], tensors[key], named, of_graphs))
         known = {one.capture for one in all_of_them}
         others = [capture for capture in _graphs.captured() if capture not in known]
         if others:
@@ -473,8 +483,8 @@ def _audit_one(
     named: Places,
     of_graphs: Places,
 ) -> GraphAudit:
-    if holdings.is_over and holdings.newest is not None:
-        return holdings.newest
+    # What was found while its models were there can be found no more.
+    before = holdings.newest.findings if holdings.is_over and holdings.newest else []
     findings = []
     looked = 0
     for held, is_alive in holdings.held():
@@ -485,6 +495,7 @@ def _audit_one(
             findings.append(found)
             holdings.since.setdefault(key_of(found), holdings.replays)
     texts = texts_of(findings, holdings.since)
+    texts = before + [one for one in texts if one not in before]
     holdings.newest = GraphAudit(
         holdings.capture, looked, holdings.replays, texts, list(holdings.missing)
     )
@@ -528,12 +539,21 @@ def keep(holdings: Holdings) -> None:
     with _lock:
         _all[holdings.capture] = holdings
         _arrange()
-    run_quietly()
+    with contextlib.suppress(Exception):  # the job goes on
+        run([holdings])  # it changes nothing of the others
 
 
 def forget(capture: int) -> None:
     with _lock:
         _all.pop(capture, None)
+
+
+def forget_graph(graph: object) -> None:
+    """It is captured again."""
+    with _lock:
+        for capture, one in list(_all.items()):
+            if one.graph is not None and one.graph() is graph:
+                del _all[capture]
 
 
 def step_is_set() -> None:

@@ -88,7 +88,7 @@ class OpMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if _is_tracing():
+        if is_tracing():
             return func(*args, **kwargs)
         if any(map(written.handles_ops, types)):
             self.recorder.takes_apart(func, args, kwargs)
@@ -103,7 +103,7 @@ class OpMode(TorchDispatchMode):
         return result
 
 
-def _is_tracing() -> bool:
+def is_tracing() -> bool:
     """Whether tensors have no values, because a compiler or DTensor asks what an op would do."""
     keys = torch._C._TorchDispatchModeKey
     return any(

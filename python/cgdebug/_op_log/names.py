@@ -139,6 +139,11 @@ class ModuleNames:
             known = [(prefix, reference()) for prefix, reference in self._models.items()]
         return [(prefix, model) for prefix, model in known if model is not None]
 
+    def models_and_optimizers(self) -> tuple[frozenset, frozenset[int]]:
+        """Equal for those that name the same tensors."""
+        models = frozenset((prefix, id(model)) for prefix, model in self.models())
+        return models, frozenset(map(id, self.optimizers))
+
     def parameter_at(self, tensor: torch.Tensor) -> str:
         """The name of the parameter whose memory it is; empty if it is no parameter's."""
         return self._parameters.get(tensor) or ""

@@ -150,6 +150,8 @@ class Recorder:
         """A kernel that is no op is about to run. Must be followed by will_read() and will_write()
         if they are called, by guard_kernel(), and by wrote() or wrote_unseen()."""
         self._begin()
+        if self.holdings is not None:
+            self.holdings.kernels += 1
 
     def guard_kernel(self, writes: typing.Iterable[torch.Tensor] | None) -> None:
         """Has the pending rows computed that the kernel may overwrite. writes: None if what it

@@ -18,6 +18,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from .. import _accepted, _native, _site, _torch_logs
 from ..actions import TensorStats, enabled_actions, native_options
+from . import padding
 from .details import Details
 
 _MAX_OP_BYTES = 511  # layout::kMaxOpBytes
@@ -436,7 +437,8 @@ class OpLog:
         with self._lock:
             if gap in self.gaps or len(self.gaps) < _MAX_GAPS:
                 self.gaps[gap] += 1
-        if not self.graph and gap != _BEGIN_AGAIN:
+        # Of padding that is not known all rows are there.
+        if not self.graph and gap not in (_BEGIN_AGAIN, padding.ON_GPU):
             _native.not_seen(ACCOUNT, gap)
 
     def _add_gaps(self) -> None:

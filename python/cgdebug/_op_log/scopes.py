@@ -130,6 +130,14 @@ class Scope:
             known = self._here.one = _OfThread(self, first)
         return known.following
 
+    def _followed_already(self) -> _Following | None:
+        """What follows this thread, if anything does."""
+        first = self._following
+        if first is None or threading.get_ident() == first.thread:
+            return first
+        known = getattr(self._here, "one", None)
+        return known and known.following
+
     def forked(self) -> None:
         """In a child process: it logs nothing."""
         for one in (self._following, *self._of_threads):
@@ -201,7 +209,7 @@ def valid_rows_are_told(marks: padding.Marks) -> None:
     with _lock:
         scopes = list(_scopes)
     for scope in scopes:
-        following = scope._followed_here()
+        following = scope._followed_already()
         if following is not None:
             following.take_marks(marks)
 
@@ -332,6 +340,7 @@ def _wrap_captures() -> None:
     @functools.wraps(begin)
     def capture_begin(self, *args, **kwargs):
         _end_of(self, failed=True)  # of a capture that nobody ended
+        audit.forget_graph(self)
         scopes = list(_scopes)
         if not scopes:
             return begin(self, *args, **kwargs)
@@ -412,6 +421,7 @@ class _Capture:
         if not self.log.rows:
             _job_gaps.tell(f"capture {self.log.graph}: {gap}" for gap in self.log.gaps)
             self.drop()
+            self.holdings = None  # nobody knows what its ops were given
             return
         try:
             if self.holdings is not None:

@@ -69,7 +69,7 @@ def tell_rows(count: object, tensors: typing.Iterable[object]) -> None:
     from .._op_log.padding import valid_rows
 
     given = [one for one in tensors if isinstance(one, torch.Tensor) and one.dim()]
-    if isinstance(count, int) and given and count <= len(given[0]):
+    if isinstance(count, int) and given and count < len(given[0]):
         valid_rows(count, *(one for one in given if len(one) == len(given[0])))
 
 
