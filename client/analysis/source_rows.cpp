@@ -98,28 +98,29 @@ Json StatsJson(const Stats& stats) {
 }
 
 Json SlotJson(const Slot& slot, const SourceRow& row) {
-  return {{"probe", slot.probe},
-          {"invocation", slot.invocation},
-          {"rank", slot.rank},
-          {"session", slot.session},
-          {"dtype", slot.dtype_name},
-          {"shape", slot.shape},
-          {"device", slot.device},
-          {"graph", slot.graph},
-          {"graph_id", slot.graph_id},
-          {"graph_order", slot.order},
-          {"site", slot.site},
-          {"shard", slot.shard},
-          {"part", slot.part},
-          {"op", slot.op},
-          {"details", OpDetailsJson(slot.details)},
-          {"payload_bytes", slot.payload_bytes},
-          {"snapshots", row.keys.size()},
-          {"first_replay", row.keys.empty() ? 0 : row.keys.front().replay},
-          {"last_replay", row.keys.empty() ? 0 : row.keys.back().replay},
-          {"every", slot.every},
-          {"in_body", slot.in_body},
-          {"lost", row.lost}};
+  Json json = {{"probe", slot.probe},
+               {"invocation", slot.invocation},
+               {"rank", slot.rank},
+               {"session", slot.session},
+               {"dtype", slot.dtype_name},
+               {"shape", slot.shape},
+               {"device", slot.device},
+               {"graph", slot.graph},
+               {"graph_id", slot.graph_id},
+               {"graph_order", slot.order},
+               {"site", slot.site},
+               {"shard", slot.shard},
+               {"part", slot.part},
+               {"op", slot.op},
+               {"payload_bytes", slot.payload_bytes},
+               {"snapshots", row.keys.size()},
+               {"first_replay", row.keys.empty() ? 0 : row.keys.front().replay},
+               {"last_replay", row.keys.empty() ? 0 : row.keys.back().replay},
+               {"every", slot.every},
+               {"in_body", slot.in_body},
+               {"lost", row.lost}};
+  if (!slot.op.empty()) json["details"] = OpDetailsJson(slot.details);
+  return json;
 }
 
 Json TotalsJson(const Slot& slot, const SourceRow& row, const Totals& totals) {

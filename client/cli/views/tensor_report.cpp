@@ -229,7 +229,7 @@ Json TensorReportJson(const source::Tensor& tensor, const TensorReportOptions& o
   Json json = ToJson(tensor);
   json["site"] = tensor.slot.site;
   json["op"] = tensor.slot.op;
-  json["details"] = analysis::OpDetailsJson(tensor.slot.details);
+  if (!tensor.slot.op.empty()) json["details"] = analysis::OpDetailsJson(tensor.slot.details);
   json["payload_dropped"] = !tensor.snapshot.has_values;
   const Result<TensorView> view = ViewOf(tensor);
   if (!HasPayload(tensor) || !view.ok()) return json;
