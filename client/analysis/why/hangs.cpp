@@ -65,7 +65,9 @@ Found FindHangs(const Evidence& evidence) {
     return answer;
   }
   std::map<std::string, std::vector<Standing>> runs;  // of ranks by run, else by session
-  for (const auto& [process, trail] : *trails) {
+  for (const auto& entry : *trails) {
+    const auto& process = entry.first;
+    const auto& trail = entry.second;
     const auto& slots = source.slots();
     const auto slot = std::ranges::find_if(slots, [&](const source::Slot& one) {
       return one.rank == process.first && one.session == process.second;
