@@ -138,6 +138,18 @@ def test_what_happens_to_memory_is_told(daemon, event):
         assert "and cache has it now" in found[0][1]
 
 
+def test_a_tensor_that_moves_within_one_storage_has_moved(daemon):
+    flat, net = torch.randn(2 * SIZE * SIZE), Net()
+    net.absorbed = flat[: SIZE * SIZE].view(SIZE, SIZE)
+    world = World(model=net)
+    net.absorbed = flat[: SIZE * SIZE].view(SIZE, SIZE)
+    assert world.findings() == []
+    world.net.absorbed = flat[SIZE * SIZE :].view(SIZE, SIZE)
+    ((level, text),) = world.findings()
+    assert level == "wrong" and text.startswith("moved: absorbed")
+    assert f"{flat.data_ptr():#x}" in text and f"{flat[SIZE * SIZE :].data_ptr():#x}" in text
+
+
 def test_of_a_model_that_is_gone_all_memory_is_freed(daemon):
     world = World()
     assert world.findings() == []

@@ -49,11 +49,12 @@ _MAX_READERS = 1 << 12  # of one tensor
 
 
 class Place(typing.NamedTuple):
-    """Memory that has a name now."""
+    """Memory that has a name now. start: of the tensor in it, in bytes"""
 
     name: str
     address: int
     bytes: int
+    start: int = 0
 
 
 class Places:
@@ -86,6 +87,7 @@ class Held:
     label:   what to call it without a name: "in/fwd/mm_0.self", the argument that it was
     readers: rows of the ops that were given it
     is_host: it lies in the memory of the host, and the graph copies from it
+    starts:  by name: of the tensor in the memory, in bytes
     """
 
     address: int
@@ -94,6 +96,10 @@ class Held:
     readers: list[str] = dataclasses.field(default_factory=list)
     names: list[str] = dataclasses.field(default_factory=list)
     is_host: bool = False
+    starts: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def has_moved(self, name: str, now: Place) -> bool:
+        return (now.address, now.start) != (self.address, self.starts.get(name, now.start))
 
 
 class Finding(typing.NamedTuple):
@@ -137,12 +143,14 @@ def judge(
             graphs = of_graphs.at(held.address, held.bytes)
             others = [one for one in graphs if not one.endswith(_of_capture(capture))]
             user, by_graph = (others[0], True) if others else ("", False)
-    moved = [one for one in held.names if one in now and now[one].address != held.address]
+    moved = [one for one in held.names if one in now and held.has_moved(one, now[one])]
     if moved:
+        place = now[moved[0]]
         level = "wrong"
-        if is_alive and is_same is not None and is_same(moved[0]):
+        is_elsewhere = place.address != held.address
+        if is_elsewhere and is_alive and is_same is not None and is_same(moved[0]):
             level = "latent"
-        return Finding(level, "moved", moved[0], held, is_alive, user, now[moved[0]].address)
+        return Finding(level, "moved", moved[0], held, is_alive, user, place.address + place.start)
     if any(one in now for one in held.names):
         return None  # it is where it was, in a storage that may be another one
     if not is_alive:
@@ -174,7 +182,8 @@ def texts_of(findings: Iterable[Finding], since: Mapping[tuple, int]) -> list[tu
             state = f"freed, and {first.user} has it now"
         elif first.kind != "freed":
             state = "freed"
-        text += f": the graph {reads} {first.held.address:#x}, {state}"
+        address = first.held.address + first.held.starts.get(first.name, 0)
+        text += f": the graph {reads} {address:#x}, {state}"
         if first.now:
             text += f"; the model has it at {first.now:#x}"
         elif first.kind == "gone":
@@ -244,11 +253,13 @@ class Holdings:
     def finish(self, log: OpLog | None = None) -> None:
         """The capture ends: the memory has the names that it has now."""
         self._had_models = bool(self.names.models())
-        at: dict[int, list[str]] = {}
+        at: dict[int, list[Place]] = {}
         for place in places_of(tensors_of(self.names)).values():
-            at.setdefault(place.address, []).append(place.name)
+            at.setdefault(place.address, []).append(place)
         for held, _ in self._held.values():
-            held.names += at.get(held.address, [])
+            for place in at.get(held.address, []):
+                held.names.append(place.name)
+                held.starts[place.name] = place.start
         coverage = log.coverage if log is not None else None
         kernels = self.kernels
         if coverage is not None:
@@ -302,11 +313,13 @@ class Holdings:
 
 
 def places_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Place]:
-    return {
-        name: Place(name, tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes())
-        for name, tensor in tensors.items()
-        if written.storage_of(tensor)
-    }
+    found = {}
+    for name, tensor in tensors.items():
+        if written.storage_of(tensor):
+            storage = tensor.untyped_storage()
+            start = tensor.data_ptr() - storage.data_ptr()
+            found[name] = Place(name, storage.data_ptr(), storage.nbytes(), start)
+    return found
 
 
 def tensors_of(module_names: ModuleNames) -> dict[str, torch.Tensor]:
