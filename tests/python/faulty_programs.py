@@ -132,6 +132,54 @@ def run_exploding_training():
     train(two_layers(), steps=40, lr=1e3, loss_of=lambda out: out.pow(4).mean())
 
 
+# --- growth ---------------------------------------------------------------------------------------
+
+
+@expect("overflow", "shown", "too large for float32", "what it read goes up to")
+def run_learning_rate_too_high():
+    torch.manual_seed(1)
+    train(two_layers(), steps=9, lr=3e2, loss_of=lambda out: out.square().mean())
+
+
+class Recurrent(nn.Module):
+    def __init__(self, dtype, gain):
+        super().__init__()
+        self.layer, self.gain = nn.Linear(SIZE, SIZE).to(dtype), gain
+        self.register_buffer("state", torch.ones(BATCH, SIZE, dtype=dtype))
+
+    def forward(self, x):
+        self.state.mul_(self.gain).add_(self.layer(x.to(self.state.dtype)))
+        return self.state.tanh()
+
+
+@expect("growth", "consistent", "in each of the last 6 calls", "too large for float16")
+def run_state_that_is_not_damped():
+    with torch.no_grad():
+        model = Recurrent(torch.float16, 1.7)
+        for _ in range(10):
+            model(torch.randn(BATCH, SIZE))
+
+
+@expect("growth", "consistent", "in each of the last 6 calls", "too large for bfloat16")
+def run_moving_average_that_adds_up():
+    with torch.no_grad():
+        model = Recurrent(torch.bfloat16, 9.0)
+        for _ in range(10):
+            model(torch.randn(BATCH, SIZE))
+
+
+@expect("growth", "consistent", "in each of the last 6 calls", "too large for float32")
+def run_loss_scale_that_is_never_lowered():
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(10):
+        optimizer.zero_grad()
+        (model(torch.randn(BATCH, SIZE)).square().mean() * 2.0 ** (8 * step)).backward()
+        for parameter in model.parameters():
+            parameter.grad.div_(2.0 ** (8 * step))
+        optimizer.step()
+
+
 # --- inputs ---------------------------------------------------------------------------------------
 
 

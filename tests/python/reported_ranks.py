@@ -1,5 +1,5 @@
 """Faults of two ranks that people reported, each in small, and what `cgdebug.why` must say of it first
-(serve_programs.py). Programs without an entry in EXPECTED are not asked about yet."""
+(serve_programs.py)."""
 
 import os
 
@@ -12,10 +12,15 @@ from serve_programs import serve
 from torch import nn
 
 CALLS, BATCH, SIZE = 6, 8, 16
-# name: kinds that name the cause, level, words of the first sentence
+# name: kind, level, words of the first sentence
 EXPECTED = {
     "a_replica_drifts": ("replica", "shown", ("param/weight", "from call 4 on")),
-}
+    "ranks_replay_unlike_buckets": ("hang", "consistent", ("rank",)),
+    "a_rank_waits_for_ever": ("hang", "consistent", ("rank 0",)),
+    "a_nan_of_one_rank_reaches_all": (
+        "domain", "shown", ("div_0", "0 divided by 0", "in call 4 of rank 1"),
+    ),
+}  # fmt: skip
 
 
 def join():
