@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import uuid
 
 import pytest
 
@@ -114,10 +115,11 @@ for n in range(1, 6):
     ],
 )
 def test_a_mask_is_no_finding_and_an_inf_beside_it_is_one(daemon, cli, monkeypatch, edit, found):
-    monkeypatch.delenv("CGDEBUG_RUN_ID")
+    run_id = f"masks-{uuid.uuid4().hex[:8]}"
+    monkeypatch.setenv("CGDEBUG_RUN_ID", run_id)
     job = (sys.executable, "-c", HEADER + ATTENTION.replace(*edit))
     run = cli("run", "--watch", "op:*", "--eager", "--fail-on", "inf", "--", *job)
-    status = cli("status", "-a").stdout
+    status = cli("status", run_id).stdout  # the daemon knows jobs of other tests, too
     masks = r"masked_fill_0[^\n]*masks?\?"
     assert re.search(masks, run.stderr), run.stderr
     assert re.search(masks, status), status

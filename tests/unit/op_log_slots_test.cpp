@@ -311,8 +311,8 @@ class MasksOfOpLogs : public OpLogSlots {
     layout::SlotRegistration registration = test::MakeOpLogSlot(segment_, rows, 4);
     registration.order = next_order_;
     next_order_ += rows.size();
-    Page& page =
-        pages_.emplace_back(test::PublishSlot(segment_, registration), std::nullopt, ops.size());
+    Page& page = pages_.emplace_back(
+        Page{test::PublishSlot(segment_, registration), std::nullopt, ops.size()});
     page.writer.emplace(page.slot.block.data, segment_.producer(), segment_.gate());
   }
   // How many -Inf each row has; -1: a NaN.
