@@ -123,16 +123,8 @@ Audit ReadAudit(const source::Source& source) {
                                            unseen.size(), unseen.size() == 1 ? "" : "s",
                                            unseen.front(), kLook));
   }
-  const source::Description about = source.Describe();
-  for (const std::string& text : about.unread) audit.not_looked.push_back(text);
-  for (const std::string& text : about.damage) audit.not_looked.push_back(text);
-  const auto all = [](const source::Slot&) { return true; };
-  for (std::string& text : NotSeenTexts(source, all, all)) {
-    audit.not_looked.push_back(std::move(text));
-  }
-  const auto none = [](const source::Slot&) { return false; };
-  for (const std::string& gap : OpGapsOf(source, none, all)) audit.not_looked.push_back(gap);
-  audit.goes_on = about.is_growing;
+  for (std::string& text : GapsOfAll(source)) audit.not_looked.push_back(std::move(text));
+  audit.goes_on = source.Describe().is_growing;
   return audit;
 }
 

@@ -700,4 +700,15 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
   return log;
 }
 
+std::vector<std::string> GapsOfAll(const source::Source& source) {
+  const source::Description about = source.Describe();
+  std::vector<std::string> gaps = about.unread;
+  gaps.insert(gaps.end(), about.damage.begin(), about.damage.end());
+  const auto all = [](const source::Slot&) { return true; };
+  const auto none = [](const source::Slot&) { return false; };
+  for (std::string& text : NotSeenTexts(source, all, all)) gaps.push_back(std::move(text));
+  for (const std::string& gap : OpGapsOf(source, none, all)) gaps.push_back(gap);
+  return gaps;
+}
+
 }  // namespace cgdebug::analysis

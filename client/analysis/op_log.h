@@ -166,4 +166,8 @@ Result<std::vector<OpReplay>> ListOpReplays(source::Source& source, const std::s
 // show belongs to its gaps.
 Result<OpLog> ReadOpReplay(source::Source& source, const OpReplay& replay, bool with_job);
 
+// What an answer about all of a source lacks, in sentences: what cannot be read, what nobody saw,
+// and what op logs do not show.
+std::vector<std::string> GapsOfAll(const source::Source& source);
+
 }  // namespace cgdebug::analysis
