@@ -11,10 +11,10 @@
 #include <string>
 #include <utility>
 
-#include "daemon/core/base/daemon_mark.h"
-#include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/base/terminate.h"
+#include "daemon/core/endpoint/daemon_mark.h"
 #include "daemon/core/endpoint/endpoint.h"
+#include "daemon/core/endpoint/runtime_dir.h"
 #include "daemon/daemon.h"
 #include "daemon/detach.h"
 #include "daemon/instance.h"

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "cgdebug/probe.h"
-#include "libprobe/daemon_setting.h"
 #include "libprobe/launch/daemon_start.h"
 #include "libprobe/session.h"
+#include "libprobe/slots/daemon_setting.h"
 
 namespace cgdebug {
 namespace {

@@ -1,5 +1,5 @@
 // The public functions for graphs that are announced: their census (ring/graph_census.h) and
-// their end (capture/counted_graph.h).
+// their end (capture/graph/counted_graph.h).
 #include <exception>
 #include <memory>
 #include <optional>
@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "cgdebug/probe.h"
-#include "libprobe/capture/counted_graph.h"
-#include "libprobe/capture/cuda_lane.h"
-#include "libprobe/capture/own_nodes.h"
-#include "libprobe/capture/root_graph.h"
+#include "libprobe/capture/graph/counted_graph.h"
+#include "libprobe/capture/graph/own_nodes.h"
+#include "libprobe/capture/graph/root_graph.h"
+#include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/op_log_table.h"
 #include "libprobe/ring/shared_copy.h"

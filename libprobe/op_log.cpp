@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "daemon/core/words/settings.h"
-#include "libprobe/capture/cuda_lane.h"
-#include "libprobe/capture/direct_lane.h"
-#include "libprobe/capture/root_graph.h"
+#include "libprobe/capture/graph/root_graph.h"
+#include "libprobe/capture/lane/cuda_lane.h"
+#include "libprobe/capture/lane/direct_lane.h"
 #include "libprobe/host_stats.h"
 #include "libprobe/probe_table.h"
-#include "libprobe/registration.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/session.h"
 #include "libprobe/settings.h"
+#include "libprobe/slots/registration.h"
 #include "proto/layout/realtime.h"
 
 namespace cgdebug {

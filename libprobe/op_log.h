@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "cgdebug/probe.h"
-#include "libprobe/capture/capture_nodes.h"
-#include "libprobe/capture/op_log_lane.h"
+#include "libprobe/capture/graph/capture_nodes.h"
+#include "libprobe/capture/lane/op_log_lane.h"
 #include "libprobe/eager_calls.h"
 #include "libprobe/op_log_pages.h"
-#include "libprobe/probe_state.h"
+#include "libprobe/slots/probe_state.h"
 #include "proto/layout/device_stats.h"
 
 namespace cgdebug {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "libprobe/capture/direct_lane.h"
+#include "libprobe/capture/lane/direct_lane.h"
 
 namespace cgdebug {
 namespace {

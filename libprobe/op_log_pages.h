@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "libprobe/ring/op_log_table.h"
-#include "libprobe/slot_maker.h"
-#include "libprobe/slot_store.h"
+#include "libprobe/slots/slot_maker.h"
+#include "libprobe/slots/slot_store.h"
 
 namespace cgdebug {
 

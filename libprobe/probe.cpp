@@ -6,14 +6,14 @@
 #include <memory>
 #include <utility>
 
-#include "libprobe/capture/cuda_lane.h"
-#include "libprobe/capture/step_word.h"
-#include "libprobe/daemon_setting.h"
+#include "libprobe/capture/graph/step_word.h"
+#include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/probe_table.h"
-#include "libprobe/registration.h"
 #include "libprobe/session.h"
 #include "libprobe/settings.h"
-#include "libprobe/slot_queries.h"
+#include "libprobe/slots/daemon_setting.h"
+#include "libprobe/slots/registration.h"
+#include "libprobe/slots/slot_queries.h"
 
 namespace cgdebug {
 namespace {

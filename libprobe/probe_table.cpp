@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/lane/cuda_lane.h"
 
 namespace cgdebug {
 namespace {

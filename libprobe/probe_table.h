@@ -6,14 +6,14 @@
 #include <mutex>
 
 #include "cgdebug/probe.h"
-#include "libprobe/captured_graphs.h"
-#include "libprobe/current_step.h"
 #include "libprobe/eager_calls.h"
-#include "libprobe/not_seen.h"
 #include "libprobe/op_log_pages.h"
-#include "libprobe/probe_registry.h"
-#include "libprobe/slot_maker.h"
-#include "libprobe/slot_store.h"
+#include "libprobe/slots/captured_graphs.h"
+#include "libprobe/slots/current_step.h"
+#include "libprobe/slots/not_seen.h"
+#include "libprobe/slots/probe_registry.h"
+#include "libprobe/slots/slot_maker.h"
+#include "libprobe/slots/slot_store.h"
 
 namespace cgdebug {
 

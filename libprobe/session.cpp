@@ -5,11 +5,11 @@
 #include <set>
 #include <thread>
 
-#include "libprobe/capture/device_ring.h"
-#include "libprobe/daemon_setting.h"
+#include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/probe_table.h"
+#include "libprobe/ring/segment/shared_mark.h"
 #include "libprobe/ring/shared_copy.h"
-#include "libprobe/ring/shared_mark.h"
+#include "libprobe/slots/daemon_setting.h"
 #include "proto/layout/not_seen.h"
 
 namespace cgdebug {

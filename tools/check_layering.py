@@ -22,17 +22,31 @@ LAYOUT = ["proto/layout"]
 ROOMS = ("answers", "base", "endpoint", "numerics", "ops", "recording", "replicas", "wire", "words")
 CORE = [f"daemon/core/{room}" for room in ROOMS]
 STAGE = LAYOUT + CORE + ["proto", "libprobe/ring", "daemon/model", "daemon/pipeline", "daemon/log"]
+# The rooms of a probe's CUDA, in order: each may include those before it.
+CAPTURE = ["libprobe/include", "libprobe/capture"] + [
+    f"libprobe/capture/{room}" for room in ("kernels", "graph", "memory", "lane")
+]
 # Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
 # prefix wins. "proto" is the generated control.pb.h.
 ALLOWED = {
     "proto/layout": [],
     "libprobe/launch": [],
     "libprobe/ring": LAYOUT,
-    "libprobe/torch": LAYOUT + ["libprobe"],
+    "libprobe/torch": LAYOUT + ["libprobe", "libprobe/include"],
     # One implementation of statistics, for the daemon and for tensors on the job's CPU; and of what
     # users type.
     "libprobe": LAYOUT
-    + ["libprobe/launch", "libprobe/ring", "daemon/core/numerics", "daemon/core/words"],
+    + CAPTURE
+    + ["libprobe/apart", "libprobe/launch", "libprobe/ring", "libprobe/slots"]
+    + ["daemon/core/numerics", "daemon/core/words"],
+    "libprobe/include": LAYOUT,
+    "libprobe/apart": LAYOUT + CAPTURE[:4],
+    "libprobe/capture": LAYOUT + CAPTURE[:1],
+    "libprobe/capture/kernels": LAYOUT,
+    "libprobe/capture/graph": LAYOUT + CAPTURE[:3] + ["libprobe/ring"],
+    "libprobe/capture/memory": LAYOUT + CAPTURE[:4] + ["libprobe/ring"],
+    "libprobe/capture/lane": LAYOUT + CAPTURE[:5] + ["libprobe/apart", "libprobe/ring"],
+    "libprobe/slots": LAYOUT + CAPTURE + ["libprobe/ring", "daemon/core/words"],
     "daemon/core/answers": LAYOUT
     + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
     "daemon/core/base": LAYOUT,
@@ -72,6 +86,10 @@ ALLOWED = {
     "python/src": LAYOUT
     + [
         "libprobe",
+        "libprobe/apart",
+        "libprobe/capture/graph",
+        "libprobe/include",
+        "libprobe/slots",
         "daemon/core/base",
         "daemon/core/endpoint",
         "daemon/core/numerics",
@@ -142,7 +160,7 @@ PYTHON_LOADS = {
 ATOMIC_FILES = (
     "libprobe/ring/",
     "libprobe/capture/",
-    "libprobe/current_step.",
+    "libprobe/slots/current_step.",
     "libprobe/probe_table.",
     "daemon/ingest/",
     "client/cli/interrupt.",
@@ -167,7 +185,7 @@ def owner_of(include):
     if include.startswith("proto/") and include.endswith(".pb.h"):
         return "proto"
     if include == "cgdebug/probe.h":
-        return "libprobe"
+        return "libprobe/include"
     if include == "cgdebug/client.h":
         return "client"
     parent = str(Path(include).parent)

@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "client/analysis/op_log.h"
+#include "client/analysis/ops/op_log.h"
 
 namespace cgdebug::analysis {
 namespace {

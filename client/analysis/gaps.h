@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "client/analysis/align.h"
+#include "client/analysis/diff/align.h"
 #include "client/source/source.h"
 
 namespace cgdebug::analysis {

@@ -5,7 +5,7 @@
 #include <map>
 #include <string_view>
 
-#include "client/analysis/op_details.h"
+#include "client/analysis/ops/op_details.h"
 
 namespace cgdebug::analysis {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "client/analysis/align.h"
+#include "client/analysis/diff/align.h"
 #include "client/analysis/json_number.h"
 #include "client/source/source.h"
 #include "daemon/core/numerics/stats.h"

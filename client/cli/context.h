@@ -11,7 +11,7 @@
 #include "cgdebug/client.h"
 #include "client/analysis/json_number.h"
 #include "client/cli/exit_codes.h"
-#include "client/cli/selector.h"
+#include "client/cli/sources/selector.h"
 #include "client/cli/views/terminal.h"
 #include "daemon/core/base/result.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "client/cli/command_line.h"
-#include "client/cli/passwords.h"
-#include "client/cli/remote_helper.h"
+#include "client/cli/remote/passwords.h"
+#include "client/cli/remote/remote_helper.h"
 #include "daemon/core/base/terminate.h"
 
 namespace {

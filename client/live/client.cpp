@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "cgdebug/messages.h"
-#include "daemon/core/base/daemon_mark.h"
-#include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/base/terminate.h"
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/base/wire_format.h"
 #include "daemon/core/endpoint/autostart.h"
+#include "daemon/core/endpoint/daemon_mark.h"
 #include "daemon/core/endpoint/endpoint.h"
+#include "daemon/core/endpoint/runtime_dir.h"
 #include "daemon/core/wire/channel.h"
 #include "daemon/core/wire/frame.h"
 #include "proto/layout/segment_layout.h"

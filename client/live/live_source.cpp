@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "client/analysis/op_log.h"
+#include "client/analysis/ops/op_log.h"
 #include "client/live/ask.h"
 #include "client/live/probe.h"
 #include "client/live/sessions.h"

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <set>
 
-#include "client/analysis/align.h"
+#include "client/analysis/diff/align.h"
 #include "daemon/core/base/realtime.h"
 #include "daemon/core/base/session_selector.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "client/report/columns.h"
-#include "daemon/core/numerics/decode.h"
 #include "daemon/core/numerics/format.h"
+#include "daemon/core/numerics/kernels/decode.h"
 
 namespace cgdebug::report {
 namespace {

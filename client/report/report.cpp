@@ -13,10 +13,10 @@
 
 #include "client/analysis/check/check.h"
 #include "client/analysis/check/check_report.h"
-#include "client/analysis/diff.h"
-#include "client/analysis/diff_report.h"
+#include "client/analysis/diff/diff.h"
+#include "client/analysis/diff/diff_report.h"
 #include "client/analysis/gaps.h"
-#include "client/analysis/op_details.h"
+#include "client/analysis/ops/op_details.h"
 #include "client/analysis/ranks/ranks_report.h"
 #include "client/analysis/source_rows.h"
 #include "client/report/columns.h"

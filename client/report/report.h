@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <string>
 
-#include "client/analysis/align.h"
+#include "client/analysis/diff/align.h"
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"
 

@@ -14,10 +14,10 @@
 
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/numerics/format.h"
-#include "daemon/core/recording/catalogue.h"
-#include "daemon/core/recording/catalogue_schema.h"
+#include "daemon/core/recording/catalogue/catalogue.h"
+#include "daemon/core/recording/catalogue/catalogue_schema.h"
+#include "daemon/core/recording/catalogue/snapshot_row.h"
 #include "daemon/core/recording/recording_reader.h"
-#include "daemon/core/recording/snapshot_row.h"
 
 namespace cgdebug::source {
 namespace {

@@ -20,8 +20,8 @@ struct CloseDatabase {
 };
 using Database = std::unique_ptr<sqlite3, CloseDatabase>;
 
-// The tables of daemon/core/recording/catalogue_schema.h. A recording has its own catalogue, which
-// is brought up to date; for any other source the tables are filled in memory.
+// The tables of daemon/core/recording/catalogue/catalogue_schema.h. A recording has its own
+// catalogue, which is brought up to date; for any other source the tables are filled in memory.
 Result<Database> MakeDatabase(Source& source);
 
 // The tables in memory for every source. A snapshot that cannot be read has a row of NULLs here; a

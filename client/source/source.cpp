@@ -11,9 +11,9 @@
 #include "client/source/safetensors_source.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/numerics/tensor_view.h"
-#include "daemon/core/recording/recording_files.h"
+#include "daemon/core/recording/files/recording_files.h"
+#include "daemon/core/recording/files/remote_files.h"
 #include "daemon/core/recording/recording_reader.h"
-#include "daemon/core/recording/remote_files.h"
 
 namespace cgdebug::source {
 namespace {

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "daemon/core/base/result.h"
-#include "daemon/ingest/log_masks.h"
-#include "daemon/ingest/slot_consumer.h"
+#include "daemon/ingest/slot/log_masks.h"
+#include "daemon/ingest/slot/slot_consumer.h"
 #include "daemon/model/registry.h"
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/segment/segment_view.h"
 
 namespace cgdebug::ingest {
 

@@ -12,11 +12,11 @@
 #include <optional>
 #include <utility>
 
-#include "daemon/core/base/daemon_mark.h"
 #include "daemon/core/base/realtime.h"
+#include "daemon/core/endpoint/daemon_mark.h"
 #include "daemon/ingest/sigbus_guard.h"
 #include "daemon/log/log.h"
-#include "libprobe/ring/reclaim.h"
+#include "libprobe/ring/segment/reclaim.h"
 
 namespace cgdebug::ingest {
 namespace {

@@ -13,7 +13,7 @@
 #include "daemon/ingest/attached_segment.h"
 #include "daemon/ingest/ordered_pool.h"
 #include "daemon/ingest/segment_watcher.h"
-#include "libprobe/ring/shared_mark.h"
+#include "libprobe/ring/segment/shared_mark.h"
 
 namespace cgdebug::ingest {
 

@@ -9,7 +9,7 @@
 
 #include "daemon/log/log.h"
 #include "daemon/model/text.h"
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/segment/segment_view.h"
 
 namespace cgdebug::ingest {
 

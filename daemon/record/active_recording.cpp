@@ -7,7 +7,7 @@
 #include "daemon/core/base/realtime.h"
 #include "daemon/log/log.h"
 #include "daemon/record/to_recording.h"
-#include "libprobe/ring/process_origin.h"
+#include "libprobe/ring/segment/process_origin.h"
 #include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::pipeline {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "daemon/core/numerics/format.h"
-#include "daemon/core/recording/catalogue.h"
+#include "daemon/core/recording/catalogue/catalogue.h"
 #include "daemon/log/log.h"
 #include "daemon/pipeline/snapshot_maker.h"
 #include "proto/layout/recording_layout.h"

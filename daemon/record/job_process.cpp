@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "daemon/core/recording/recording_reader.h"
-#include "libprobe/ring/process_origin.h"
+#include "libprobe/ring/segment/process_origin.h"
 
 namespace cgdebug::pipeline {
 namespace {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "daemon/core/recording/catalogue.h"
+#include "daemon/core/recording/catalogue/catalogue.h"
 #include "daemon/log/log.h"
 #include "daemon/record/job_process.h"
 

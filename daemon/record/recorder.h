@@ -16,7 +16,7 @@
 
 #include "daemon/pipeline/sink.h"
 #include "daemon/record/active_recording.h"
-#include "libprobe/ring/shared_mark.h"
+#include "libprobe/ring/segment/shared_mark.h"
 #include "proto/layout/slot_control.h"
 
 namespace cgdebug::pipeline {

@@ -9,10 +9,10 @@
 #include <set>
 #include <utility>
 
-#include "daemon/core/base/daemon_mark.h"
 #include "daemon/core/base/glob.h"
 #include "daemon/core/base/graph_labels.h"
 #include "daemon/core/base/realtime.h"
+#include "daemon/core/endpoint/daemon_mark.h"
 #include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/wire/message_fields.h"
 #include "daemon/log/log.h"

@@ -12,11 +12,11 @@
 #include <unordered_set>
 #include <utility>
 
-#include "libprobe/capture/capture_nodes.h"
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/driver_function.h"
-#include "libprobe/capture/graph_capture.h"
-#include "libprobe/capture/kernel_node.h"
+#include "libprobe/capture/graph/capture_nodes.h"
+#include "libprobe/capture/graph/graph_capture.h"
+#include "libprobe/capture/graph/kernel_node.h"
 
 namespace cgdebug::apart {
 namespace {

@@ -436,8 +436,8 @@ struct SlotRegistration : SlotFacts {
   // if the slot is not a row of an op log.
   char op[kMaxOpBytes + 1];
   // Which elements of the tensor the slot has, and the shape of the whole one, as in
-  // "rows:0:8 of [8192,4096]" (libprobe/tensor_part.h). `shape` is then the shape of the part.
-  // Empty if the slot has all of them.
+  // "rows:0:8 of [8192,4096]" (libprobe/slots/tensor_part.h). `shape` is then the shape of the
+  // part. Empty if the slot has all of them.
   char part[kMaxPartBytes + 1];
 };
 

@@ -12,7 +12,7 @@
 
 #include "cgdebug/probe.h"
 #include "libprobe/apart/apart_graph.h"
-#include "libprobe/capture/capture_nodes.h"
+#include "libprobe/capture/graph/capture_nodes.h"
 #include "python/src/gil.h"
 
 namespace cgdebug::python {

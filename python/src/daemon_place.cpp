@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "daemon/core/base/glob.h"
-#include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/endpoint/autostart.h"
 #include "daemon/core/endpoint/endpoint.h"
+#include "daemon/core/endpoint/runtime_dir.h"
 #include "python/src/gil.h"
 
 namespace py = pybind11;

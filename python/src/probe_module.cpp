@@ -11,7 +11,7 @@
 #include "cgdebug/probe.h"
 #include "libprobe/op_log.h"
 #include "libprobe/settings.h"
-#include "libprobe/tensor_part.h"
+#include "libprobe/slots/tensor_part.h"
 #include "proto/layout/not_seen.h"
 #include "python/src/apart_module.h"
 #include "python/src/gil.h"

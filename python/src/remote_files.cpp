@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "client/source/source.h"
-#include "daemon/core/recording/remote_files.h"
+#include "daemon/core/recording/files/remote_files.h"
 #include "python/src/gil.h"
 #include "python/src/recording_writer.h"
 

@@ -10,7 +10,7 @@
 #include <iterator>
 #include <vector>
 
-#include "daemon/core/recording/checksum.h"
+#include "daemon/core/recording/files/checksum.h"
 #include "daemon/core/recording/recording_writer.h"
 #include "proto/layout/recording_layout.h"
 

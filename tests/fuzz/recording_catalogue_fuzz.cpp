@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "daemon/core/recording/catalogue.h"
+#include "daemon/core/recording/catalogue/catalogue.h"
 #include "daemon/core/recording/recording_writer.h"
 #include "tests/fuzz/fuzz_segment.h"
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "daemon/core/recording/checksum.h"
+#include "daemon/core/recording/files/checksum.h"
 #include "daemon/core/recording/recording_reader.h"
 #include "tests/fuzz/fuzz_segment.h"
 

@@ -1,6 +1,6 @@
 #include <cstdint>
 
-#include "libprobe/capture/grid_overlap.cuh"
+#include "libprobe/capture/kernels/grid_overlap.cuh"
 #include "tests/gpu/kernels.h"
 
 namespace cgdebug::test {

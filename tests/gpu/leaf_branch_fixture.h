@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cgdebug/probe.h"
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/segment/segment_view.h"
 
 #define CU(call) ASSERT_EQ((call), cudaSuccess) << #call
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cgdebug/probe.h"
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/segment/segment_view.h"
 #include "tests/gpu/leaf_branch_fixture.h"
 #include "tests/support/child_process.h"
 #include "tests/support/wait_until.h"

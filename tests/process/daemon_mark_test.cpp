@@ -1,5 +1,5 @@
 // One daemon per user and /dev/shm, and what it inherits from its starter.
-#include "daemon/core/base/daemon_mark.h"
+#include "daemon/core/endpoint/daemon_mark.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/segment/segment_writer.h"
 #include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/private_shm.h"

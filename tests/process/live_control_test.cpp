@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/segment/segment_view.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/producer_process.h"
 #include "tests/support/wait_until.h"

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "libprobe/probe_table.h"
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/segment/segment_view.h"
 #include "tests/support/child_process.h"
 #include "tests/support/private_shm.h"
 #include "tests/support/probe_fixture.h"

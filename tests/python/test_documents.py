@@ -110,7 +110,7 @@ def test_the_files_that_the_architecture_names_are_there():
     assert len(names) > 40
     roots = [ROOT, *(ROOT / top for top in ("daemon", "daemon/core", "libprobe", "client"))]
     for name in names:
-        # `libprobe/ring/segment_view` stands for the header and the source.
+        # `libprobe/ring/segment/segment_view` stands for the header and the source.
         patterns = [name.rstrip("/").replace("NAME", "*"), name + ".*"]
         assert any(list(root.glob(pattern)) for root in roots for pattern in patterns), name
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "libprobe/ring/reclaim.h"
+#include "libprobe/ring/segment/reclaim.h"
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/child_process.h"
 #include "tests/support/ring_fixture.h"

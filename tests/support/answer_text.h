@@ -4,7 +4,7 @@
 #include <string>
 
 #include "client/analysis/check/check_report.h"
-#include "client/analysis/diff_report.h"
+#include "client/analysis/diff/diff_report.h"
 #include "client/analysis/ranks/ranks_report.h"
 
 namespace cgdebug::analysis {

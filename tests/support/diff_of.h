@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "client/analysis/diff.h"
+#include "client/analysis/diff/diff.h"
 
 namespace cgdebug::testing_support {
 

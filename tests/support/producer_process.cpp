@@ -18,7 +18,7 @@
 #include <stdexcept>
 
 #include "libprobe/ring/graph_census.h"
-#include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/segment/segment_writer.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/slot_ring_writer.h"
 #include "proto/layout/realtime.h"

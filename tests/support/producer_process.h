@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "daemon/core/base/unique_fd.h"
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/segment/segment_view.h"
 #include "proto/layout/ring_layout.h"
 
 namespace cgdebug::test {

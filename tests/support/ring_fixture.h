@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "libprobe/ring/payload_checksum.h"
-#include "libprobe/ring/segment_view.h"
-#include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/segment/segment_view.h"
+#include "libprobe/ring/segment/segment_writer.h"
 #include "libprobe/ring/slot_ring_writer.h"
 
 namespace cgdebug::test {

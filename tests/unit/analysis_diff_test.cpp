@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "client/analysis/diff.h"
-#include "client/analysis/diff_report.h"
-#include "client/analysis/pattern.h"
+#include "client/analysis/diff/diff.h"
+#include "client/analysis/diff/diff_report.h"
+#include "client/analysis/diff/pattern.h"
 #include "tests/support/answer_text.h"
 #include "tests/support/diff_of.h"
 #include "tests/support/memory_source.h"

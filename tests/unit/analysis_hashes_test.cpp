@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "client/analysis/diff.h"
-#include "client/analysis/diff_report.h"
+#include "client/analysis/diff/diff.h"
+#include "client/analysis/diff/diff_report.h"
 #include "tests/support/answer_text.h"
 #include "tests/support/diff_of.h"
 #include "tests/support/memory_source.h"

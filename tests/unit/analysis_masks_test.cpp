@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "client/analysis/masks.h"
+#include "client/analysis/ops/masks.h"
 #include "tests/support/check_fixture.h"
 
 namespace cgdebug::analysis {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "client/analysis/check/check.h"
-#include "client/analysis/op_diff.h"
-#include "client/analysis/op_log.h"
-#include "client/analysis/op_runs.h"
+#include "client/analysis/ops/op_diff.h"
+#include "client/analysis/ops/op_log.h"
+#include "client/analysis/ops/op_runs.h"
 #include "tests/support/memory_source.h"
 
 namespace cgdebug::analysis {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "client/analysis/check/check.h"
-#include "client/analysis/races.h"
+#include "client/analysis/ops/races.h"
 #include "client/analysis/why/why.h"
 #include "tests/support/memory_source.h"
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "client/cli/views/event_printer.h"
+#include "client/cli/views/live/event_printer.h"
 #include "client/live/messages.h"
 #include "tests/support/fake_daemon.h"
 

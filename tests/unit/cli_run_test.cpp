@@ -7,7 +7,7 @@
 #include "client/cli/exit_codes.h"
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_summary.h"
-#include "client/cli/views/finding_filter.h"
+#include "client/cli/views/live/finding_filter.h"
 #include "client/live/messages.h"
 #include "daemon/core/wire/message_fields.h"
 #include "tests/support/fake_daemon.h"

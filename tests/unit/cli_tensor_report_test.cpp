@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "client/cli/views/tensor_report.h"
+#include "client/cli/views/tensor/tensor_report.h"
 #include "client/live/messages.h"
 #include "tests/support/fake_daemon.h"
 

@@ -14,9 +14,9 @@
 
 #include "client/cli/output_file.h"
 #include "client/cli/progress.h"
-#include "client/cli/selector.h"
+#include "client/cli/sources/selector.h"
 #include "client/cli/views/json.h"
-#include "client/cli/views/npy.h"
+#include "client/cli/views/tensor/npy.h"
 #include "client/cli/views/terminal.h"
 #include "client/live/messages.h"
 #include "client/live/status.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "client/cli/views/top_view.h"
+#include "client/cli/views/live/top_view.h"
 
 namespace cgdebug::cli {
 namespace {

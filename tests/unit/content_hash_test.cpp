@@ -1,4 +1,4 @@
-#include "libprobe/capture/content_hash.h"
+#include "libprobe/capture/kernels/content_hash.h"
 
 #include <gtest/gtest.h>
 

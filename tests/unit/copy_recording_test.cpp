@@ -7,8 +7,8 @@
 #include <fstream>
 #include <tuple>
 
-#include "daemon/core/recording/recording_files.h"
-#include "daemon/core/recording/segment_file.h"
+#include "daemon/core/recording/files/recording_files.h"
+#include "daemon/core/recording/segments/segment_file.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 

@@ -17,7 +17,7 @@
 
 #include "daemon/core/recording/recording_reader.h"
 #include "daemon/record/frozen_rings.h"
-#include "libprobe/ring/process_origin.h"
+#include "libprobe/ring/segment/process_origin.h"
 #include "tests/support/child_process.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/private_shm.h"

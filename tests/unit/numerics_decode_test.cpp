@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "daemon/core/numerics/decode.h"
-#include "daemon/core/numerics/ordered_key.h"
+#include "daemon/core/numerics/kernels/decode.h"
+#include "daemon/core/numerics/kernels/ordered_key.h"
 #include "daemon/core/numerics/tensor_view.h"
 #include "tests/unit/numerics_test_util.h"
 

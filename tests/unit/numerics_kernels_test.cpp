@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "daemon/core/numerics/cpu.h"
+#include "daemon/core/numerics/kernels/cpu.h"
 #include "daemon/core/numerics/stats.h"
 #include "tests/unit/numerics_test_util.h"
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "daemon/core/numerics/decode.h"
 #include "daemon/core/numerics/device_stats.h"
+#include "daemon/core/numerics/kernels/decode.h"
 #include "daemon/core/numerics/stats.h"
 #include "tests/unit/numerics_test_util.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "daemon/core/numerics/compare.h"
-#include "daemon/core/numerics/cpu.h"
+#include "daemon/core/numerics/kernels/cpu.h"
 #include "daemon/core/numerics/tensor_view.h"
 
 namespace cgdebug::numerics {

@@ -16,9 +16,9 @@
 
 #include "daemon/core/numerics/device_stats.h"
 #include "daemon/core/numerics/stats.h"
-#include "libprobe/capture/capture_nodes.h"
+#include "libprobe/capture/graph/capture_nodes.h"
 #include "libprobe/host_stats.h"
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/segment/segment_view.h"
 #include "libprobe/session.h"
 #include "tests/support/child_process.h"
 #include "tests/support/probe_fixture.h"

@@ -11,9 +11,9 @@
 #include <memory>
 #include <thread>
 
-#include "libprobe/capture/counted_graph.h"
-#include "libprobe/capture/slot_life.h"
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/capture/graph/counted_graph.h"
+#include "libprobe/capture/graph/slot_life.h"
+#include "libprobe/ring/segment/segment_view.h"
 #include "tests/support/child_process.h"
 #include "tests/support/probe_fixture.h"
 

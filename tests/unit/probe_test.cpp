@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <thread>
 
-#include "libprobe/registration.h"
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/segment/segment_view.h"
+#include "libprobe/slots/registration.h"
 #include "tests/support/child_process.h"
 #include "tests/support/probe_fixture.h"
 

@@ -1,5 +1,5 @@
 // What ReclaimDeadSegments removes, and what it must leave alone.
-#include "libprobe/ring/reclaim.h"
+#include "libprobe/ring/segment/reclaim.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -11,9 +11,9 @@
 #include <string>
 #include <utility>
 
-#include "daemon/core/recording/catalogue.h"
-#include "daemon/core/recording/catalogue_seal.h"
-#include "daemon/core/recording/recording_files.h"
+#include "daemon/core/recording/catalogue/catalogue.h"
+#include "daemon/core/recording/catalogue/catalogue_seal.h"
+#include "daemon/core/recording/files/recording_files.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 

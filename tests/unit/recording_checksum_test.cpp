@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/core/recording/checksum.h"
+#include "daemon/core/recording/files/checksum.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

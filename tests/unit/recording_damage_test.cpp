@@ -15,7 +15,7 @@
 
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/recording/meta.h"
-#include "daemon/core/recording/segment_writer.h"
+#include "daemon/core/recording/segments/segment_writer.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "libprobe/ring/free_ranges.h"
+#include "libprobe/ring/segment/free_ranges.h"
 #include "tests/support/child_process.h"
 #include "tests/support/ring_fixture.h"
 

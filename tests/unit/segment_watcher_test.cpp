@@ -11,7 +11,7 @@
 #include <fstream>
 #include <string>
 
-#include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/segment/segment_writer.h"
 
 namespace cgdebug::ingest {
 namespace {

@@ -1,5 +1,5 @@
 // How one slot's ring is read and accounted for, with a real segment of this process.
-#include "daemon/ingest/slot_consumer.h"
+#include "daemon/ingest/slot/slot_consumer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

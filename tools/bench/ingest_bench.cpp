@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "libprobe/ring/credit.h"
-#include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/segment/segment_writer.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/slot_ring_writer.h"
 #include "proto/layout/realtime.h"

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "daemon/core/numerics/compare.h"
-#include "daemon/core/numerics/cpu.h"
+#include "daemon/core/numerics/kernels/cpu.h"
+#include "daemon/core/numerics/kernels/stats_kernel.h"
 #include "daemon/core/numerics/stats.h"
-#include "daemon/core/numerics/stats_kernel.h"
 #include "daemon/core/numerics/tensor_view.h"
 
 namespace {

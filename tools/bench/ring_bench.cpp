@@ -26,8 +26,8 @@
 #include <string>
 #include <vector>
 
-#include "libprobe/ring/segment_view.h"
-#include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/segment/segment_view.h"
+#include "libprobe/ring/segment/segment_writer.h"
 #include "libprobe/ring/slot_ring_writer.h"
 
 namespace cgdebug {

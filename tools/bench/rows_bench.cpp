@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "libprobe/ring/op_log_table.h"
-#include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/segment/segment_writer.h"
 #include "libprobe/ring/slot_ring_writer.h"
 #include "proto/layout/realtime.h"
 

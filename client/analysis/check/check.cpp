@@ -12,7 +12,7 @@
 #include "client/analysis/check/scan.h"
 #include "client/analysis/check/told.h"
 #include "client/analysis/gaps.h"
-#include "client/analysis/op_log.h"
+#include "client/analysis/ops/op_log.h"
 #include "client/analysis/verify.h"
 
 namespace cgdebug::analysis {

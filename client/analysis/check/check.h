@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "client/analysis/align.h"
 #include "client/analysis/answer.h"
+#include "client/analysis/diff/align.h"
 #include "client/source/source.h"
 #include "daemon/core/numerics/stats.h"
 

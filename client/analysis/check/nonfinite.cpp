@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/analysis/masks.h"
+#include "client/analysis/ops/masks.h"
 
 namespace cgdebug::analysis {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "client/analysis/op_log.h"
+#include "client/analysis/ops/op_log.h"
 
 namespace cgdebug::analysis {
 namespace {

@@ -12,7 +12,7 @@
 #include "client/analysis/check/finding_list.h"
 #include "client/analysis/check/lead_up.h"
 #include "client/analysis/check/staleness.h"
-#include "client/analysis/masks.h"
+#include "client/analysis/ops/masks.h"
 #include "client/analysis/verify.h"
 #include "client/source/source.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/analysis/masks.h"
-#include "client/analysis/op_log.h"
+#include "client/analysis/ops/masks.h"
+#include "client/analysis/ops/op_log.h"
 #include "client/analysis/ranks/ranks_state.h"
 #include "daemon/core/replicas/shard_text.h"
 #include "daemon/core/replicas/spread.h"

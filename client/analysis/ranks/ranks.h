@@ -21,8 +21,8 @@
 #include <tuple>
 #include <vector>
 
-#include "client/analysis/align.h"
 #include "client/analysis/answer.h"
+#include "client/analysis/diff/align.h"
 #include "client/source/source.h"
 #include "daemon/core/base/glob.h"
 #include "daemon/core/numerics/stats.h"

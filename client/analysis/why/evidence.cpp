@@ -11,8 +11,8 @@
 #include <tuple>
 #include <utility>
 
-#include "client/analysis/align.h"
-#include "client/analysis/op_log.h"
+#include "client/analysis/diff/align.h"
+#include "client/analysis/ops/op_log.h"
 #include "daemon/core/numerics/stats.h"
 #include "daemon/core/numerics/stats_difference.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/analysis/check/check.h"
-#include "client/analysis/masks.h"
+#include "client/analysis/ops/masks.h"
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"
 

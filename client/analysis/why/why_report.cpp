@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "client/analysis/op_log.h"
+#include "client/analysis/ops/op_log.h"
 
 namespace cgdebug::analysis::why {
 namespace {

@@ -13,9 +13,9 @@
 #include <iterator>
 #include <regex>
 
-#include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/endpoint/autostart.h"
 #include "daemon/core/endpoint/endpoint.h"
+#include "daemon/core/endpoint/runtime_dir.h"
 #include "daemon/core/numerics/format.h"
 #include "proto/layout/segment_layout.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "client/cli/doctor/checks.h"
-#include "client/cli/package.h"
+#include "client/cli/remote/package.h"
 
 namespace cgdebug::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "client/cli/passwords.h"
+#include "client/cli/remote/passwords.h"
 
 namespace cgdebug::cli {
 namespace {

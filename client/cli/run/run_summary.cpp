@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/cli/exit_codes.h"
-#include "client/cli/views/snapshot_text.h"
+#include "client/cli/views/tensor/snapshot_text.h"
 
 namespace cgdebug::cli {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "cgdebug/client.h"
-#include "client/cli/views/event_printer.h"
-#include "client/cli/views/finding_filter.h"
-#include "client/cli/views/status_line.h"
+#include "client/cli/views/live/event_printer.h"
+#include "client/cli/views/live/finding_filter.h"
+#include "client/cli/views/live/status_line.h"
 
 namespace cgdebug::cli {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "client/cli/package.h"
+#include "client/cli/remote/package.h"
 #include "client/cli/views/terminal.h"
 #include "daemon/core/words/watch_level.h"
 

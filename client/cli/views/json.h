@@ -1,7 +1,7 @@
 // json.h: what the daemon knows, as JSON. Fields are only added, never renamed.
 #pragma once
 
-#include "client/cli/views/tensor_json.h"
+#include "client/cli/views/tensor/tensor_json.h"
 #include "client/live/events.h"
 #include "client/live/status.h"
 

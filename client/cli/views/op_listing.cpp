@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "client/analysis/op_details.h"
+#include "client/analysis/ops/op_details.h"
 #include "client/cli/views/terminal.h"
 #include "daemon/core/numerics/format.h"
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "client/analysis/op_log.h"
+#include "client/analysis/ops/op_log.h"
 
 namespace cgdebug::cli {
 

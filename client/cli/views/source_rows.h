@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "client/analysis/align.h"
+#include "client/analysis/diff/align.h"
 #include "client/analysis/source_rows.h"
 #include "client/cli/views/fold.h"
 #include "client/cli/views/terminal.h"

@@ -1,7 +1,7 @@
 // source_table.h: the slots of a source as a table.
 #pragma once
 
-#include "client/analysis/align.h"
+#include "client/analysis/diff/align.h"
 #include "client/analysis/json_number.h"
 #include "client/cli/views/terminal.h"
 #include "client/source/source.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "client/analysis/align.h"
+#include "client/analysis/diff/align.h"
 #include "client/analysis/json_number.h"
 #include "client/cli/views/terminal.h"
 #include "client/source/source.h"

@@ -10,12 +10,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "daemon/core/numerics/compare_kernel.h"
 #include "daemon/core/numerics/compare_message.h"
-#include "daemon/core/numerics/decode.h"
 #include "daemon/core/numerics/format.h"
+#include "daemon/core/numerics/kernels/compare_kernel.h"
+#include "daemon/core/numerics/kernels/decode.h"
+#include "daemon/core/numerics/kernels/ordered_key.h"
 #include "daemon/core/numerics/mismatch_map.h"
-#include "daemon/core/numerics/ordered_key.h"
 
 namespace cgdebug::numerics {
 namespace {

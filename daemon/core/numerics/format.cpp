@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/core/numerics/decode.h"
+#include "daemon/core/numerics/kernels/decode.h"
 
 namespace cgdebug::numerics {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "daemon/core/numerics/decode.h"
 #include "daemon/core/numerics/format.h"
+#include "daemon/core/numerics/kernels/decode.h"
 
 namespace cgdebug::numerics {
 namespace {

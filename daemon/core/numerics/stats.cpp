@@ -7,10 +7,10 @@
 #include <numeric>
 #include <type_traits>
 
-#include "daemon/core/numerics/decode.h"
-#include "daemon/core/numerics/moments.h"
-#include "daemon/core/numerics/ordered_key.h"
-#include "daemon/core/numerics/stats_kernel.h"
+#include "daemon/core/numerics/kernels/decode.h"
+#include "daemon/core/numerics/kernels/moments.h"
+#include "daemon/core/numerics/kernels/ordered_key.h"
+#include "daemon/core/numerics/kernels/stats_kernel.h"
 #include "proto/layout/ordered_hash.h"
 
 namespace cgdebug::numerics {

@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "daemon/core/numerics/tensor_view.h"
-#include "daemon/core/recording/checksum.h"
+#include "daemon/core/recording/files/checksum.h"
+#include "daemon/core/recording/files/recording_files.h"
+#include "daemon/core/recording/files/remote_files.h"
 #include "daemon/core/recording/meta.h"
-#include "daemon/core/recording/recording_files.h"
-#include "daemon/core/recording/remote_files.h"
-#include "daemon/core/recording/segment_walk.h"
+#include "daemon/core/recording/segments/segment_walk.h"
 #include "proto/layout/ring_layout.h"
 
 namespace cgdebug::recording {

@@ -24,8 +24,8 @@
 
 #include "daemon/core/base/result.h"
 #include "daemon/core/recording/account.h"
-#include "daemon/core/recording/segment_file.h"
-#include "daemon/core/recording/snapshot_index.h"
+#include "daemon/core/recording/segments/segment_file.h"
+#include "daemon/core/recording/segments/snapshot_index.h"
 #include "daemon/core/recording/types.h"
 
 namespace cgdebug::recording {

@@ -14,9 +14,9 @@
 
 #include "daemon/core/base/realtime.h"
 #include "daemon/core/numerics/format.h"
-#include "daemon/core/recording/checksum.h"
-#include "daemon/core/recording/recording_files.h"
-#include "daemon/core/recording/segment_walk.h"
+#include "daemon/core/recording/files/checksum.h"
+#include "daemon/core/recording/files/recording_files.h"
+#include "daemon/core/recording/segments/segment_walk.h"
 
 namespace cgdebug::recording {
 

@@ -28,7 +28,7 @@
 #include "daemon/core/base/result.h"
 #include "daemon/core/recording/meta.h"
 #include "daemon/core/recording/recording_reader.h"
-#include "daemon/core/recording/segment_writer.h"
+#include "daemon/core/recording/segments/segment_writer.h"
 #include "daemon/core/recording/types.h"
 
 namespace cgdebug::recording {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "daemon/core/numerics/decode.h"
+#include "daemon/core/numerics/kernels/decode.h"
 
 namespace cgdebug::replicas {
 namespace {

@@ -1,0 +1,113 @@
+// Processes that stand in the middle of a replay, or behind the other ranks of their run.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "client/analysis/ops/trails.h"
+#include "client/analysis/why/detectors.h"
+
+namespace cgdebug::analysis::why {
+namespace {
+
+// A process and where it stands.
+struct Standing {
+  std::size_t slot = 0;  // one of its slots
+  int rank = -1;
+  analysis::Place place;
+};
+
+std::string NameOf(const Standing& one) {
+  return one.rank < 0 ? "the job" : fmt::format("rank {}", one.rank);
+}
+
+std::string WordOf(const Standing& one) {
+  return one.place.graph_id == 0
+             ? fmt::format("call {}", one.place.replay)
+             : fmt::format("replay {} of {}", one.place.replay,
+                           one.place.graph.empty() ? fmt::format("capture {}", one.place.graph_id)
+                                                   : "graph " + one.place.graph);
+}
+
+bool IsInside(const Standing& one) { return one.place.kind == analysis::Place::Kind::kInside; }
+
+std::string StandsText(const Standing& one) {
+  if (!IsInside(one)) return fmt::format("{} has ended {}", NameOf(one), WordOf(one));
+  return fmt::format("{} stands in {}, {}before {}", NameOf(one), WordOf(one),
+                     one.place.after ? fmt::format("after {} and ", one.place.after->name) : "",
+                     one.place.before->name);
+}
+
+// The process that is not where the others are: it is replays or calls behind, or in the middle of
+// a replay although the job is over. One that went on when this was read is always somewhere.
+const Standing* FindHanging(const std::vector<Standing>& run, bool went_on, bool is_over) {
+  const Standing* hanging = nullptr;
+  for (const Standing& one : run) {
+    const auto is_ahead = [&](const Standing& other) {
+      return other.place.graph == one.place.graph &&
+             other.place.replay > one.place.replay + static_cast<std::uint64_t>(went_on);
+    };
+    const bool is_behind = std::ranges::any_of(run, is_ahead);
+    if (!is_behind && !(is_over && IsInside(one))) continue;
+    if (hanging == nullptr || one.place.replay < hanging->place.replay) hanging = &one;
+  }
+  return hanging;
+}
+
+}  // namespace
+
+Found FindHangs(const Evidence& evidence) {
+  source::Source& source = *evidence.source;
+  Found answer;
+  if (HasLosses(evidence)) return answer;  // the last snapshot is not where it stands
+  const Result<Trails> trails = ReadTrails(source, [](const source::Slot&) { return true; });
+  if (!trails.ok()) {
+    answer.not_looked = "where each process stands: " + trails.error().message;
+    return answer;
+  }
+  std::map<std::string, std::vector<Standing>> runs;  // of ranks by run, else by session
+  for (const auto& entry : *trails) {
+    const auto& process = entry.first;
+    const auto& trail = entry.second;
+    const auto& slots = source.slots();
+    const auto slot = std::ranges::find_if(slots, [&](const source::Slot& one) {
+      return one.rank == process.first && one.session == process.second;
+    });
+    const bool is_ranked = slot->rank >= 0 && !slot->run.empty();
+    Standing one{static_cast<std::size_t>(slot - slots.begin()), slot->rank, FindPlace(trail)};
+    if (one.place.kind == analysis::Place::Kind::kNowhere) continue;
+    for (const Passed& passed : trail.passed) {
+      // The probes and rows of a call have one number.
+      if (one.place.graph_id != 0 || passed.graph_id != 0) continue;
+      one.place.replay = std::max(one.place.replay, passed.replay);
+    }
+    runs[is_ranked ? slot->run : slot->session].push_back(std::move(one));
+  }
+  const bool is_over = HaveJobsEnded(source);
+  // A recording may be stopped while its job runs.
+  const bool went_on = evidence.check->goes_on || (!source.Recordings().empty() && !is_over);
+  std::size_t count = 0;
+  for (const auto& [name, run] : runs) {
+    const Standing* hanging = FindHanging(run, went_on, is_over);
+    const bool have_ended = std::ranges::none_of(run, IsInside) && (run.size() > 1 || is_over);
+    if (hanging == nullptr && have_ended) count += run.size();
+    if (hanging == nullptr) continue;
+    Finding finding{.level = Level::kConsistent,
+                    .kind = "hang",
+                    .place = {.slot = hanging->slot, .command = "where"},
+                    .sentence = StandsText(*hanging),
+                    .refute = run.size() > 1 ? "a rank that has less to do than others"
+                                             : "a job that was ended in this replay on purpose"};
+    for (const Standing& one : run) {
+      if (&one == hanging) continue;
+      const bool is_first = finding.facts.empty();
+      if (is_first) finding.sentence += fmt::format(", and {}", StandsText(one));
+      finding.facts.push_back({{.slot = one.slot}, StandsText(one)});
+    }
+    answer.findings.push_back(std::move(finding));
+  }
+  SetClean(count, "process has ended its last replay or call",
+           "processes have ended the same replay or call", &answer);
+  return answer;
+}
+
+}  // namespace cgdebug::analysis::why

@@ -1,0 +1,51 @@
+// Results of layers that nobody reads, though what comes after them goes on.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "client/analysis/ops/op_log.h"
+#include "client/analysis/why/detectors.h"
+#include "daemon/core/ops/op_traits.h"
+
+namespace cgdebug::analysis::why {
+
+Found FindUnread(const Evidence& evidence) {
+  const auto is_layer = [&](const Row& row) {
+    return ops::HasTrait(ops::OpTrait::kProduct, row.op) &&
+           evidence.NameOf(row).starts_with("fwd/");
+  };
+  Found found;
+  std::size_t looked_at = 0;
+  for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
+    const Log& log = evidence.logs[log_place];
+    // Behind the last layer that is read, all are results.
+    std::size_t end = log.rows.size();
+    while (end > 0 && (!is_layer(log.rows[end - 1]) || log.rows[end - 1].readers.empty())) --end;
+    std::vector<std::size_t> unread;
+    for (std::size_t place = 0; place < end; ++place) {
+      if (!is_layer(log.rows[place])) continue;
+      ++looked_at;
+      if (log.rows[place].readers.empty()) unread.push_back(place);
+    }
+    if (unread.empty()) continue;
+    std::vector<std::string> names;
+    for (const std::size_t row : unread) names.push_back(RowText(evidence, log_place, row));
+    Finding finding{.level = Level::kConsistent,
+                    .kind = "unread",
+                    .place = PlaceAt(evidence, log_place, unread.front(), SIZE_MAX),
+                    .sentence = fmt::format("nobody reads {}, and layers come after {}",
+                                            NamesText(names), unread.size() == 1 ? "it" : "them"),
+                    .refute = "a result of the model, or an op in no row that reads it"};
+    for (std::size_t i = 0; i < unread.size(); ++i) {
+      finding.facts.push_back(
+          {PlaceAt(evidence, log_place, unread[i], SIZE_MAX),
+           fmt::format("{} ({}): no row reads it", names[i], log.rows[unread[i]].op)});
+    }
+    found.findings.push_back(std::move(finding));
+  }
+  SetClean(looked_at, "layer is read", "layers are read", &found);
+  return found;
+}
+
+}  // namespace cgdebug::analysis::why

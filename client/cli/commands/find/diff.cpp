@@ -1,0 +1,187 @@
+#include "client/analysis/diff/diff.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <tuple>
+
+#include "client/analysis/diff/diff_report.h"
+#include "client/cli/command.h"
+#include "client/cli/sources/sources.h"
+#include "client/cli/views/answer_text.h"
+#include "daemon/core/options/number.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct DiffCommand {
+  std::string a;
+  std::string b;
+  ScopeOptions scope;
+  analysis::DiffOptions diff;
+  std::string by = "name";
+  std::string align = "replay";
+  std::string map;
+  bool stat = false;
+  bool name_only = false;
+  bool exit_zero = false;
+};
+
+Result<void> ReadMap(const std::string& path, analysis::AlignOptions* align) {
+  std::ifstream file(path);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) return ErrnoError("cannot read " + path);
+  Result<std::map<std::string, std::string>> names = analysis::ParseNameMap(text.str());
+  if (!names.ok()) return Error{path + ": " + names.error().message};
+  align->names = *std::move(names);
+  return {};
+}
+
+// "ranks 0..1".
+std::string RanksText(const std::set<int>& ranks) {
+  if (*ranks.begin() < 0) return "no ranks";
+  return (ranks.size() == 1 ? "rank " : "ranks ") +
+         analysis::RangesText({ranks.begin(), ranks.end()});
+}
+
+// That no probe of one is in the other, and what to type.
+std::string NothingInCommon(const source::Source& a, const source::Source& b,
+                            const DiffCommand& command) {
+  const auto ranks_of = [&](const source::Source& source) {
+    std::set<int> ranks;
+    for (const source::Slot& slot : source.slots()) {
+      if (command.diff.align.scope.Wants(slot)) ranks.insert(slot.rank);
+    }
+    return ranks;
+  };
+  const std::set<int> in_a = ranks_of(a), in_b = ranks_of(b);
+  std::string text = "the two have no probe in common";
+  const bool shares_rank = std::ranges::any_of(in_b, [&](int rank) { return in_a.contains(rank); });
+  // If both have one rank, which one does not matter.
+  if (!in_b.empty() && !shares_rank && in_a.size() + in_b.size() > 2) {
+    text += fmt::format(": A has {}, B has {}. ", RanksText(in_a), RanksText(in_b));
+    const auto& [many, path] =
+        in_a.size() > 1 ? std::tie(in_a, command.a) : std::tie(in_b, command.b);
+    if (*in_a.begin() < 0 || *in_b.begin() < 0) {
+      return text + fmt::format("Compare one rank with: --ranks {}", *many.begin());
+    }
+    return text + fmt::format(
+                      "For a recording of one rank, type: cgdebug-cli extract {0} --ranks {1} -o "
+                      "rank{1}.cgrec",
+                      ShellWord(path), *many.begin());
+  }
+  if (command.by != "order") return text + ". Align by place in the graph with: --by order";
+  return text + ". To see what B has, type: cgdebug-cli info " + ShellWord(command.b);
+}
+
+int RunDiff(Context& context, DiffCommand& command) {
+  Result<analysis::Scope> scope = MakeScope(context, command.scope);
+  if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
+  analysis::DiffOptions& options = command.diff;
+  options.align.scope = *std::move(scope);
+  if (!context.ranks.selects_all()) {
+    // A process without a rank may be compared with one of several.
+    options.align.scope.wants_rank = [ranks = context.ranks](int rank) {
+      return rank < 0 || ranks.Contains(rank);
+    };
+  }
+  options.align.by_order = command.by == "order";
+  options.align.by_step = command.align == "step";
+  if (!command.map.empty()) {
+    const Result<void> read = ReadMap(command.map, &options.align);
+    if (!read.ok()) return context.Fail(kExitTrouble, read.error().message);
+  }
+  std::unique_ptr<source::Source> a, b;
+  // If one source is a live job, --session says which.
+  const bool has_live = command.a == "live" || command.b == "live";
+  const auto takes_session = [&](const std::string& name) { return name == "live" || !has_live; };
+  for (auto [name, source] : {std::pair(&command.a, &a), std::pair(&command.b, &b)}) {
+    const std::string session = takes_session(*name) ? context.options.session : "";
+    if (const int failed = OpenSource(context, *name, session, source); failed != kExitOk) {
+      return failed;
+    }
+  }
+  const auto is_wanted = [&](const auto& slot) { return options.align.scope.Wants(slot); };
+  if (std::none_of(a->slots().begin(), a->slots().end(), is_wanted)) {
+    return FailNoProbe(context, *a, command.scope,
+                       ShellWord(command.a) +
+                           (takes_session(command.a) ? context.SameJob() : context.SameRanks()));
+  }
+  const Result<analysis::Diff> diff = analysis::Compare(*a, *b, options);
+  if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
+
+  if (context.options.json) {
+    Context::PrintJson(analysis::DiffJson(*a, *b, *diff));
+  } else if (command.name_only) {
+    Context::Print(PrintableLines(analysis::DiffNamesText(*a, *diff)));
+    if (diff->missing_count > 0) {
+      context.Say(
+          "not everything was compared. Why: the same command with --stat, without --name-only");
+    }
+  } else if (command.stat) {
+    Context::Print(PrintableLines(analysis::DiffStatText(*a, *diff, /*all=*/false)) + "\n");
+  } else {
+    Context::Print(AnswerText(context.out, analysis::DiffAnswer(*a, *b, *diff)));
+    for (source::Source* source : {a.get(), b.get()}) {
+      const source::Description about = source->Describe();
+      if (about.kind != "recordings" || !context.ranks.selects_all()) continue;
+      if (const std::string ranks = RanksHere(*source); !ranks.empty()) {
+        context.Note(PrintableLines(about.path + ": " + ranks.substr(0, ranks.size() - 1)));
+      }
+    }
+  }
+  if (!context.options.json && diff->probes.empty()) {
+    context.Say(NothingInCommon(*a, *b, command));
+  }
+  const int code = ExitCodeOf(diff->outcome());
+  return code == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : code;
+}
+
+}  // namespace
+
+RunFunction AddDiff(CLI::App& app) {
+  auto command = std::make_shared<DiffCommand>();
+  app.add_option("A", command->a, kSourceHelp)->required();
+  app.add_option("B", command->b, "the same; what A is compared with")->required();
+  app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
+  app.add_option("--replays", command->scope.replays, "only these replays")->type_name("100..200");
+  AddWhichOptions(app, &command->scope.which);
+  app.add_flag("--first", command->diff.stops_after_first,
+               "stop after the replay of the first difference");
+  CLI::Option* rtol =
+      app.add_option("--rtol", command->diff.rtol,
+                     "relative tolerance; default: that of assert_close for the dtype");
+  CLI::Option* atol = app.add_option("--atol", command->diff.atol, "absolute tolerance; likewise");
+  rtol->type_name("R");
+  atol->type_name("A");
+  app.add_flag("--equal-nan", command->diff.equal_nan, "NaN equals NaN");
+  app.add_flag("--bitwise", command->diff.bitwise, "every bit counts, no tolerance")
+      ->excludes(rtol)
+      ->excludes(atol);
+  app.add_flag("--trust-hashes", command->diff.trusts_hashes,
+               "equal recorded hashes are enough: the values are not read");
+  app.add_option("--by", command->by,
+                 "which probes are compared: those of one name, or of one place in the graph")
+      ->check(CLI::IsMember({"name", "order"}))
+      ->type_name("{name,order}");
+  app.add_option("--map", command->map, "a file of lines NAME_IN_A NAME_IN_B")->type_name("FILE");
+  app.add_option("--align", command->align,
+                 "pair snapshots by replay, or by the step that cgdebug.step(n) set")
+      ->check(CLI::IsMember({"replay", "step"}))
+      ->type_name("{replay,step}");
+  app.add_option("--topk", command->diff.topk, "list the K elements that differ most")
+      ->check(WholeNumber(0))
+      ->type_name("K");
+  app.add_flag("--stat", command->stat, "print one line per probe");
+  app.add_flag("--name-only", command->name_only, "print only the names of the probes that differ");
+  app.add_flag("--exit-zero", command->exit_zero, "exit 0, not 1, if they differ");
+  return [command](Context& context) { return RunDiff(context, *command); };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,607 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/views/live/screen.h"
+#include "client/cli/views/live/top_view.h"
+#include "client/cli/views/tensor/tensor_report.h"
+#include "client/live/live_tensor.h"
+#include "daemon/core/base/duration.h"
+#include "daemon/core/base/realtime.h"
+#include "daemon/core/numerics/ascii.h"
+#include "daemon/core/numerics/format.h"
+#include "daemon/core/options/number.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kDaemonTimeout{3000};  // the longest that a key waits
+constexpr std::uint64_t kSetTtlMs = 5 * 60 * 1000;         // as `set`
+constexpr std::uint64_t kMostShownBytes = 256 << 20;
+constexpr std::ptrdiff_t kFar = PTRDIFF_MAX / 2;  // beyond the first and the last row
+
+struct TopOptions {
+  std::vector<std::string> probes;
+  std::string sort = "change";
+  double interval_s = 1;
+};
+
+// "blk3" finds every name with that in it; a pattern is taken as it is.
+std::string PatternOf(const std::string& typed) {
+  const bool is_pattern =
+      typed.find_first_of("*?[,") != std::string::npos || typed.starts_with("re:");
+  if (typed.empty() || is_pattern) return typed;
+  if (typed.starts_with('!')) return "!*" + typed.substr(1) + "*";
+  return "*" + typed + "*";
+}
+
+// A pattern that selects this name alone.
+std::string Exactly(const std::string& name) {
+  std::string pattern;
+  for (const char byte : name) {
+    const bool has_meaning = std::string_view("*?[\\").find(byte) != std::string_view::npos ||
+                             (pattern.empty() && (byte == '!' || byte == 'r'));  // "re:"
+    if (has_meaning) pattern += '\\';
+    pattern += byte;
+  }
+  return pattern;
+}
+
+// One look at the daemon. Fails: it is gone or does not answer.
+Result<void> Look(Context& context, TopModel* model) {
+  Result<live::Status> status = live::GetStatus(context.client(), context.options.session);
+  if (!status.ok()) return status.error();
+  Result<std::vector<live::Probe>> probes =
+      live::ListProbes(context.client(), context.options.session);
+  if (!probes.ok()) return probes.error();
+  std::erase_if(status->sessions, [&](const live::Session& session) {
+    return !context.ranks.Contains(session.rank);
+  });
+  std::erase_if(*probes,
+                [&](const live::Probe& probe) { return !context.ranks.Contains(probe.slot.rank); });
+  model->Add(*std::move(status), *std::move(probes), Clock::now());
+  return {};
+}
+
+constexpr const char* kHelpText = R"(WHAT THE SCREEN SHOWS
+REPLAYS/S   of all CUDA graphs of the rank together; of eager code, of the
+            probe that ran most often
+READ/S      bytes of snapshots that the daemon read; not of those that it lost
+LOST        snapshots that nobody could read in time; why: cgdebug-cli status
+CHANGE      of the root mean square of the finite elements since the look
+            before; "=" the same, "-" no new snapshot
+NAN+INF     elements of the newest snapshot; "earlier": of one before it only
+MODE        what the probe was set to; "-": it is as the job registered it
+
+Rows are sorted by change: what changed most lately is on top. They stay in
+their order while one is selected. A wider terminal shows more columns.
+
+KEYS
+arrows, PgUp, PgDn, Home, End   select a probe; Esc lets it go
+Enter   show its newest tensor: statistics, histogram, values
+m       set it: off, statistics, values, or as registered; for 5 minutes
+M       the same for every probe that the filter leaves
+/       only probes with this in their names; also globs, 're:...', '!...'
+s       sort by change, abs max, NaN and Inf, losses, name, or graph order
+Space   hold the screen; again: go on
+q       quit
+)";
+
+class Top {
+ public:
+  Top(Context& context, const TopOptions& options, TopModel& model, TopChoice& choice)
+      : context_(context),
+        options_(options),
+        model_(model),
+        choice_(choice),
+        pid_(model.status().pid) {}
+
+  // Returns the exit code.
+  int Run(Screen& screen, const InterruptScope& interrupt) {
+    const auto interval = std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(options_.interval_s));
+    Clock::time_point next = Clock::now() + interval;
+    while (!is_over_) {
+      Draw(screen);
+      // A screen that is held still says how long ago a job ended, and nothing else.
+      const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()) +
+                        std::chrono::milliseconds(1);
+      if (const std::optional<Key> key = screen.Wait(wait)) Press(*key);
+      if (interrupt.interrupted()) return InterruptExitCode();
+      if (Clock::now() < next) continue;
+      if (!is_held_) Refresh();
+      if (interrupt.interrupted()) return InterruptExitCode();
+      next = std::max(next + interval, Clock::now());
+    }
+    return kExitOk;
+  }
+
+ private:
+  enum class Page { kList, kShow, kHelp };
+  enum class Typing { kNothing, kFilter, kMode, kModeOfAll };
+
+  void Refresh() {
+    if (is_gone_) {
+      client::ConnectOptions connect = context_.MakeConnectOptions();
+      connect.start_daemon = false;
+      connect.timeout = kDaemonTimeout;
+      if (!context_.client().Connect(connect).ok()) return;
+    }
+    if (const Result<void> looked = Look(context_, &model_); !looked.ok()) {
+      // It does not know the session any more.
+      if (context_.client().last_failure() == client::Failure::kNothingMatched) {
+        Say(looked.error().message, /*is_bad=*/true);
+        return;
+      }
+      if (!is_gone_) {
+        is_gone_ = true;
+        gone_ns_ = RealtimeNs();
+        is_silent_ = context_.client().last_failure() == client::Failure::kTimeout;
+      }
+      return;
+    }
+    const int pid = model_.status().pid;
+    if (is_gone_) {
+      Say(pid == pid_ ? "the daemon answers again"
+                      : fmt::format("a daemon runs again (pid {})", pid),
+          false);
+    }
+    pid_ = pid;
+    is_gone_ = false;
+    for (const TopSession& one : model_.sessions()) Notice(one.session);
+  }
+
+  // Says once that a rank has ended.
+  void Notice(const live::Session& session) {
+    auto [state, is_new] = states_.try_emplace(session.key, session.state);
+    if (is_new || state->second == session.state) return;
+    state->second = session.state;
+    const std::string who = session.rank < 0
+                                ? fmt::format("job {}", session.label)
+                                : fmt::format("rank {} ({})", session.rank, session.label);
+    const bool died = session.state == live::SessionState::kDied;
+    Say(fmt::format("{} {} at {} {}", who, died ? "died" : "ended", session.replay_word(),
+                    session.replay),
+        died);
+  }
+
+  void Say(const std::string& text, bool is_bad) {
+    said_ = Printable(text);
+    said_is_bad_ = is_bad;
+    said_at_ = Clock::now();
+  }
+
+  std::string NoticeText() const {
+    const Style& style = context_.out;
+    if (is_gone_) {
+      const std::string ago = FormatDuration(live::SecondsSince(gone_ns_));
+      return style.Red(fmt::format(
+          "the daemon {} {} ago; this is old. {}", is_silent_ ? "stopped answering" : "ended", ago,
+          is_silent_ ? "Why: cgdebug-cli daemon logs" : "Type: cgdebug-cli daemon start"));
+    }
+    if (is_held_) {
+      return style.Yellow(
+          fmt::format("held since {}; Space goes on", FormatTimeOfDay(held_ns_).substr(0, 8)));
+    }
+    return "";
+  }
+
+  std::string FootText(std::size_t columns) const {
+    const Style& style = context_.out;
+    const std::string target = choice_.selected ? NameOfSelected() : "";
+    const auto modes = [&](const std::string& what) {
+      return style.Bold(what) + ": o off  s statistics  f full  r as registered  Esc";
+    };
+    switch (typing_) {
+      case Typing::kFilter:
+        return style.Bold("/") + Printable(typed_) + "_" +
+               (filter_error_.empty() ? "" : "  " + style.Red(Printable(filter_error_)));
+      case Typing::kMode:
+        return modes(target);
+      case Typing::kModeOfAll: {
+        const std::size_t count = RowsOf(model_, choice_).size();
+        return modes(count == 1 ? "1 probe" : fmt::format("all {} probes", count));
+      }
+      case Typing::kNothing:
+        break;
+    }
+    if (page_ != Page::kList) return style.Dim("arrows scroll  Esc back  q quit");
+    if (!said_.empty() && Clock::now() - said_at_ < std::chrono::seconds(10)) {
+      return said_is_bad_ ? style.Red(said_) : style.Yellow(said_);
+    }
+    const std::string sort =
+        fmt::format("s sort: {}", kTopSortNames[static_cast<std::size_t>(choice_.sort)]);
+    for (const std::string& text :
+         {fmt::format(
+              "q quit  ? help  / filter  arrows select  Enter show  m mode  M all modes  {} "
+              " Space hold",
+              sort),
+          fmt::format("q quit  ? help  / filter  Enter show  m mode  {}", sort),
+          std::string("q quit  ? help  / filter  m mode")}) {
+      if (DisplayWidth(text) <= columns) return style.Dim(text);
+    }
+    return style.Dim("q quit  ? help");
+  }
+
+  void Draw(Screen& screen) {
+    const TopSize size{screen.rows(), screen.columns()};
+    std::vector<std::string> lines;
+    std::optional<std::size_t> highlighted;
+    if (page_ == Page::kList) {
+      TopFrame frame =
+          DrawTop(model_, NoticeText(), FootText(size.columns), size, context_.out, &choice_);
+      rows_of_page_ = frame.page;
+      highlighted = frame.highlighted;
+      lines = std::move(frame.lines);
+    } else {
+      lines = TextPage(size);
+    }
+    const auto to_terminal = [&](const std::string& line) {
+      return LocaleIsAscii() ? numerics::ToAscii(line) : line;
+    };
+    for (std::string& line : lines) {
+      line = to_terminal(CutToColumns(to_terminal(line), size.columns));
+    }
+    screen.Draw(lines, highlighted);
+  }
+
+  // The help, or a tensor.
+  std::vector<std::string> TextPage(const TopSize& size) {
+    const std::string wrapped = WrapLines(page_ == Page::kHelp ? kHelpText : shown_, size.columns);
+    std::vector<std::string> all;
+    for (std::size_t begin = 0; begin < wrapped.size();) {
+      const std::size_t end = std::min(wrapped.find('\n', begin), wrapped.size());
+      all.push_back(wrapped.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    rows_of_page_ = size.rows > 1 ? size.rows - 1 : 1;
+    scroll_ = std::min(scroll_, all.size() > rows_of_page_ ? all.size() - rows_of_page_ : 0);
+    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(scroll_));
+    all.resize(rows_of_page_);
+    all.push_back(FootText(size.columns));
+    return all;
+  }
+
+  void Press(const Key& key) {
+    using enum Key::Kind;
+    said_.clear();
+    if (key.kind == kClosed) {
+      is_over_ = true;
+    } else if (typing_ == Typing::kFilter) {
+      TypeFilter(key);
+    } else if (typing_ != Typing::kNothing) {
+      TypeMode(key);
+    } else if (key.text == "q") {
+      is_over_ = true;
+    } else if (page_ != Page::kList) {
+      Scroll(key);
+    } else {
+      PressInList(key);
+    }
+  }
+
+  void Scroll(const Key& key) {
+    using enum Key::Kind;
+    const std::size_t page = std::max<std::size_t>(rows_of_page_, 2) - 1;
+    if (key.kind == kUp || key.text == "k") scroll_ -= std::min<std::size_t>(scroll_, 1);
+    if (key.kind == kDown || key.text == "j") ++scroll_;
+    if (key.kind == kPageUp) scroll_ -= std::min(scroll_, page);
+    if (key.kind == kPageDown || key.text == " ") scroll_ += page;
+    if (key.kind == kHome) scroll_ = 0;
+    if (key.kind == kEnd) scroll_ = kFar;
+    if (key.kind == kEscape || key.kind == kEnter) page_ = Page::kList;
+  }
+
+  void PressInList(const Key& key) {
+    using enum Key::Kind;
+    const auto page = static_cast<std::ptrdiff_t>(rows_of_page_);
+    if (key.kind == kUp || key.text == "k") Select(-1);
+    if (key.kind == kDown || key.text == "j") Select(1);
+    if (key.kind == kPageUp) Select(-page);
+    if (key.kind == kPageDown) Select(page);
+    if (key.kind == kHome || key.text == "g") Select(-kFar);
+    if (key.kind == kEnd || key.text == "G") Select(kFar);
+    if (key.kind == kEscape) LetGo();
+    if (key.kind == kEnter) Show();
+    if (key.text == "?" || key.text == "h") {
+      page_ = Page::kHelp;
+      scroll_ = 0;
+    }
+    if (key.text == "/") {
+      typing_ = Typing::kFilter;
+      typed_ = choice_.filter;
+      filter_before_ = choice_.filter;
+    }
+    if (key.text == "m" && HasSelected()) typing_ = Typing::kMode;
+    if (key.text == "M" && !RowsOf(model_, choice_).empty()) typing_ = Typing::kModeOfAll;
+    if (key.text == "s") {
+      const auto next = static_cast<std::size_t>(choice_.sort) + 1;
+      choice_.sort = static_cast<TopSort>(next % std::size(kTopSortNames));
+      LetGo();
+    }
+    if (key.text == " ") {
+      is_held_ = !is_held_;
+      held_ns_ = RealtimeNs();
+    }
+  }
+
+  void LetGo() {
+    choice_.selected.reset();
+    choice_.held.clear();
+    choice_.first_row = 0;
+  }
+
+  const TopProbe* Selected() const {
+    for (const TopProbe* one : RowsOf(model_, choice_)) {
+      if (choice_.selected == one->id()) return one;
+    }
+    return nullptr;
+  }
+  std::string NameOfSelected() const {
+    const TopProbe* const one = Selected();
+    return one == nullptr ? "" : NameText(*one);
+  }
+  bool HasSelected() {
+    if (Selected() != nullptr) return true;
+    Say("select a probe with the arrow keys first", false);
+    return false;
+  }
+
+  // Moves by that many rows; the first time, to the row on top.
+  void Select(std::ptrdiff_t by) {
+    const std::vector<const TopProbe*> rows = RowsOf(model_, choice_);
+    if (rows.empty()) return;
+    std::ptrdiff_t at = -1;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (choice_.selected == rows[i]->id()) at = static_cast<std::ptrdiff_t>(i);
+    }
+    if (at < 0 && by != kFar) by = 1;
+    at = std::clamp<std::ptrdiff_t>(at + by, 0, static_cast<std::ptrdiff_t>(rows.size()) - 1);
+    choice_.selected = rows[static_cast<std::size_t>(at)]->id();
+    if (!choice_.held.empty()) return;
+    for (const TopProbe* one : rows) choice_.held.push_back(one->id());
+  }
+
+  void TypeFilter(const Key& key) {
+    using enum Key::Kind;
+    if (key.kind == kEscape) typed_ = filter_before_;
+    if (key.kind == kBackspace) {
+      while (!typed_.empty() && (static_cast<unsigned char>(typed_.back()) & 0xc0) == 0x80) {
+        typed_.pop_back();
+      }
+      if (!typed_.empty()) typed_.pop_back();
+    }
+    if (key.kind == kText) typed_ += key.text;
+    const Result<Selector> selector = Selector::ParseList(PatternOf(typed_));
+    filter_error_ = selector.ok() ? "" : selector.error().message;
+    if (selector.ok() && typed_ != choice_.filter) {
+      choice_.filter = typed_;
+      choice_.selector = *selector;
+      LetGo();
+    }
+    if (key.kind == kEscape || (key.kind == kEnter && selector.ok())) {
+      typing_ = Typing::kNothing;
+      filter_error_.clear();
+    }
+  }
+
+  void TypeMode(const Key& key) {
+    const Typing typing = std::exchange(typing_, Typing::kNothing);
+    layout::ControlMode mode;
+    if (key.text == "o") {
+      mode = layout::ControlMode::kOff;
+    } else if (key.text == "s") {
+      mode = layout::ControlMode::kStats;
+    } else if (key.text == "f") {
+      mode = layout::ControlMode::kFull;
+    } else if (key.text == "r") {
+      mode = layout::ControlMode::kAsRegistered;
+    } else {
+      return Say("nothing was set", false);
+    }
+    typing == Typing::kMode ? SetOne(mode) : SetAll(mode);
+  }
+
+  void SetOne(layout::ControlMode mode) {
+    const TopProbe* const one = Selected();
+    if (one == nullptr) return Say("the probe is gone", true);
+    live::ControlRequest request = RequestTo(mode);
+    request.session = one->probe.session;
+    request.probes = {Exactly(one->probe.slot.probe)};
+    // Not its other graphs and shapes.
+    if (!one->probe.slot.qualifier.empty()) {
+      request.which.graph =
+          one->probe.slot.graph_id == 0 ? "eager" : std::to_string(one->probe.slot.graph_id);
+      request.which.shape = one->probe.slot.shape;
+    }
+    const std::string name = NameText(*one);
+    const Result<live::Controlled> reply = live::SetControl(context_.client(), request);
+    if (!reply.ok()) return Say(reply.error().message, true);
+    SaySet(name, mode);
+  }
+
+  void SetAll(layout::ControlMode mode) {
+    std::map<std::string, std::vector<std::string>> names;
+    for (const TopProbe* one : RowsOf(model_, choice_)) {
+      if (const TopSession* session = model_.Find(one->probe.session);
+          session == nullptr || session->session.state != live::SessionState::kAlive) {
+        continue;
+      }
+      names[one->probe.session].push_back(Exactly(one->probe.slot.probe));
+    }
+    if (names.empty()) return Say("these jobs have ended; nothing was set", true);
+    std::uint32_t probes = 0;
+    for (auto& [session, patterns] : names) {
+      std::ranges::sort(patterns);
+      patterns.erase(std::unique(patterns.begin(), patterns.end()), patterns.end());
+      live::ControlRequest request = RequestTo(mode);
+      request.session = session;
+      request.probes = std::move(patterns);
+      const Result<live::Controlled> reply = live::SetControl(context_.client(), request);
+      if (!reply.ok()) {
+        const std::string done = probes == 0 ? "" : fmt::format("only {} set: ", probes);
+        return Say(done + reply.error().message, true);
+      }
+      probes += reply->probes;
+    }
+    SaySet(fmt::format("{} probe{}", probes, probes == 1 ? "" : "s"), mode);
+  }
+
+  static live::ControlRequest RequestTo(layout::ControlMode mode) {
+    live::ControlRequest request;
+    request.control.mode = mode;
+    request.ttl_ms = kSetTtlMs;
+    return request;
+  }
+
+  void SaySet(const std::string& what, layout::ControlMode mode) {
+    const bool is_back = mode == layout::ControlMode::kAsRegistered;
+    Say(fmt::format("{}: {}", what,
+                    is_back ? "as registered" : fmt::format("{}, for 5 minutes", NameOf(mode))),
+        false);
+  }
+
+  static std::string CommandOf(const std::string& session, const source::Slot& slot,
+                               const std::string& replay) {
+    return fmt::format("cgdebug-cli show -s {} {}", session,
+                       ShellWord(fmt::format("{}@{}", SlotText(slot), replay)));
+  }
+
+  void Show() {
+    if (!HasSelected()) return;
+    const TopProbe& one = *Selected();
+    const source::Slot& slot = one.probe.slot;
+    if (slot.payload_bytes > kMostShownBytes) {
+      return Say(fmt::format("{}: {}", numerics::FormatBytes(slot.payload_bytes),
+                             CommandOf(one.probe.session, slot, "-1")),
+                 false);
+    }
+    live::TensorName name{.session = one.probe.session, .probe = source::SlotName(slot)};
+    if (!slot.qualifier.empty()) {
+      name.which.graph = slot.graph_id == 0 ? "eager" : std::to_string(slot.graph_id);
+      name.which.shape = slot.shape;
+    }
+    const Result<source::Tensor> tensor = live::GetTensor(context_.client(), name);
+    if (!tensor.ok()) return Say(tensor.error().message, true);
+    const Result<std::string> report = TensorReport(*tensor, {}, context_.out);
+    if (!report.ok()) return Say(report.error().message, true);
+    const std::string replay = source::ReplayText(slot, tensor->snapshot.key);
+    // First, where it is in sight however many values follow.
+    shown_ = context_.out.Dim(CommandOf(one.probe.session, slot, replay)) + "\n\n" + *report;
+    page_ = Page::kShow;
+    scroll_ = 0;
+  }
+
+  Context& context_;
+  const TopOptions& options_;
+  TopModel& model_;
+  TopChoice& choice_;
+  Page page_ = Page::kList;
+  Typing typing_ = Typing::kNothing;
+  std::string typed_, filter_before_, filter_error_;
+  std::string shown_;  // the page of a tensor
+  std::size_t scroll_ = 0;
+  std::size_t rows_of_page_ = 1;
+  std::string said_;
+  bool said_is_bad_ = false;
+  Clock::time_point said_at_;
+  std::map<std::string, live::SessionState> states_;  // by key
+  bool is_held_ = false;
+  std::int64_t held_ns_ = 0;
+  bool is_gone_ = false;    // the daemon
+  bool is_silent_ = false;  // it did not answer in time
+  std::int64_t gone_ns_ = 0;
+  int pid_ = 0;  // of the daemon that answered last
+  bool is_over_ = false;
+};
+
+// One frame, over one interval.
+int ShowOnce(Context& context, const TopOptions& options, TopModel* model, TopChoice* choice) {
+  const InterruptScope interrupt(&context.client());
+  std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_s));
+  if (interrupt.interrupted()) return InterruptExitCode();
+  if (const Result<void> looked = Look(context, model); !looked.ok()) {
+    return context.Fail(looked.error());
+  }
+  if (context.options.json) {
+    Context::PrintJson(ToJson(*model, *choice));
+  } else {
+    TopFrame frame = DrawTop(*model, "", "", std::nullopt, context.out, choice);
+    // A table that is wrapped is none.
+    if (const std::size_t columns = TerminalColumns(STDOUT_FILENO); columns > 0) {
+      for (std::string& line : frame.lines) line = CutToColumns(line, columns);
+    }
+    Context::Print(fmt::format("{}\n", fmt::join(frame.lines, "\n")));
+  }
+  return kExitOk;
+}
+
+int RunTop(Context& context, const TopOptions& options) {
+  TopChoice choice;
+  choice.filter = fmt::format("{}", fmt::join(options.probes, ","));
+  const Result<Selector> selector = Selector::Parse(options.probes);
+  if (!selector.ok()) return context.Fail(kExitTrouble, selector.error().message);
+  choice.selector = *selector;
+  const auto* const sort = std::ranges::find(kTopSortNames, options.sort);
+  choice.sort = static_cast<TopSort>(sort - std::begin(kTopSortNames));
+  client::ConnectOptions connect = context.MakeConnectOptions();
+  connect.timeout = kDaemonTimeout;
+  if (const int failed = context.ConnectWith(connect); failed != kExitOk) return failed;
+  TopModel model;
+  if (const Result<void> looked = Look(context, &model); !looked.ok()) {
+    return context.Fail(looked.error());
+  }
+  const bool is_for_people = !context.options.json;
+  const char* const term = std::getenv("TERM");
+  const bool is_screen = is_for_people && ::isatty(STDIN_FILENO) == 1 &&
+                         ::isatty(STDOUT_FILENO) == 1 && term != nullptr && *term != '\0' &&
+                         std::string_view(term) != "dumb";
+  if (!is_screen) return ShowOnce(context, options, &model, &choice);
+  int code = kExitOk;
+  std::string why_once;
+  {
+    const InterruptScope interrupt(&context.client());
+    Result<std::unique_ptr<Screen>> screen = Screen::Open(context.out.enabled());
+    if (!screen.ok()) {
+      why_once = screen.error().message;
+    } else {
+      code = Top(context, options, model, choice).Run(**screen, interrupt);
+      return code;
+    }
+  }
+  code = ShowOnce(context, options, &model, &choice);
+  context.Note("cgdebug: one frame, because " + why_once);  // last, where it is in sight
+  return code;
+}
+
+}  // namespace
+
+RunFunction AddTop(CLI::App& app) {
+  auto options = std::make_shared<TopOptions>();
+  app.add_option("PROBE", options->probes,
+                 "only these: globs; 're:...' a regular expression, '!...' excludes");
+  app.add_option("--sort", options->sort,
+                 "what is on top; change: what changed most since the look before")
+      ->check(CLI::IsMember({"change", "abs_max", "nonfinite", "lost", "name", "order"}))
+      ->type_name("{change,abs_max,nonfinite,lost,name,order}");
+  app.add_option("--interval", options->interval_s, "seconds between two looks, 1 at least")
+      ->check(Number(1, 3600))
+      ->type_name("SECONDS");
+  return [options](Context& context) { return RunTop(context, *options); };
+}
+
+}  // namespace cgdebug::cli

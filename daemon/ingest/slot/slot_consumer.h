@@ -1,0 +1,178 @@
+// slot_consumer.h: reads one slot's ring: every snapshot once, every gap exactly.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/ingest/destination.h"
+#include "daemon/ingest/device_requests.h"
+#include "daemon/ingest/gpu_clock.h"
+#include "daemon/ingest/slot/shown_counters.h"
+#include "daemon/ingest/slot/slot_comparison.h"
+#include "daemon/ingest/slot/slot_controls.h"
+#include "daemon/ingest/slot/slot_findings.h"
+#include "daemon/pipeline/snapshot_maker.h"
+#include "libprobe/ring/segment/segment_view.h"
+#include "libprobe/ring/slot_ring_reader.h"
+
+namespace cgdebug::ingest {
+
+// produced = consumed + lost + unread, over all daemons that ever read the slot: both counts
+// continue from the slot's credit.
+//
+// Thread: the ingest thread, under a SigbusGuard.
+class SlotConsumer final : public pipeline::SlotFeedback {
+ public:
+  enum class Step {
+    kIdle,      // nothing new
+    kComing,    // the head announces an entry that is not visible yet
+    kConsumed,  // one snapshot went to the sinks
+    kGone,      // the producer gave the slot up
+  };
+
+  // `view`, `masks` and `clock` outlive the consumer. `masks`: of its session. `rows`: those of a
+  // slot that holds an op log. `clock`: of the slot's timestamps; null: they come from the host's.
+  SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring, ring::SegmentView* view,
+               const Destination& destination, LogMasks* masks,
+               const std::vector<ring::OpLogRow>& rows = {}, GpuClock* clock = nullptr);
+  SlotConsumer(const SlotConsumer&) = delete;  // the sinks and `device_` keep pointers
+  SlotConsumer& operator=(const SlotConsumer&) = delete;
+
+  // The slot of the directory.
+  const pipeline::SlotPtr& slot() const { return slot_; }
+  // The slots that clients see: this slot, or one per row of its op log. Each ring entry is one
+  // snapshot of every row, so a lost entry is a loss of every row.
+  std::vector<pipeline::SlotPtr> shown_slots() const;
+  bool Shows(const pipeline::SlotPtr& slot) const { return NumberOf(slot) < shown_.size(); }
+  std::int64_t last_timestamp_ns() const { return last_timestamp_ns_; }
+
+  // Shows the slot's newest timestamp to its clock. `looked_ns`: by the host's clock, when this was
+  // last called, or later if nothing was committed since.
+  void WatchClock(std::int64_t looked_ns);
+  // Whether its timestamps are not known in the host's time yet, and it can be left unread a while
+  // for that: no replay waits for room.
+  bool CanAwaitClock() const;
+
+  // Opens the slot in the sinks. Reads the newest of the entries again that an earlier daemon
+  // consumed and that are still in the ring, for the memory of last values only.
+  void Start();
+
+  // Handles one snapshot in three steps: Prepare() copies the next one and computes what is said
+  // about it; Commit() hands it to the sinks; Settle() moves the credit after they were flushed.
+  // Thread: Prepare() on any one thread, if nothing else of the consumer runs meanwhile.
+  bool HasWork() const;
+  // How far the producer has written; how far it had, if it has given the slot up since. consumed()
+  // is the point up to which everything is consumed or lost.
+  pipeline::RingHead head() const;
+  std::uint64_t consumed() const { return progress_.consumed; }
+  // Whether an earlier daemon consumed the next one.
+  bool IsReadingAgain() const { return again_ != 0; }
+  std::uint64_t payload_bytes() const { return slot_->registration.payload_bytes; }
+  // The most that reading one entry takes out of shared memory.
+  std::uint64_t bytes_to_read() const {
+    return slot_->IsOnDevice() ? sizeof(layout::DeviceStats) : payload_bytes();
+  }
+  void Prepare();
+  Step Commit();
+  void Settle() { PublishCredit(1); }
+  // Whether Prepare() met truncated memory.
+  bool cut_off() const { return prepared_.cut_off; }
+  // Shows the producer's counters and its own to the registry; ends a control that is over.
+  void Refresh();
+  // What is in the ring, consumed or not. Asks for values that are on the device, unless the
+  // producer is gone. Requires: Shows(request.slot).
+  pipeline::RingContent Read(const pipeline::RingRequest& request, bool producer_alive);
+  // Sets what the producer does from its next replay on (SlotControls). Requires:
+  // Shows(change.slot).
+  void SetControl(const pipeline::ControlChange& change);
+  // Requires: the producer is dead and everything committed is consumed.
+  void Finish();
+  // Called when the producer gave the slot up, and counted itself what was unread.
+  void GiveUp();
+
+  // SlotFeedback.
+  layout::Verdict verdict() override { return ring_.verdict(); }
+  void SetVerdict(const layout::Verdict& verdict) override;
+  Result<void> CanCompare() override { return comparison_.CanCompare(); }
+  std::uint64_t consumed_before() const override { return consumed_before_; }
+  std::uint64_t suppressed() const override { return head().suppressed; }
+  void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
+
+ private:
+  // One of the slots that clients see.
+  struct ShownSlot {
+    pipeline::SlotPtr slot;
+    pipeline::SnapshotMaker maker;
+    pipeline::StoredSnapshot made = {};  // what Prepare() left for Commit()
+  };
+  // What Prepare() left for Commit(), beside the snapshots.
+  struct Prepared {
+    ring::ReadStatus status = ring::ReadStatus::kNone;
+    bool seen_before = false;  // an earlier daemon consumed it
+    bool no_memory = false;    // with kDamaged: only the place of the entry is known
+    bool cut_off = false;
+    ring::Entry entry;
+    pipeline::ComparisonPtr comparison;
+  };
+  // How far the slot is read. All but `consumed` are counts of entries up to there.
+  struct Progress {
+    std::uint64_t consumed = 0;  // ordinal up to which everything is consumed or lost
+    std::uint64_t lost = 0;
+    std::uint64_t unreported = 0;      // of those lost
+    std::uint64_t damaged = 0;         // likewise
+    std::uint64_t without_memory = 0;  // likewise
+    std::uint64_t at_death = 0;        // begun by a producer that died: not in `lost`
+    std::uint64_t bytes = 0;           // of those consumed
+    // Counts everything before `first_readable` as overwritten.
+    void Lose(std::uint64_t first_readable);
+  };
+
+  std::vector<ShownSlot> ShownOf(const std::vector<ring::OpLogRow>& rows) const;
+  // Converts the writer's timestamp to the host's time; the result is never later than now.
+  std::int64_t HostTime(std::int64_t timestamp_ns, std::int64_t not_before_ns = 0) const;
+  bool HoldsOpLog() const { return (slot_->registration.flags & layout::kSlotHoldsOpLog) != 0; }
+  std::size_t NumberOf(const pipeline::SlotPtr& slot) const;  // shown_.size() if it has none
+  ring::ReadStatus ReadRing(std::uint64_t ordinal, ring::Entry* entry,
+                            ring::PayloadId held = {}) const;
+  ring::ReadStatus ReadNext(ring::PayloadId held);
+  bool NeedsAllAgain() const;
+  void PrepareAgain();
+  void MakeSnapshot();
+  void Deliver(bool seen_before);
+  void DropMade();
+  void LoseInSinks(pipeline::Gap gap);
+  void CloseInSinks(std::uint64_t last_replay);
+  std::uint64_t LastBefore(std::uint64_t replay) const;
+  void ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay, layout::LossCause cause,
+                  bool before_forced = false);
+  void PublishCredit(std::uint64_t entries);
+
+  pipeline::SlotPtr slot_;
+  ring::SlotRingReader ring_;
+  ring::SegmentView* view_;
+  Destination destination_;
+  std::vector<ShownSlot> shown_;
+  DeviceRequests device_;
+  SlotControls controls_;
+  SlotComparison comparison_;
+  SlotFindings findings_;
+  ShownCounters counters_;
+  GpuClock* clock_;
+  layout::SlotHead last_head_ = {};            // while the block was this slot's
+  std::optional<std::int64_t> seen_stamp_ns_;  // by WatchClock()
+  Prepared prepared_;
+  // The payload of the last snapshot with values, if the slot skips unchanged ones. It need not be
+  // copied again while somebody still has it.
+  ring::PayloadId last_payload_;
+  Progress progress_;
+  std::uint64_t consumed_before_ = 0;
+  // The next ordinal that is read again, up to consumed_before_; 0 = none.
+  std::uint64_t again_ = 0;
+  std::int64_t last_timestamp_ns_ = 0;
+  std::int64_t made_timestamp_ns_ = 0;  // the newest of the snapshots that were made
+};
+
+}  // namespace cgdebug::ingest

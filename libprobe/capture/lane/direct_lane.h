@@ -1,0 +1,75 @@
+// direct_lane.h: the lane without host nodes: a kernel copies from the probe's staging straight
+// into the ring, which is mapped into the GPU, and commits.
+//
+//   compute path:  copy into staging             (or: statistics of the tensor itself)
+//   leaf:          staging -> ring entry, commit (or: 128 bytes of statistics)
+//
+// With kSlotUnstaged nothing is on the compute path, and the leaf reads the tensor itself. With
+// kSlotSkipsUnchanged a kernel in front of the leaf hashes the tensor, and the leaf sends it only
+// if the hash is not that of the tensor before.
+//
+// Why chained: the leaves of a capture follow one another on one branch. Side by side they would
+// spread over the hardware's queues and, when the link is the limit, hold back the compute path.
+//
+// Why no host node: all host nodes of a process run on one driver thread, and a graph that has any
+// makes cudaGraphLaunch block for about a replay.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cgdebug/probe.h"
+#include "libprobe/capture/graph/probe_slot.h"
+#include "libprobe/ring/segment/segment_writer.h"
+
+namespace cgdebug::capture {
+
+struct LaneRefusal {
+  layout::LaneReason reason = layout::LaneReason::kNone;
+  std::string text;  // what prevents it, and what to do
+};
+
+// Why the device cannot use the lane; nullopt if it can. Determined once per device, then
+// remembered.
+// Thread: one at a time (the probe table's mutex), like all calls here.
+std::optional<LaneRefusal> DirectLaneRefused(int device);
+
+// Registers the memory of the slot's block with CUDA, once per extent. Remembers a refusal: memory
+// that cannot be locked now cannot be locked for the next probe either.
+// Fails: throws ProbeError if CUDA fails for any other reason.
+std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
+                                        const ring::Block& block, int device);
+
+// Whether MapForDevice() has refused: then it refuses always.
+bool MappingRefused();
+
+// How many bytes of device memory a slot with this registration needs as staging.
+std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device);
+
+// What CaptureDirect() does first: clears the slot's state, and ties the slot to the lifetime of
+// the graph that `stream` is capturing: to `slot->counted`, if it counts that graph, or else to a
+// user object. Call it first if the graph uses the slot's memory before its leaf.
+// Requires: buffers of kind kDirect. Fails: throws ProbeError.
+void BeginDirect(ProbeSlot* slot, int device, void* stream);
+
+// The graph uses the slot's memory, but there will be no leaf that counts its runs: from here on a
+// user object keeps the slot alive. If the capture is over, the memory of all slots of the graph is
+// never freed.
+void HoldWithoutLeaf(ProbeSlot* slot, int device, void* stream) noexcept;
+
+// Adds the lane to the graph that `stream` is capturing, and ties the slot to the graph's lifetime:
+// by its leaf in `slot->counted`, or else by a user object. Resets `counted` if its count would not
+// tell. A tensor that lies in the slot's own staging memory is not copied there.
+// Requires: the slot's block is mapped, its registration complete, its buffers of kind kDirect.
+// Fails: throws ProbeError; the graph then holds at most the kernel on the compute path.
+void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
+                   void* stream);
+
+// Statistics of an eager call, by the kernels of the lane, in stream order: 128 bytes leave the
+// device. The first call clears the slot's state.
+// Requires: as CaptureDirect(), with buffers of kind kEagerStats.
+// Fails: throws ProbeError.
+void LaunchEagerStats(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
+                      void* stream);
+
+}  // namespace cgdebug::capture

@@ -1,0 +1,49 @@
+// op_log_lane.h: the rows of an op log on a GPU: one launch computes the rows of many tensors.
+//
+//   compute path:  a batch of tensors -> their rows in the page
+//   leaf:          page -> ring entry, commit (direct_lane.h), when the page is complete
+//
+// Why batches: a kernel of its own costs each row 2 us; in a batch of 64 a small row costs a
+// thirtieth of that. The last block of a tensor to finish adds up the parts that the others left
+// (op_log_kernels.cu).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "cgdebug/probe.h"
+#include "libprobe/capture/graph/capture_nodes.h"
+#include "libprobe/capture/graph/probe_slot.h"
+#include "libprobe/capture/kernels/direct_kernels.h"
+
+namespace cgdebug::capture {
+
+// With this many, a page is 146 KiB, for which BufferPool takes 161 KiB of device memory.
+inline constexpr std::size_t kOpLogRowsOfPage = 640;
+inline constexpr std::size_t kMostOpLogTensors = 64;  // of one batch
+
+struct OpLogTensor {
+  const void* data = nullptr;
+  Dtype dtype = Dtype::kInvalid;
+  std::uint64_t count = 0;
+  std::uint32_t row = 0;              // in its page
+  std::optional<ElementOrder> order;  // none: the elements lie in their usual order
+};
+
+// The device memory of a page, and of the parts of its large batches, if it has any: a batch that
+// many short blocks read lets the job's own blocks in between, but each block leaves a part.
+std::uint64_t OpLogStagingBytes();
+std::uint64_t OpLogPartsBytes();
+inline constexpr std::uint64_t kLargeOpLogBatch = std::uint64_t{32} << 20;  // bytes that are read
+
+// Computes rows of the page that lies in `buffers`, as if `stream`, which is capturing, stood at
+// `at`. What the stream captures from now on comes after them. Returns the last nodes of the rows.
+// `launch`: layout::OpLogRow::launch of these rows. `parts`: OpLogPartsBytes() for a large batch,
+// null for another one.
+// Requires: at least one tensor, at most kMostOpLogTensors.
+// Fails: throws ProbeError; the rows are not computed then.
+Position ComputeRows(const Buffers& buffers, void* parts, std::span<const OpLogTensor> tensors,
+                     std::uint32_t launch, void* stream, const Position& at);
+
+}  // namespace cgdebug::capture

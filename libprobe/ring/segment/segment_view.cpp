@@ -1,0 +1,441 @@
+#include "libprobe/ring/segment/segment_view.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "libprobe/ring/record_lock.h"
+#include "libprobe/ring/shared_copy.h"
+#include "libprobe/ring/utf8.h"
+#include "proto/layout/realtime.h"
+
+namespace cgdebug::ring {
+namespace {
+
+void Set(bool* flag, bool value) {
+  if (flag != nullptr) *flag = value;
+}
+
+void Terminate(char* text, std::size_t bytes) { text[bytes - 1] = '\0'; }
+
+}  // namespace
+
+std::unique_ptr<SegmentView> SegmentView::Attach(const std::string& name, std::string* reason,
+                                                 bool* may_pass) {
+  std::unique_ptr<SegmentView> view;
+  Set(may_pass, false);
+  if (!IsControlName(name)) {
+    *reason = "not the name of a segment of this user";
+    return nullptr;
+  }
+  try {
+    view.reset(new SegmentView(SharedFile::Open(name)));
+  } catch (const SharedMemoryError& error) {
+    *reason = error.what();
+    Set(may_pass, error.code() != 0);
+    return nullptr;
+  }
+  layout::SegmentHeader& header = view->header_;
+  if (view->control_.bytes() < layout::kControlBytes) {
+    *reason = "too short for a segment of cgdebug";
+    return nullptr;
+  }
+  CopyShared(&header, view->control_.data(), sizeof(header));
+  if (header.magic != layout::kSegmentMagic) {
+    *reason = "not a segment of cgdebug (wrong magic)";
+    return nullptr;
+  }
+  if (header.abi_major != layout::kAbiMajor) {
+    *reason = "written by a probe library of layout version " + std::to_string(header.abi_major) +
+              ", this daemon reads version " + std::to_string(layout::kAbiMajor) +
+              ". Install the same cgdebug for the job and for the daemon";
+    return nullptr;
+  }
+  if (header.max_slots != layout::kMaxSlots || header.control_bytes != layout::kControlBytes) {
+    *reason = "damaged: its header names impossible sizes";
+    return nullptr;
+  }
+  Terminate(header.version, sizeof(header.version));
+  Terminate(header.run_id, sizeof(header.run_id));
+  Terminate(header.command, sizeof(header.command));
+  Terminate(header.hostname, sizeof(header.hostname));
+  Terminate(header.socket, sizeof(header.socket));
+  Terminate(header.recordings, sizeof(header.recordings));
+  return view;
+}
+
+layout::ProducerLine* SegmentView::producer() const {
+  return reinterpret_cast<layout::ProducerLine*>(control_.data() + layout::kProducerLineOffset);
+}
+layout::ConsumerLine* SegmentView::consumer() const {
+  return reinterpret_cast<layout::ConsumerLine*>(control_.data() + layout::kConsumerLineOffset);
+}
+
+std::string SegmentView::uuid() const { return name().substr(name().size() - kUuidHexDigits); }
+
+bool SegmentView::BecomeReader(const std::string& socket) {
+  if (!TryLockByte(control_.fd(), layout::kReaderLockByte)) return false;
+  auto* name = reinterpret_cast<layout::ReaderName*>(control_.data() + layout::kReaderNameOffset);
+  layout::ReaderName own = {};
+  socket.copy(own.socket, sizeof(own.socket) - 1);
+  CopyShared(name, &own, sizeof(own));
+  StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
+  StoreRelaxed(consumer()->attached_ns, layout::RealtimeNs());
+  WithdrawStops();  // of a daemon that died
+  Add(consumer()->generation, std::uint64_t{1});
+  // G1, pairs with G2: writers that gave up on the previous reader try again, and find this one.
+  Add(consumer()->progress, std::uint64_t{1});
+  return true;
+}
+
+std::string SegmentView::ReaderSocket() const {
+  layout::ReaderName copy = {};
+  CopyShared(&copy, control_.data() + layout::kReaderNameOffset, sizeof(copy));
+  Terminate(copy.socket, sizeof(copy.socket));
+  return copy.socket;
+}
+
+void SegmentView::Leave() {
+  WithdrawStops();
+  StoreRelaxed(consumer()->pid, std::int32_t{0});
+}
+
+void SegmentView::WithdrawStops() {
+  for (std::uint32_t device = 0; device < layout::kMaxFreezeDevices; ++device) Thaw(device, 0);
+}
+
+bool SegmentView::ProducerAlive() const {
+  return LockedByOther(control_.fd(), layout::kProducerLockByte);
+}
+pid_t SegmentView::ProducerPid() const {
+  return LockHolder(control_.fd(), layout::kProducerLockByte);
+}
+bool SegmentView::ProducerExitedCleanly() const { return LoadRelaxed(producer()->exited) == 1; }
+std::uint64_t SegmentView::activity() const {
+  // Acquire, so that heads read later are not older than it. Two words, because a GPU cannot add to
+  // host memory: it stores a different number each time.
+  return LoadAcquire(producer()->activity) ^ LoadAcquire(producer()->device_activity);
+}
+std::int64_t SegmentView::step() const { return LoadRelaxed(producer()->step); }
+std::uint64_t SegmentView::released_unread() const {
+  return LoadRelaxed(producer()->released_unread);
+}
+
+std::uint32_t SegmentView::slot_count() const {
+  const std::uint64_t count_untrusted = LoadAcquire(producer()->slot_count);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(count_untrusted, layout::kMaxSlots));
+}
+
+std::uint64_t SegmentView::shm_bytes() const {
+  std::uint64_t bytes = layout::ControlBytesFor(slot_count());
+  for (const auto& [index, file] : extents_) bytes += file.bytes();
+  return bytes;
+}
+
+const layout::DirectoryEntry& SegmentView::entry(std::uint32_t index) const {
+  return reinterpret_cast<const layout::DirectoryEntry*>(control_.data() +
+                                                         layout::kDirectoryOffset)[index];
+}
+
+std::uint64_t SegmentView::directory_word(std::uint32_t index) const {
+  return LoadAcquire(entry(index).word);
+}
+
+const SharedFile* SegmentView::Extent(std::uint32_t index, std::string* reason, bool* may_pass) {
+  const auto found = extents_.find(index);
+  if (found != extents_.end()) return &found->second;
+  if (index == 0 || extents_.size() >= layout::kMaxExtents) {
+    *reason = "names an impossible extent";
+    return nullptr;
+  }
+  try {
+    SharedFile file = SharedFile::Open(name() + "." + std::to_string(index));
+    layout::ExtentHeader header = {};
+    if (file.bytes() >= layout::kExtentDataOffset) CopyShared(&header, file.data(), sizeof(header));
+    if (header.magic != layout::kExtentMagic || header.index != index ||
+        std::memcmp(header.uuid, header_.uuid, sizeof(header.uuid)) != 0) {
+      *reason = "extent " + std::to_string(index) + " does not belong to the segment";
+      return nullptr;
+    }
+    if (file.bytes() != header.bytes) {
+      *reason = "extent " + std::to_string(index) + " was cut off: it has " +
+                std::to_string(file.bytes()) + " of " + std::to_string(header.bytes) + " bytes";
+      return nullptr;
+    }
+    file.CloseDescriptor();
+    return &extents_.emplace(index, std::move(file)).first->second;
+  } catch (const SharedMemoryError& error) {
+    *reason = error.what();
+    Set(may_pass, error.code() != 0);
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    *reason = "the daemon has no memory for it";
+    Set(may_pass, true);
+    return nullptr;
+  }
+}
+
+std::optional<SlotRingReader> SegmentView::OpenSlot(std::uint32_t index, std::string* reason,
+                                                    bool* may_pass) {
+  reason->clear();
+  Set(may_pass, false);
+  const layout::DirectoryEntry* entry = &this->entry(index);
+  const std::uint64_t word = LoadAcquire(entry->word);  // D2, pairs with D1
+  const auto state = layout::DirectoryState(word);
+  if (state != layout::SlotState::kLive && state != layout::SlotState::kRetired)
+    return std::nullopt;
+  auto reader = OpenBlock(entry, word, reason, may_pass);
+  // The registration that looked wrong was half of one slot and half of the next.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const std::uint64_t word_now = LoadRelaxed(entry->word);
+  if (layout::DirectoryGeneration(word_now) != layout::DirectoryGeneration(word) ||
+      layout::DirectoryState(word_now) == layout::SlotState::kFree) {
+    reason->clear();
+  }
+  return reader;
+}
+
+std::optional<SlotRingReader> SegmentView::OpenBlock(const layout::DirectoryEntry* entry,
+                                                     std::uint64_t word, std::string* reason,
+                                                     bool* may_pass) {
+  const std::uint32_t extent_untrusted = LoadRelaxed(entry->extent);
+  const std::uint64_t offset_untrusted = LoadRelaxed(entry->offset);
+  const std::uint64_t bytes_untrusted = LoadRelaxed(entry->bytes);
+  const SharedFile* extent = Extent(extent_untrusted, reason, may_pass);
+  if (extent == nullptr) return std::nullopt;
+  if (offset_untrusted < layout::kExtentDataOffset || offset_untrusted % layout::kPageBytes != 0 ||
+      offset_untrusted > extent->bytes() || bytes_untrusted > extent->bytes() - offset_untrusted) {
+    *reason = "slot block lies outside its extent";
+    return std::nullopt;
+  }
+  return SlotRingReader::Open(extent->data() + offset_untrusted, bytes_untrusted, entry, word,
+                              reason);
+}
+
+layout::Refusal* SegmentView::refusal(std::uint32_t order) const {
+  auto* refusals = reinterpret_cast<layout::Refusal*>(control_.data() + layout::kRefusalsOffset);
+  return &refusals[order % layout::kRefusals];
+}
+
+void SegmentView::Refuse(std::uint32_t index) {
+  const std::uint32_t order_untrusted = LoadRelaxed(entry(index).order);
+  StoreRelaxed(*refusal(order_untrusted), order_untrusted);
+}
+
+void SegmentView::Accept(std::uint32_t index) {
+  const std::uint32_t order_untrusted = LoadRelaxed(entry(index).order);
+  layout::Refusal* shared = refusal(order_untrusted);
+  if (LoadRelaxed(*shared) == order_untrusted) StoreRelaxed(*shared, layout::Refusal{0});
+}
+
+std::optional<std::vector<std::byte>> SegmentView::ReadExpected(
+    const layout::SlotFacts& registration, std::string* reason) {
+  const std::byte* shared =
+      Beside(registration, registration.payload_bytes, "expected tensor", reason);
+  if (shared == nullptr) return std::nullopt;
+  std::vector<std::byte> bytes(registration.payload_bytes);
+  CopyShared(bytes.data(), shared, bytes.size());
+  return bytes;
+}
+
+std::byte* SegmentView::Beside(const layout::SlotFacts& registration, std::uint64_t bytes,
+                               const std::string& what, std::string* reason) {
+  const SharedFile* extent = Extent(registration.expected_extent, reason);
+  if (extent == nullptr) return nullptr;
+  if (registration.expected_offset > extent->bytes() ||
+      bytes > extent->bytes() - registration.expected_offset) {
+    *reason = what + " lies outside its extent";
+    return nullptr;
+  }
+  return extent->data() + registration.expected_offset;
+}
+
+std::optional<std::vector<OpLogRow>> SegmentView::ReadOpLog(const layout::SlotFacts& registration,
+                                                            std::string* reason) {
+  const std::byte* shared =
+      Beside(registration, registration.table_bytes, "the table of an op log's rows", reason);
+  if (shared == nullptr) return std::nullopt;
+  if (registration.expected_offset % alignof(layout::OpLogRow) != 0) {
+    *reason = "the table of an op log's rows is not aligned";
+    return std::nullopt;
+  }
+  std::vector<std::byte> table(registration.table_bytes);
+  CopyShared(table.data(), shared, table.size());
+  return DecodeOpLog(table, registration.shape[0], reason);
+}
+
+layout::OpLogRow* SegmentView::SharedRow(const layout::SlotFacts& registration, std::size_t row) {
+  std::string ignored;
+  std::byte* shared = Beside(registration, registration.table_bytes, "", &ignored);
+  return shared == nullptr ? nullptr : reinterpret_cast<layout::OpLogRow*>(shared) + row;
+}
+
+void SegmentView::SetFirsts(const layout::SlotFacts& registration, std::size_t row,
+                            const FirstNonfinites& firsts) {
+  layout::OpLogRow* shared = SharedRow(registration, row);
+  if (shared == nullptr) return;
+  StoreFirst(firsts.nan, registration.order + row, &shared->nan);
+  StoreFirst(firsts.inf, registration.order + row, &shared->inf);
+}
+
+FirstNonfinites SegmentView::firsts(const layout::SlotFacts& registration, std::size_t row) {
+  const layout::OpLogRow* shared = SharedRow(registration, row);
+  if (shared == nullptr) return {};
+  return {LoadFirst(shared->nan, registration.order + row),
+          LoadFirst(shared->inf, registration.order + row)};
+}
+
+GraphCensus SegmentView::Graphs() {
+  const std::uint64_t place_untrusted = LoadAcquire(producer()->graphs);
+  if (place_untrusted == 0) return {};
+  std::string reason;
+  const SharedFile* extent = Extent(layout::GraphTableExtent(place_untrusted), &reason);
+  const std::uint64_t offset = layout::GraphTableOffset(place_untrusted);
+  if (extent == nullptr || offset < layout::kExtentDataOffset ||
+      extent->bytes() < layout::kGraphTableBytes ||
+      offset > extent->bytes() - layout::kGraphTableBytes) {
+    return {};
+  }
+  return ReadGraphs(extent->data() + offset);
+}
+
+void SegmentView::AddProgress(std::uint64_t entries) { Add(consumer()->progress, entries); }
+
+void SegmentView::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
+  Add(consumer()->printed_lines, lines);
+  Add(consumer()->terminal_lines, on_terminal);
+}
+
+layout::FindingText* SegmentView::finding(layout::FindingKind kind) const {
+  auto* texts =
+      reinterpret_cast<layout::FindingText*>(control_.data() + layout::kFindingTextOffset);
+  return texts + static_cast<std::size_t>(kind);
+}
+
+bool SegmentView::IsFirst(layout::FindingKind kind, const Found& found) const {
+  const layout::FindingText& known = *finding(kind);
+  const std::uint64_t version = LoadRelaxed(known.version);
+  if (version == 0 || version % 2 != 0) return true;  // odd: a daemon died while it wrote
+  return found.serial != 0 && std::pair(found.serial, found.order) <
+                                  std::pair(LoadRelaxed(known.serial), LoadRelaxed(known.order));
+}
+
+void SegmentView::SetFinding(layout::FindingKind kind, const Found& found, std::string_view text) {
+  if (!IsFirst(kind, found)) return;
+  layout::FindingText& shared = *finding(kind);
+  const std::uint64_t version = LoadRelaxed(shared.version) | 1;
+  StoreRelaxed(shared.version, version);
+  std::atomic_thread_fence(std::memory_order_release);
+  const std::size_t bytes = CutLength(text, sizeof(shared.text));
+  StoreRelaxed(shared.serial, found.serial);
+  StoreRelaxed(shared.order, found.order);
+  StoreRelaxed(shared.bytes, static_cast<std::uint32_t>(bytes));
+  CopyShared(shared.text, text.data(), bytes);
+  StoreRelease(shared.version, version + 1);
+}
+
+std::string SegmentView::FindingText(layout::FindingKind kind) const {
+  const layout::FindingText& shared = *finding(kind);
+  if (LoadRelaxed(shared.version) == 0) return {};
+  const std::size_t bytes_untrusted = LoadRelaxed(shared.bytes);
+  std::string text(std::min(bytes_untrusted, sizeof(shared.text)), '\0');
+  CopyShared(text.data(), shared.text, text.size());
+  return text;
+}
+
+SegmentView::Freeze SegmentView::freeze(std::uint32_t device) const {
+  const auto& line = reinterpret_cast<const layout::FreezeLine*>(control_.data() +
+                                                                 layout::kFreezeLineOffset)[device];
+  Freeze freeze;
+  freeze.serial = LoadAcquire(line.serial);  // T2, pairs with T1
+  freeze.order = LoadRelaxed(line.order);
+  freeze.replay = LoadRelaxed(line.replay);
+  freeze.live = LoadRelaxed(line.live) != 0;
+  const std::uint64_t trigger_untrusted = LoadRelaxed(line.trigger);
+  if (trigger_untrusted <= static_cast<std::uint64_t>(layout::ControlTrigger::kMismatch)) {
+    freeze.trigger = static_cast<layout::ControlTrigger>(trigger_untrusted);
+  }
+  return freeze;
+}
+
+const layout::NotSeenBlock& SegmentView::shared_not_seen() const {
+  return *reinterpret_cast<const layout::NotSeenBlock*>(control_.data() + layout::kNotSeenOffset);
+}
+
+std::uint64_t SegmentView::rows_in_job() const {
+  const layout::NotSeenBlock& shared = shared_not_seen();
+  const std::uint64_t sent = LoadRelaxed(shared.rows_sent);
+  const std::uint64_t begun = LoadRelaxed(shared.rows_begun);
+  return begun - std::min(begun, sent);
+}
+
+layout::NotSeen SegmentView::refused_places() const {
+  const layout::NotSeenBlock& shared = shared_not_seen();
+  layout::NotSeen refused{.kind = layout::NotSeenKind::kRefused};
+  refused.calls = LoadAcquire(shared.refused_calls);
+  if (refused.calls == 0) return refused;
+  refused.count = std::max<std::uint64_t>(LoadRelaxed(shared.refused_places), 1);
+  refused.of = LoadRelaxed(shared.wanted_places);
+  refused.gone = {.count = LoadRelaxed(shared.gone_places),
+                  .of = LoadRelaxed(shared.gone_wanted),
+                  .calls = LoadRelaxed(shared.gone_calls),
+                  .order = LoadRelaxed(shared.gone_order)};
+  const std::uint64_t first_untrusted = LoadAcquire(shared.first);
+  if (first_untrusted == 0) return refused;
+  refused.name.resize(std::min(layout::NameBytesOf(first_untrusted), sizeof(shared.name)));
+  refused.reason.resize(std::min(layout::ReasonBytesOf(first_untrusted), sizeof(shared.reason)));
+  CopyShared(refused.name.data(), shared.name, refused.name.size());
+  CopyShared(refused.reason.data(), shared.reason, refused.reason.size());
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (LoadRelaxed(shared.first) != first_untrusted) {  // it is being written: the next look has it
+    refused.name.clear();
+    refused.reason.clear();
+  }
+  return refused;
+}
+
+layout::NotSeen SegmentView::malformed_settings() const {
+  const layout::NotSeenBlock& shared = shared_not_seen();
+  layout::NotSeen malformed{.kind = layout::NotSeenKind::kMalformed};
+  malformed.count = LoadAcquire(shared.malformed);
+  if (malformed.count == 0) return malformed;
+  const std::uint64_t bytes_untrusted = LoadRelaxed(shared.setting_bytes);
+  malformed.reason.resize(std::min<std::uint64_t>(bytes_untrusted, sizeof(shared.setting)));
+  CopyShared(malformed.reason.data(), shared.setting, malformed.reason.size());
+  return malformed;
+}
+
+layout::ThawLine* SegmentView::thaw_line(std::uint32_t device) const {
+  return reinterpret_cast<layout::ThawLine*>(control_.data() + layout::kThawLineOffset) + device;
+}
+
+void SegmentView::StopRings(std::uint32_t device, std::uint64_t number) {
+  StoreRelease(thaw_line(device)->stop, number);
+}
+
+void SegmentView::Thaw(std::uint32_t device, std::uint64_t serial) {
+  StoreRelaxed(thaw_line(device)->stop, std::uint64_t{0});
+  if (serial != 0) StoreRelease(thaw_line(device)->serial, serial);
+}
+
+bool SegmentView::IsThawed(std::uint32_t device, std::uint64_t serial) const {
+  return LoadRelaxed(thaw_line(device)->serial) == serial;
+}
+
+std::uint64_t SegmentView::RoomWanted() const {
+  const auto* request =
+      reinterpret_cast<const layout::RoomRequest*>(control_.data() + layout::kRoomRequestOffset);
+  if (LoadAcquire(request->number) == LoadRelaxed(consumer()->room_answered)) return 0;
+  return LoadRelaxed(request->bytes);
+}
+
+void SegmentView::AnswerRoom() {
+  const auto* request =
+      reinterpret_cast<const layout::RoomRequest*>(control_.data() + layout::kRoomRequestOffset);
+  StoreRelease(consumer()->room_answered, LoadAcquire(request->number));
+}
+
+}  // namespace cgdebug::ring

@@ -1,0 +1,162 @@
+// segment_view.h: another process's segment, seen by the daemon.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "libprobe/ring/graph_census.h"
+#include "libprobe/ring/op_log_table.h"
+#include "libprobe/ring/segment/segment_names.h"
+#include "libprobe/ring/segment/shared_file.h"
+#include "libprobe/ring/slot_ring_reader.h"
+#include "proto/layout/not_seen.h"
+#include "proto/layout/segment_layout.h"
+
+namespace cgdebug::ring {
+
+// Trusts nothing in the segment: sizes come from the validated copies made here.
+//
+// Thread: one at a time.
+class SegmentView {
+ public:
+  // Opens and checks a control file. Never opens the caller's own segment: closing it would drop
+  // the caller's locks.
+  // Fails: nullptr, with the reason in *reason; *may_pass says whether the system refused something
+  //        that it may grant later.
+  static std::unique_ptr<SegmentView> Attach(const std::string& name, std::string* reason,
+                                             bool* may_pass = nullptr);
+
+  const std::string& name() const { return control_.name(); }
+  const layout::SegmentHeader& header() const { return header_; }
+  // The only descriptor it holds.
+  int fd() const { return control_.fd(); }
+  std::string uuid() const;
+
+  // Claims the reader's end: false when another daemon has it. Held until the view is destroyed.
+  // `socket`: where clients reach this daemon.
+  bool BecomeReader(const std::string& socket = "");
+  // Where the daemon that reads the segment listens, or the last one that did; empty if none said.
+  std::string ReaderSocket() const;
+  // Tells the producer that its reader leaves in order, so that it waits for nobody.
+  void Leave();
+  bool ProducerAlive() const;
+  // The producer's pid in this process's PID namespace, as the kernel says; 0 if the producer is
+  // dead or cannot be seen from here.
+  pid_t ProducerPid() const;
+  bool ProducerExitedCleanly() const;
+
+  std::uint64_t activity() const;  // changes when anything was committed or registered
+  std::int64_t step() const;
+  std::uint64_t released_unread() const;  // entries the producer gave up before they were read
+  // What the producer could not watch.
+  layout::NotSeen refused_places() const;
+  layout::NotSeen malformed_settings() const;
+  // Rows of op logs that wait in the job.
+  std::uint64_t rows_in_job() const;
+  std::uint32_t slot_count() const;
+  std::uint64_t shm_bytes() const;  // control file and the extents opened so far
+
+  // The directory word of a slot. It changes when the block is given to another slot.
+  std::uint64_t directory_word(std::uint32_t index) const;
+
+  // The ring of slot `index` (below slot_count()).
+  // Fails: nullopt with the reason; *may_pass as for Attach(). An empty reason means that the slot
+  //        is empty or free, or was replaced meanwhile; in that case its directory word has
+  //        changed.
+  std::optional<SlotRingReader> OpenSlot(std::uint32_t index, std::string* reason,
+                                         bool* may_pass = nullptr);
+  // Tells the slot's writer that nobody reads it, so that it does not wait; Accept() takes that
+  // back.
+  void Refuse(std::uint32_t index);
+  void Accept(std::uint32_t index);
+
+  // The expected tensor of a comparing slot, payload_bytes long.
+  // Fails: nullopt with the reason.
+  std::optional<std::vector<std::byte>> ReadExpected(const layout::SlotFacts& registration,
+                                                     std::string* reason);
+
+  // The rows of a slot that holds a page of an op log.
+  // Fails: nullopt with the reason.
+  std::optional<std::vector<OpLogRow>> ReadOpLog(const layout::SlotFacts& registration,
+                                                 std::string* reason);
+  // As SlotRingReader::SetFirsts() and firsts(), for one row of the page.
+  // Requires: ReadOpLog() gave that row, and the slot is valid.
+  void SetFirsts(const layout::SlotFacts& registration, std::size_t row,
+                 const FirstNonfinites& firsts);
+  FirstNonfinites firsts(const layout::SlotFacts& registration, std::size_t row);
+
+  // The CUDA graphs that the producer captured; empty if it captured none, or if their table
+  // cannot be read.
+  GraphCensus Graphs();
+
+  // Tells waiting writers that the reader moves.
+  void AddProgress(std::uint64_t entries);
+  void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal);
+
+  // Says what was found, unless the job was told of an earlier one of this kind: by the serial of
+  // its replay, and then by the slot's order.
+  struct Found {
+    std::uint64_t serial = 0;  // 0: not known, and then it replaces nothing
+    std::uint64_t order = 0;
+  };
+  bool IsFirst(layout::FindingKind kind, const Found& found) const;
+  void SetFinding(layout::FindingKind kind, const Found& found, std::string_view text);
+  // What the job was told; empty: nothing. May be cut if the daemon was killed while it wrote.
+  std::string FindingText(layout::FindingKind kind) const;
+
+  // The last freeze of the rings in the memory of one device; serial 0: there was none.
+  // Requires here and below: device < layout::kMaxFreezeDevices.
+  struct Freeze {
+    std::uint64_t serial = 0;  // of the last replay that they keep
+    std::uint64_t order = 0;   // of the slot that stopped them
+    std::uint64_t replay = 0;  // of that slot
+    layout::ControlTrigger trigger = layout::ControlTrigger::kNone;  // kNone: StopRings()
+    bool live = false;  // the trigger is the live control's
+  };
+  Freeze freeze(std::uint32_t device) const;
+  // Asks the rings of the device to stop. `number`: not 0, and another one each time.
+  void StopRings(std::uint32_t device, std::uint64_t number);
+  // Ends the freeze of `serial`, if it is not 0, and withdraws what StopRings() asked for.
+  void Thaw(std::uint32_t device, std::uint64_t serial);
+  bool IsThawed(std::uint32_t device, std::uint64_t serial) const;
+
+  // How many bytes the producer wants to be free in /dev/shm; 0 if it asked for none or has its
+  // answer.
+  std::uint64_t RoomWanted() const;
+  void AnswerRoom();
+
+ private:
+  explicit SegmentView(SharedFile control) : control_(std::move(control)) {}
+  const SharedFile* Extent(std::uint32_t index, std::string* reason, bool* may_pass = nullptr);
+  // Opens the slot where the directory says it lies. `word` is the directory word as it was read
+  // before that place.
+  std::optional<SlotRingReader> OpenBlock(const layout::DirectoryEntry* entry, std::uint64_t word,
+                                          std::string* reason, bool* may_pass);
+  const layout::DirectoryEntry& entry(std::uint32_t index) const;
+  layout::Refusal* refusal(std::uint32_t order) const;
+  layout::ThawLine* thaw_line(std::uint32_t device) const;
+  // Withdraws stop requests: rings that stop without a daemon stay stopped until the next one
+  // comes.
+  void WithdrawStops();
+  layout::FindingText* finding(layout::FindingKind kind) const;
+  // The `bytes` that the slot keeps beside its ring, where the registration says.
+  // Fails: nullptr with the reason, which begins with `what`.
+  std::byte* Beside(const layout::SlotFacts& registration, std::uint64_t bytes,
+                    const std::string& what, std::string* reason);
+  layout::OpLogRow* SharedRow(const layout::SlotFacts& registration, std::size_t row);
+  layout::ProducerLine* producer() const;
+  const layout::NotSeenBlock& shared_not_seen() const;
+  layout::ConsumerLine* consumer() const;
+
+  SharedFile control_;
+  layout::SegmentHeader header_ = {};
+  std::map<std::uint32_t, SharedFile> extents_;
+};
+
+}  // namespace cgdebug::ring
