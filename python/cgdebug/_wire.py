@@ -231,7 +231,7 @@ class Connection:
 # --- the socket -----------------------------------------------------------------------------------
 
 # Which socket belongs to the user's daemon, and who may listen there, is decided in C++:
-# daemon/core/base/runtime_dir.h. A user's daemon marks its socket in this folder.
+# daemon/core/endpoint/runtime_dir.h. A user's daemon marks its socket in this folder.
 _MARK_FOLDER = "/dev/shm"
 
 

@@ -29,6 +29,7 @@
 #include "daemon/core/numerics/compare.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "daemon/core/recording/verify_recording.h"
 #include "proto/layout/dtype.h"
 #include "proto/layout/segment_layout.h"
 #include "python/src/daemon_place.h"
@@ -214,7 +215,8 @@ class Reader {
     return Checked(Unlocked([](Source& source) -> Result<std::vector<std::string>> {
       std::vector<std::string> sentences = source.Describe().unread;
       for (const recording::RecordingReader* reader : source.Recordings()) {
-        const Result<std::vector<recording::Damage>> damage = reader->Verify();
+        const Result<std::vector<recording::Damage>> damage =
+            recording::VerifyRecording(reader->directory());
         if (!damage.ok()) return damage.error();
         for (const recording::Damage& one : *damage) {
           sentences.push_back(one.file + " at byte " + std::to_string(one.offset) + ": " +

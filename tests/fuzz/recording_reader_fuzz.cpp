@@ -6,6 +6,7 @@
 
 #include "daemon/core/recording/files/checksum.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "daemon/core/recording/verify_recording.h"
 #include "tests/fuzz/fuzz_segment.h"
 
 using cgdebug::recording::RecordingReader;
@@ -46,6 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     ReadAll(**reader);
     (void)(*reader)->Refresh();
   }
-  if (auto reader = RecordingReader::Open(directory); reader.ok()) (void)(*reader)->Verify();
+  if (auto reader = RecordingReader::Open(directory); reader.ok())
+    (void)recording::VerifyRecording((*reader)->directory());
   return 0;
 }

@@ -16,6 +16,7 @@
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/recording/meta.h"
 #include "daemon/core/recording/segments/segment_writer.h"
+#include "daemon/core/recording/verify_recording.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 
@@ -374,7 +375,7 @@ TEST_F(DamagedRecording, AWriterGoesOnAfterACutAnywhere) {
     ASSERT_TRUE(reader.ok());
     EXPECT_EQ(CountRight(**reader, true, &said), kReplays) << bytes;
     EXPECT_FALSE(said) << bytes;
-    EXPECT_THAT((*reader)->Verify().value(), testing::IsEmpty());
+    EXPECT_THAT(recording::VerifyRecording((*reader)->directory()).value(), testing::IsEmpty());
   }
 }
 
@@ -404,7 +405,7 @@ TEST_F(DamagedRecording, VerifySeesEveryFlippedByte) {
     ASSERT_EQ(pwrite(fd.get(), &flipped, 1, static_cast<off_t>(at)), 1);
     const auto reader = RecordingReader::Open(path_);
     if (reader.ok()) {
-      const auto found = (*reader)->Verify();
+      const auto found = recording::VerifyRecording((*reader)->directory());
       EXPECT_TRUE(!found.ok() || !found->empty() || !(*reader)->complete()) << at;
     }
     ASSERT_EQ(pwrite(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
@@ -427,7 +428,7 @@ TEST_F(DamagedRecording, ACopyOfASegmentIsSaidAndItsRecordsComeOnce) {
       EXPECT_EQ(reader->snapshot_count(), kReplays);
       ASSERT_EQ(reader->damage().size(), 1u);
       EXPECT_THAT(reader->damage()[0].what, testing::HasSubstr("is a copy of segment 1"));
-      const auto damage = reader->Verify();
+      const auto damage = recording::VerifyRecording(reader->directory());
       ASSERT_TRUE(damage.ok());
       EXPECT_FALSE(damage->empty());
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/core/recording/meta.h"
+#include "daemon/core/recording/verify_recording.h"
 #include "tests/support/child_process.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
@@ -89,7 +90,7 @@ TEST_F(Recording, GivesBackWhatWasWritten) {
   EXPECT_EQ(snapshot->stats.count, 2048u);
   EXPECT_EQ(snapshot->stats.min, 1007.0);
   EXPECT_FALSE(reader->Find(1, 21).has_value());
-  EXPECT_TRUE(reader->Verify().value().empty());
+  EXPECT_TRUE(recording::VerifyRecording(reader->directory()).value().empty());
 }
 
 TEST_F(Recording, LargePayloadsLieOnPagesOfTheFile) {
@@ -133,7 +134,7 @@ TEST_F(Recording, RollsIntoSegmentsThatCanEachBeReadAlone) {
     EXPECT_GT(reader->segment_count(), 3u);
     ExpectTwoProbes(*reader, 100);
     EXPECT_TRUE(reader->complete());
-    EXPECT_TRUE(reader->Verify().value().empty());
+    EXPECT_TRUE(recording::VerifyRecording(reader->directory()).value().empty());
   }
   ExpectTwoProbes(*Read({.trust_index = false}), 100);
   std::filesystem::remove(path_ + "/segment-000001.cgd");
@@ -288,7 +289,7 @@ TEST_F(RecordingOnASmallDisk, StopsWhenItIsFullAndStaysWhole) {
   EXPECT_TRUE(reader->closed());
   EXPECT_EQ(reader->stop_reason(), StopReason::kDiskFull);
   EXPECT_FALSE(reader->complete());
-  EXPECT_TRUE(reader->Verify().value().empty());
+  EXPECT_TRUE(recording::VerifyRecording(reader->directory()).value().empty());
 }
 
 TEST_F(RecordingOnASmallDisk, LeavesAsMuchFreeAsItWasTold) {
@@ -320,7 +321,7 @@ TEST_F(Recording, WhatWasGatheredIsInTheFileAfterAFlush) {
   const auto reader = Read();
   ExpectTwoProbes(*reader, 5);
   EXPECT_TRUE(reader->complete());
-  EXPECT_TRUE(reader->Verify().value().empty());
+  EXPECT_TRUE(recording::VerifyRecording(reader->directory()).value().empty());
 }
 
 TEST_F(Recording, AFlushThatFailsCountsWhatItLost) {

@@ -14,29 +14,23 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "daemon/core/base/result.h"
 #include "daemon/core/recording/account.h"
+#include "daemon/core/recording/damage.h"
+#include "daemon/core/recording/recording_contents.h"
 #include "daemon/core/recording/segments/segment_file.h"
 #include "daemon/core/recording/segments/snapshot_index.h"
+#include "daemon/core/recording/slot_accounts.h"
 #include "daemon/core/recording/types.h"
 
 namespace cgdebug::recording {
-
-struct Damage {
-  std::string file;
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;            // 0: not known
-  std::uint64_t missing_records = 0;  // as far as the numbers of the records around it tell
-  std::string what;
-};
 
 // Thread: const functions any; Refresh() alone.
 class RecordingReader {
@@ -62,37 +56,37 @@ class RecordingReader {
   // Takes in what was written since. Invalidates references and iterators from before.
   Result<void> Refresh();
 
-  const std::string& directory() const { return directory_; }
-  const std::string& uuid() const { return uuid_; }  // 32 hex digits
-  std::int64_t created_ns() const { return created_ns_; }
-  std::uint64_t bytes() const;  // of its segment files
+  const std::string& directory() const { return contents_.directory(); }
+  const std::string& uuid() const { return contents_.uuid(); }  // 32 hex digits
+  std::int64_t created_ns() const { return contents_.created_ns(); }
+  std::uint64_t bytes() const { return contents_.bytes(); }  // of its segment files
 
   // By id. If a record is damaged, its uuid or probe name is empty.
-  const std::vector<Session>& sessions() const { return sessions_; }
-  const std::vector<Slot>& slots() const { return slots_; }
-  const std::vector<Mark>& marks() const { return marks_; }
+  const std::vector<Session>& sessions() const { return contents_.tables().sessions; }
+  const std::vector<Slot>& slots() const { return contents_.tables().slots; }
+  const std::vector<Mark>& marks() const { return contents_.tables().marks; }
   // In the order in which they were written; then those that the reader found (kDamaged).
-  const std::vector<Loss>& losses() const { return losses_; }
-  std::vector<Damage> damage() const;
+  const std::vector<Loss>& losses() const { return accounts_.losses(); }
+  std::vector<Damage> damage() const { return contents_.damage(); }
 
-  bool closed() const { return closed_; }
-  StopReason stop_reason() const { return stop_reason_; }
+  bool closed() const { return contents_.closed(); }
+  StopReason stop_reason() const { return contents_.stop_reason(); }
   bool being_written() const;
   // Whether it was closed because it had everything it wanted, and nothing is missing, as far as
-  // that is known without reading every payload (see Verify()).
+  // that is known without reading every payload (see VerifyRecording()).
   bool complete() const;
   // The account of one slot, by id.
-  Account AccountOf(std::uint32_t slot) const;
+  Account AccountOf(std::uint32_t slot) const { return accounts_.Of(slot); }
   // Every record up to this number was on the disk when the writer said so.
-  std::uint64_t durable_number() const { return durable_number_; }
-  std::uint64_t last_number() const { return last_number_; }
+  std::uint64_t durable_number() const { return contents_.tables().durable_number; }
+  std::uint64_t last_number() const { return contents_.last_number(); }
 
-  std::uint64_t snapshot_count() const { return index_.count(); }
-  std::uint64_t snapshot_count(std::uint32_t slot) const { return index_.count(slot); }
+  std::uint64_t snapshot_count() const { return contents_.index().count(); }
+  std::uint64_t snapshot_count(std::uint32_t slot) const { return contents_.index().count(slot); }
   // Finds the snapshot of a replay; if the replay has several iterations, that of the last.
   std::optional<SnapshotRef> Find(std::uint32_t slot, std::uint64_t replay) const;
   std::optional<SnapshotRef> FindOrdinal(std::uint32_t slot, std::uint64_t ordinal) const {
-    return index_.WithOrdinal(slot, ordinal);
+    return contents_.index().WithOrdinal(slot, ordinal);
   }
   std::optional<SnapshotRef> First(std::uint32_t slot) const;
   std::optional<SnapshotRef> Last(std::uint32_t slot) const;
@@ -102,14 +96,14 @@ class RecordingReader {
   // The snapshots of a replay: one per slot that has it, by session, then in graph order.
   std::vector<SnapshotRef> Replay(std::uint64_t replay) const;
   // Highest replay of any slot; 0 when there is none.
-  std::uint64_t last_replay() const { return index_.last_replay(); }
+  std::uint64_t last_replay() const { return contents_.index().last_replay(); }
 
   // Fails: bytes that lie behind a URL could not be fetched since the last Refresh(), so what was
   // read is not all that there is.
-  Result<void> FetchedAll() const;
+  Result<void> FetchedAll() const { return contents_.FetchedAll(); }
 
   // Everything except the values.
-  Result<Snapshot> Read(const SnapshotRef& ref) const;
+  Result<Snapshot> Read(const SnapshotRef& ref) const { return contents_.Read(ref); }
   // The values, compared with their hash; read into memory, or on pages of the file (segment_file.h
   // says when that is dangerous).
   // Fails: also when only statistics were recorded.
@@ -124,68 +118,22 @@ class RecordingReader {
   // Fails: they are damaged; the message names file, offset, probe and replay.
   Result<void> VerifyPayload(const SnapshotRef& ref) const;
 
-  // Reads every byte and makes every check. `progress` gets how many of bytes() are done, and stops
-  // the reading by returning false. Findings are in the result, not in damage().
-  Result<std::vector<Damage>> Verify(
-      const std::function<bool(std::uint64_t bytes)>& progress = {}) const;
-
   // --- records as they lie in the files, for repair, merge and the catalogue -------------------
-  std::size_t segment_count() const { return segments_.size(); }
-  const SegmentFile& segment(std::size_t index) const { return *segments_[index]->file; }
+  std::size_t segment_count() const { return contents_.segments().size(); }
+  const SegmentFile& segment(std::size_t index) const { return *contents_.segments()[index]->file; }
   // Whether the last segment has its end record, and where the next record would begin in it.
-  bool ended() const { return segments_.back()->ended; }
-  std::uint64_t end_offset() const { return segments_.back()->scanned; }
+  bool ended() const { return contents_.segments().back()->ended; }
+  std::uint64_t end_offset() const { return contents_.segments().back()->scanned; }
 
  private:
-  struct Segment {
-    std::unique_ptr<SegmentFile> file;
-    std::uint64_t scanned = layout::kFileHeaderBytes;  // where the next record is looked for
-    bool ended = false;                                // by an end record
-  };
-
-  explicit RecordingReader(std::string directory, const Options& options);
-  Result<void> OpenSegments();
-  void LoadSegment(std::size_t place);
-  bool LoadByIndex(std::size_t place);
-  bool TakeIndexes(std::size_t place, std::uint64_t last_index, std::uint64_t next_number,
-                   std::uint64_t before);
-  void Scan(std::size_t place);
-  void Accept(std::size_t place, const Record& record, std::vector<layout::IndexRow>* rows);
-  void AcceptOther(const Record& record);
+  RecordingReader(std::string directory, const Options& options)
+      : contents_(std::move(directory), options.trust_index), accounts_(contents_) {}
   Result<Payload> GetPayload(const SnapshotRef& ref,
                              Result<Payload> (SegmentFile::*get)(const Record&) const) const;
-  std::vector<layout::IndexRow> LoadRows(std::size_t place, std::uint64_t begin,
-                                         const Record& record) const;
-  void FindMissing();
-  void FindMissingEnds();
-  void SortEnds();
-  bool had_all() const;
-  void AddDamage(std::size_t place, std::uint64_t offset, std::uint64_t bytes,
-                 std::uint64_t missing_records, std::string what) const;
-  Result<Record> ReadRecord(const SnapshotRef& ref) const;
   Error DamagedValues(const SnapshotRef& ref, const Record& record) const;
 
-  std::string directory_;
-  Options options_;
-  std::string uuid_;
-  std::int64_t created_ns_ = 0;
-  std::vector<std::unique_ptr<Segment>> segments_;
-  std::size_t loaded_ = 0;  // segments before this one are taken in
-  std::vector<Session> sessions_;
-  std::vector<Slot> slots_;
-  std::vector<Mark> marks_;
-  std::vector<Loss> losses_;
-  // By slot: its places in losses_, and the last ordinal of the marks that closed it.
-  std::unordered_map<std::uint32_t, std::vector<std::size_t>> losses_of_;
-  std::unordered_map<std::uint32_t, std::uint64_t> closed_at_;
-  bool has_ends_ = false;  // whether any mark says that a slot or a session has ended
-  SnapshotIndex index_;
-  bool closed_ = false;
-  StopReason stop_reason_ = StopReason::kNone;
-  std::uint64_t durable_number_ = 0;
-  std::uint64_t last_number_ = 0;
-  mutable std::mutex mutex_;  // guards what follows
-  mutable std::vector<Damage> damage_;
+  RecordingContents contents_;
+  SlotAccounts accounts_;
 };
 
 }  // namespace cgdebug::recording

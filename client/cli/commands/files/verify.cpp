@@ -13,6 +13,7 @@
 #include "client/cli/views/terminal.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "daemon/core/recording/verify_recording.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -37,7 +38,8 @@ int RunVerify(Context& context, const std::vector<std::string>& paths) {
   Json documents = Json::array();
   for (const auto& source : sources) {
     for (const RecordingReader* reader : source->Recordings()) {
-      const Result<std::vector<recording::Damage>> damage = reader->Verify();
+      const Result<std::vector<recording::Damage>> damage =
+          recording::VerifyRecording(reader->directory());
       if (!damage.ok()) return context.Fail(kExitTrouble, damage.error().message);
       is_damaged = is_damaged || !damage->empty();
       is_whole = is_whole && reader->complete();
