@@ -99,6 +99,22 @@ TEST_F(DaemonMarkTest, ADaemonOnAChosenSocketLeavesOthersJobsToTheUsersDaemon) {
   EXPECT_EQ(client.Ask<v1::SessionsReply>(v1::SessionsRequest())->sessions_size(), 1);
 }
 
+TEST_F(DaemonMarkTest, ADaemonOnAChosenSocketLeavesThemAlsoBeforeTheUsersDaemonReadsThem) {
+  StartDaemon();
+  ASSERT_EQ(kill(pid_, SIGSTOP), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
+  ProducerProcess job({Recording("a")});
+  job.Write(0, 2);
+  DaemonProcess chosen(directory_);
+  EXPECT_FALSE(chosen.Session(job.key()));
+  ASSERT_EQ(kill(pid_, SIGCONT), 0);
+  client::Client client;
+  ASSERT_TRUE(client.Connect({"", false, "test"}).ok());
+  EXPECT_TRUE(WaitUntil(
+      [&] { return client.Ask<v1::SessionsReply>(v1::SessionsRequest())->sessions_size() == 1; }));
+}
+
 std::size_t CountInUnixSockets(const std::string& path) {
   std::ifstream file("/proc/net/unix");
   std::size_t count = 0;

@@ -49,6 +49,21 @@ TEST_F(DaemonPressureTest, ASlotThatItCannotReadDoesNotHoldUpTheJob) {
   EXPECT_LT(took_ns, 60'000'000'000u) << "less than one deadline in all";
 }
 
+TEST_F(DaemonPressureTest, WhatItCouldNotReadStaysInSharedMemoryWhenTheJobHasEnded) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Recording("", 8), Recording("good", 8)});
+  job.Write(0);
+  job.Write(1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "good", 1));
+  job.ExitCleanly();
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key())->state() == v1::Session::EXITED; }));
+  client::Client client = daemon.Connect();
+  ASSERT_TRUE(client.Ask<v1::SyncReply>(v1::SyncRequest()).ok()) << "all passes so far are over";
+  EXPECT_EQ(::access(ring::ShmPath(job.segment()).c_str(), F_OK), 0);
+  EXPECT_EQ(::access(ring::ShmPath(job.segment() + ".1").c_str(), F_OK), 0);
+  EXPECT_THAT(daemon.Status().skipped(0).reason(), testing::HasSubstr("empty name"));
+}
+
 TEST_F(DaemonPressureTest, TwoHundredSlotsNeedNoDescriptorEach) {
 #if defined(CGDEBUG_SANITIZED_THREAD)
   GTEST_SKIP() << "800 MB take ThreadSanitizer longer than the deadline";

@@ -232,6 +232,18 @@ TEST_F(DaemonTest, ReadsWhatWasLeftByAJobThatDiedBeforeTheDaemonCame) {
   EXPECT_EQ(Floats(daemon.Get(job.key(), "blk1.out").payload)[0], 2);
 }
 
+TEST_F(DaemonTest, AJobThatWasLongDeadWhenTheDaemonCameIsShown) {
+  constexpr std::int64_t kKeptNs = 2'000'000'000;
+  ProducerProcess job({Recording("blk0.out", 4)});
+  job.Write(0, 1);
+  job.Kill();
+  const std::int64_t died_ns = layout::RealtimeNs();
+  ASSERT_TRUE(WaitUntil([&] { return layout::RealtimeNs() - died_ns > kKeptNs; }));
+  DaemonProcess daemon(directory_, {"--keep-dead", "2s"});
+  EXPECT_TRUE(daemon.Session(job.key())) << "as long as one that dies now";
+  EXPECT_TRUE(WaitUntil([&] { return !daemon.Session(job.key()); }));
+}
+
 TEST_F(DaemonTest, TellsAnEndFromADeathAndRemovesTheFilesAfterKeepDead) {
   DaemonProcess daemon(directory_, {"--keep-dead", "300ms"});
   v1::TailRequest request;

@@ -33,6 +33,9 @@ class CallingSink final : public pipeline::Sink {
   }
   void Lose(const pipeline::Gap& gap) override { lost += gap.count; }
   void Froze(const pipeline::RingFreeze& freeze) override { freezes.push_back(freeze); }
+  void NotSeen(const pipeline::SessionPtr&, const layout::NotSeen& one) override {
+    not_seen.push_back(one);
+  }
   void ForgetSlot(const pipeline::SlotPtr& slot) override { forgotten.push_back(slot->probe); }
   void Flush() override {
     if (on_flush) on_flush();
@@ -42,6 +45,7 @@ class CallingSink final : public pipeline::Sink {
   std::uint64_t lost = 0;
   std::vector<std::string> forgotten;
   std::vector<pipeline::RingFreeze> freezes;
+  std::vector<layout::NotSeen> not_seen;
 };
 
 class PassedOver : public ::testing::Test {
@@ -127,6 +131,23 @@ TEST_F(PassedOver, AFreezeIsToldAlsoWhenItsSlotIsGoneOrWasNeverSeen) {
 }
 
 // What is not yet on its way to the disk stays in the ring if the daemon dies.
+TEST_F(PassedOver, RowsThatTheJobHasNotSentAreMissingWhenItIsGoneAndNotBefore) {
+  test::PublishSlot(segment_, test::MakeSlot("a", 3, 4));
+  auto& shared =
+      *reinterpret_cast<layout::NotSeenBlock*>(segment_.mapping(0).data + layout::kNotSeenOffset);
+  shared.rows_begun = 5;
+  shared.rows_sent = 3;
+  Adopt();
+  attached_->Refresh();
+  EXPECT_TRUE(sink_.not_seen.empty());
+  segment_.Close(/*unlink=*/false);
+  attached_->CheckProducer();
+  ASSERT_FALSE(attached_->alive());
+  ASSERT_EQ(sink_.not_seen.size(), 1u);
+  EXPECT_EQ(sink_.not_seen[0].kind, layout::NotSeenKind::kNeverSent);
+  EXPECT_EQ(sink_.not_seen[0].count, 2u);
+}
+
 TEST_F(PassedOver, TheCreditMovesWhenTheSinksAreFlushed) {
   const test::Slot slot = test::PublishSlot(segment_, test::MakeSlot("a", 3, 4));
   ring::SlotRingWriter writer(slot.block.data, segment_.producer(), segment_.gate());

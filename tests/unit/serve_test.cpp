@@ -340,6 +340,24 @@ TEST_F(Served, ATailShowsThePastInTheOrderInWhichItHappened) {
   EXPECT_THAT(past(3), testing::ElementsAre("a3", "loss", "b3", "end"));
 }
 
+TEST_F(Served, ThePastOfSomeRowsBeginsWithTheirJob) {
+  const auto job = AddJob("aa", 10);
+  std::vector<pipeline::SnapshotPtr> rows;
+  for (const char* probe : {"a", "b"}) {
+    rows.push_back(test::MakeDelivery(AddSlot(job, probe, rows.size() + 1), 1, {1, 1}).snapshot);
+  }
+  events_.Add(job, pipeline::SessionChange{false});
+  events_.Add(job, pipeline::Rows{std::move(rows)});
+  v1::TailRequest request;
+  request.set_last(100);
+  request.add_probes("b");
+  TailStream tail = Tail(request);
+  const std::vector<v1::TailReply> replies = RepliesOf(&tail);
+  ASSERT_EQ(replies.size(), 2u);
+  EXPECT_TRUE(replies[0].has_session_change());
+  EXPECT_EQ(replies[1].snapshot().probe(), "b");
+}
+
 TEST_F(Served, TheHistoryOfACallIsWhatIsKeptOfItAlone) {
   const auto job = AddJob("aa", 10);
   const auto slot = AddSlot(job, "x", 1);
@@ -578,6 +596,28 @@ TEST_F(Served, TheSmallestSizeOfARecordingIsTaken) {
   EXPECT_EQ(StartRecording("", recording::kMinMaxBytes - 1).error().code(), v1::Error::BAD_REQUEST);
   const v1::Response response = StartRecording("", recording::kMinMaxBytes);
   EXPECT_TRUE(response.has_record_start()) << response.error().message();
+}
+
+TEST_F(Served, WithoutANameTheRanksSinceTheLastRestartAreFrozen) {
+  for (int restart = 0; restart < 2; ++restart) {
+    for (int rank = 0; rank < 2; ++rank) {
+      const int number = 2 * restart + rank;
+      auto identity = test::MakeIdentity("a" + std::to_string(number), "run", 10 + number);
+      identity.rank = rank;
+      identity.restart_count = restart;
+      identity.label += std::to_string(number);
+      AddValue(AddSlot(registry_.AddSession(identity), "x", 1), 1, 1, 1);
+    }
+  }
+  v1::Request request;
+  request.mutable_freeze()->set_directory(dir_ / "a.cgrec");
+  const v1::Response response = AskSlowly(request);
+  ASSERT_TRUE(response.has_freeze()) << response.error().message();
+  const auto reader = recording::RecordingReader::Open(dir_ / "a.cgrec");
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  std::vector<std::string> labels;
+  for (const auto& session : (*reader)->sessions()) labels.push_back(session.label);
+  EXPECT_THAT(labels, testing::UnorderedElementsAre("run2", "run3"));
 }
 
 TEST_F(Served, WithoutANameTheNewestJobIsFrozen) {

@@ -97,6 +97,18 @@ TEST_F(CompareSinkTest, IterationsThatWereLostOrKeptBackAreMissedOnce) {
   EXPECT_EQ(verdict().compared, 2u);
 }
 
+TEST_F(CompareSinkTest, WhatWasKeptBackBeforeTheFirstLookIsMissedAndTheNextDaemonCountsItOnce) {
+  feedback_.kept_back = 3;
+  Open(/*every=*/1, layout::kSlotInBody);
+  Run(1, 4);
+  EXPECT_EQ(verdict().lost, 3u);
+  EXPECT_EQ(verdict().state, VerdictState::kError);
+  CompareSink next(&events_);
+  next.OpenSlot(slot_, feedback_);
+  next.CloseSlot(slot_, 4, feedback_);
+  EXPECT_EQ(verdict().lost, 3u);
+}
+
 TEST_F(CompareSinkTest, ReplaysThatPassedOnTheGpuAreNotMissed) {
   Open(/*every=*/1, layout::kSlotComparesOnDevice);
   EXPECT_EQ(WithPassed(verdict(), 16, false).state, VerdictState::kPass);
@@ -653,6 +665,25 @@ TEST_F(ReplicaSinkTest, ElementsInOtherPlacesAreDifferentByTheirValues) {
   for (const int rank : {0, 1, 2}) GiveTwo(rank, 1, rank == 1 ? 2 : 1, rank == 1 ? 1 : 2, true);
   EXPECT_EQ(Told().size(), 1u);
   EXPECT_EQ(Counts(1).different, 1u);
+}
+
+TEST_F(ReplicaSinkTest, ValuesThatWereJudgedMakeRoomForThoseOfLaterSteps) {
+  const auto large =
+      std::make_shared<const std::vector<std::byte>>(ReplicaSink::kMostHeldBytes / 3);
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    for (const int rank : {0, 1, 2}) {
+      pipeline::Delivery delivery = MakeDelivery(slots_[rank][1], step, {1, 1});
+      pipeline::Snapshot snapshot = *delivery.snapshot;
+      snapshot.step = static_cast<std::int64_t>(step);
+      delivery.snapshot = std::make_shared<const pipeline::Snapshot>(snapshot);
+      delivery.payload = large;
+      sink_.Consume(delivery, feedback_);
+    }
+  }
+  EXPECT_EQ(Counts(1).compared, 2u);
+  for (const int rank : {0, 1, 2}) GiveTwo(rank, 1, rank == 1 ? 2 : 1, rank == 1 ? 1 : 2, true);
+  EXPECT_EQ(Counts(1).different, 1u);
+  EXPECT_EQ(Counts(1).unknown, 0u);
 }
 
 TEST_F(ReplicaSinkTest, ElementsInOtherPlacesAreNotCloseWithoutTheirValues) {
