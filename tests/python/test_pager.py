@@ -1,4 +1,4 @@
-"""Long output goes through a pager on a terminal, and nowhere else."""
+"""Commands on a terminal: the pager of long output, and Ctrl-C."""
 
 import contextlib
 import fcntl
@@ -11,6 +11,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import termios
 
 import pytest
@@ -162,3 +163,29 @@ def test_a_command_that_takes_long_says_what_it_does_and_ctrl_c_ends_it(tmp_path
     assert re.search(r"\x1b\[2m1[^\n]*s  query ", shown), shown
     os.write(one.master, b"\x03")
     assert one.ends() in (130, -2)
+
+
+COUNTS_INTERRUPTS = """
+import os, signal
+cli, interrupts = os.getppid(), []
+signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(10 + len(interrupts)))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+if os.fork() == 0:  # of the terminal's foreground, as the command line is
+    signal.sigwait({signal.SIGINT})
+    os.kill(cli, signal.SIGUSR1)
+    os._exit(0)
+os.setpgid(0, 0)  # out of it: the terminal sends this process nothing
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_run_passes_no_ctrl_c_on_that_the_terminal_sends_the_job_itself(daemon):
+    run = ["--socket", daemon.socket, "run", "--no-live", "--"]
+    one = OnTerminal(*run, sys.executable, "-c", COUNTS_INTERRUPTS)
+    one.reads(until="ready")
+    os.write(one.master, b"\x03")
+    assert one.ends() == 10

@@ -418,6 +418,19 @@ TEST(Check, TheNewestReplayOfARunningJobIsNotMissing) {
             "more will come: the job goes on");
 }
 
+TEST(Check, TheCallOfTheFirstBadProbeIsShownAlsoBesideALargerGraph) {
+  MemorySource source = Healthy();
+  source.AddSlot("warm_up", {2});
+  source.Slots()[3].graph_id = 0;
+  source.Add(3, 1, {NAN, 1}, 50);
+  const Check check = CheckOf(source);
+  ASSERT_TRUE(check.first.has_value());
+  EXPECT_EQ(check.first->slot, 3u);
+  EXPECT_EQ(check.replay, 1u);
+  EXPECT_EQ(check.present, 1u);
+  EXPECT_EQ(check.expected, 1u);
+}
+
 TEST(Check, EagerCallsOfSeveralShapesAreNotExpectedInOneReplay) {
   MemorySource source = Healthy();
   source.AddSlot("out", {3});

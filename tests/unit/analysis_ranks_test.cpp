@@ -226,6 +226,40 @@ TEST(Ranks, OneWithoutAHashIsTheSameAsTheMostWhateverIsMergedFirst) {
   } while (std::ranges::next_permutation(order).found);
 }
 
+TEST(Vote, OneThatIsMergedWithAScatteredOneIsScattered) {
+  numerics::Stats stats = {};
+  stats.count = 2;
+  Vote scattered;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i <= Vote::kMostValues; ++i) {
+    scattered.Add(i, stats, i);
+    places.push_back(i + 1);
+  }
+  ASSERT_TRUE(scattered.is_scattered());
+  Vote vote;
+  vote.Add(0, stats, 0);
+  vote.Merge(scattered, places);
+  EXPECT_TRUE(vote.is_scattered());
+  EXPECT_TRUE(vote.values().empty()) << "one value would be that of all";
+  EXPECT_EQ(vote.processes().Count(), Vote::kMostValues + 2);
+}
+
+TEST(Vote, OnlyElementsThatCanChangePlacesNeedAHash) {
+  const auto lacks_hash = [](std::uint64_t count, double min, double max) {
+    numerics::Stats stats = {};
+    stats.count = count;
+    stats.min = min;
+    stats.max = max;
+    Vote vote;
+    vote.Add(0, stats, std::nullopt);
+    return vote.lacks_hash();
+  };
+  EXPECT_TRUE(lacks_hash(2, 1, 3));
+  EXPECT_FALSE(lacks_hash(2, 3, 3));
+  EXPECT_FALSE(lacks_hash(1, 0, 0));
+  EXPECT_TRUE(lacks_hash(2, 0, 0)) << "of two signs";
+}
+
 // The statistics of these are the same.
 TEST(Ranks, AReplicaWithItsElementsInOtherPlacesIsNeverTheSameOrClose) {
   Ranked run(2);
@@ -505,6 +539,16 @@ TEST(Ranks, NobodyIsBlamedAloneForWhatSeveralSawAtTheSamePlace) {
   EXPECT_THAT(RanksText(run.Report(), {}),
               HasSubstr("first bad: rank 0: fwd at step 104: NaN or Inf. Bad at the same place: "
                         "rank 2"));
+}
+
+TEST(Ranks, WhatWasBadLaterIsNotBadAtTheSamePlace) {
+  Ranked run(3);
+  for (const int rank : {0, 1}) run.sources[rank]->Change(2, 4, {NAN, 3, 0, 1});
+  run.sources[2]->Change(2, 2, {NAN, 3, 0, 1});
+  const RanksReport report = run.Report();
+  ASSERT_TRUE(report.first_bad.has_value());
+  EXPECT_EQ(report.rows[*report.first_bad].process.rank, 2);
+  EXPECT_TRUE(report.bad_beside.empty());
 }
 
 TEST(Ranks, NothingIsTheSameOverDamage) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <fstream>
 
 #include "tests/support/commands_fixture.h"
 
@@ -139,6 +141,37 @@ TEST_F(CommandsTest, ARunHasOneLineForTheRowsOfAPageThatHoldNan) {
   EXPECT_FALSE(asked_for_pages()) << "a program takes the rows as they are";
 }
 
+TEST_F(CommandsTest, ARunCountsTheFindingsBehindItsLastLine) {
+  v1::Session& session = world_.sessions.front();
+  session.set_run_id("mine");
+  session.set_state(v1::Session::EXITED);
+  session.set_created_ns(INT64_MAX);
+  for (const char* probe : {"a", "b", "c", "d", "e"}) {
+    world_.events.push_back(Event(MakeSnapshot(probe, 7, {NAN})));
+  }
+  v1::SessionChange& change = *world_.events.emplace_back().mutable_session_change();
+  *change.mutable_session() = session;
+  change.set_ended(true);
+  world_.keep_open = true;
+  Serve();
+  EXPECT_THAT(
+      Process(Command({"run", "--", "true"}), {"NO_COLOR=1", "CGDEBUG_RUN_ID=mine"}).Wait().err,
+      HasSubstr("and 2 more behind them, the last e\n"));
+}
+
+TEST_F(CommandsTest, ATypedWatchComesBeforeAllThatAFileSaysOfTheWatch) {
+  Serve();
+  const std::string path = dir_ / "a.toml";
+  std::ofstream(path) << "watch = 'op:*'\nwatch_eager = true\n";
+  const auto eager = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"run", "--no-live", "--config", path});
+    options.insert(options.end(), {"--", "sh", "-c", "echo \"${CGDEBUG_WATCH_EAGER-none}\""});
+    return Cli(options).out;
+  };
+  EXPECT_EQ(eager({}), "1\n");
+  EXPECT_EQ(eager({"--watch", "op:*"}), "none\n");
+}
+
 TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNotAPass) {
   v1::Session& session = world_.sessions.emplace_back(MakeSession("99999999"));
   session.set_run_id("mine");
@@ -255,6 +288,30 @@ TEST_F(CommandsTest, ARecordingForAJobThatDoesNotStartIsEnded) {
                                  [](const auto& request) { return request.has_record_stop(); });
   ASSERT_NE(stop, requests.end());
   EXPECT_EQ(stop->record_stop().recording(), "7");
+}
+
+TEST_F(CommandsTest, ARecordingOfAJobWhoseProcessGoesOnDoesNotSayThatTheJobEnded) {
+  v1::Session& session = world_.sessions.front();
+  session.set_run_id("mine");
+  session.set_created_ns(INT64_MAX);
+  v1::Recording recording;
+  recording.set_directory("/runs/a.cgrec");
+  recording.set_id(7);
+  recording.set_slot_count(1);
+  world_.recordings = {recording};
+  Serve();
+  const auto job_ended = [&](v1::Session::State state) {
+    world_.sessions.front().set_state(state);
+    Process(Command({"run", "--no-live", "-o", "/runs/a.cgrec", "--", "true"}),
+            {"CGDEBUG_RUN_ID=mine"})
+        .Wait();
+    const auto requests = daemon_->requests();
+    const auto stop = std::find_if(requests.rbegin(), requests.rend(),
+                                   [](const auto& request) { return request.has_record_stop(); });
+    return stop != requests.rend() && stop->record_stop().job_ended();
+  };
+  EXPECT_TRUE(job_ended(v1::Session::EXITED));
+  EXPECT_FALSE(job_ended(v1::Session::ALIVE));
 }
 
 TEST_F(CommandsTest, RanksOfOneRunAreShownTogetherAndTheMissingOnesByNumber) {
