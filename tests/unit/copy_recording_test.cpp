@@ -214,5 +214,13 @@ TEST_F(Copies, LossesAfterTheLastSnapshotAreTakenOver) {
   EXPECT_THAT(Losses(*Copy({Record({1}, {LossOf(2, 4, 3)})})), ElementsAre(Told{3, 2, 4, 1, 5}));
 }
 
+TEST_F(Copies, ARangeIsClosedBehindItsLastLoss) {
+  const auto copy = Copy({Record({1, 2, 3}, {LossOf(4, 6, 3)})},
+                         {.wants = {}, .first_replay = 2, .last_replay = 6});
+  EXPECT_THAT(Losses(*copy), ElementsAre(Told{3, 4, 6, 3, 7}));
+  ASSERT_EQ(copy->marks().size(), 1u);
+  EXPECT_EQ(copy->marks()[0].ordinal, 6u);
+}
+
 }  // namespace
 }  // namespace cgdebug::source

@@ -54,6 +54,9 @@ class HandMadeSegment {
     return offset;
   }
 
+  // The next record has the number of the one before.
+  void RepeatNumber() { --number_; }
+
   void Close(const Index& index) {
     End end;
     end.index_offset = Append(RecordType::kIndex, index);
@@ -246,6 +249,37 @@ TEST_F(DamagedRecording, DamagedRecordsThatTheLiveControlAskedForAllCount) {
   EXPECT_EQ(reader->losses()[0].count, 2u);
 }
 
+TEST_F(DamagedRecording, TheLastRecordsThatTheLiveControlAskedForAllCount) {
+  elements_ = 8;
+  auto writer = *RecordingWriter::Open(path_, {});
+  const auto session = writer->AddSession(testing_support::SessionOf());
+  Slot slot = testing_support::FloatSlot(*session, "x", elements_, 0);
+  slot.every = 100;
+  ASSERT_TRUE(writer->AddSlot(slot).ok());
+  for (std::uint64_t replay = 1; replay <= 6; ++replay) {
+    AppendAt(writer.get(), 0, replay, elements_);
+  }
+  Mark mark;
+  mark.kind = MarkKind::kSlotClosed;
+  mark.slot = 0;
+  mark.replay = mark.ordinal = 6;
+  ASSERT_TRUE(writer->AddMark(mark).ok());
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  std::vector<std::uint64_t> offsets;
+  {
+    const auto whole = *RecordingReader::Open(path_);
+    for (const SnapshotRef& ref : whole->Snapshots(0)) offsets.push_back(ref.offset);
+  }
+  ASSERT_EQ(offsets.size(), 6u);
+  const UniqueFd fd(::open(file_.c_str(), O_RDWR));
+  for (const std::size_t damaged : {4, 5}) {
+    ASSERT_EQ(pwrite(fd.get(), "?", 1, static_cast<off_t>(offsets[damaged])), 1);
+  }
+  const auto reader = *RecordingReader::Open(path_, {.trust_index = false});
+  ASSERT_EQ(reader->losses().size(), 1u);
+  EXPECT_EQ(reader->losses()[0].count, 2u);
+}
+
 TEST_F(DamagedRecording, AFileThatCannotBeReadIsToldOnceHoweverOftenItIsLookedAt) {
   Write(8);
   std::ofstream(path_ + "/segment-000002.cgd") << "rubbish";
@@ -270,6 +304,40 @@ TEST_F(DamagedRecording, AnIndexThatNamesARecordTwiceIsNotBelieved) {
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   EXPECT_TRUE((*reader)->closed());
   EXPECT_EQ((*reader)->losses().size(), 1u);
+}
+
+TEST_F(DamagedRecording, ARecordThatComesTwiceCountsOnce) {
+  HandMadeSegment segment(path_);
+  segment.Append(RecordType::kSession, testing_support::SessionOf());
+  segment.Append(RecordType::kSlot, testing_support::FloatSlot(0, "x", 8, 0));
+  segment.Append(RecordType::kLoss, Loss{.count = 1});
+  segment.RepeatNumber();
+  segment.Append(RecordType::kLoss, Loss{.count = 1});
+  segment.Close({});
+  const auto reader = RecordingReader::Open(path_, {.trust_index = false});
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_EQ((*reader)->losses().size(), 1u);
+  EXPECT_EQ((*reader)->damage().size(), 1u);
+}
+
+TEST_F(DamagedRecording, WhatAnIndexOfAnUnknownProbeNamesComesOnce) {
+  HandMadeSegment segment(path_);
+  Index index;
+  index.first_number = 1;
+  Mark mark;
+  mark.kind = MarkKind::kSessionEnded;
+  index.others = {segment.Append(RecordType::kSession, testing_support::SessionOf()),
+                  segment.Append(RecordType::kSlot, testing_support::FloatSlot(0, "x", 8, 0)),
+                  segment.Append(RecordType::kLoss, Loss{.count = 1}),
+                  segment.Append(RecordType::kMark, mark)};
+  SlotRun run;
+  run.slot = 7;
+  index.runs = {run};
+  segment.Close(index);
+  const auto reader = RecordingReader::Open(path_);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_EQ((*reader)->losses().size(), 1u);
+  EXPECT_EQ((*reader)->marks().size(), 1u);
 }
 
 // Records that the chain leaves out are found by walking through the file.

@@ -369,5 +369,36 @@ TEST(RecordingSource, AFolderLacksWhatAnyOfItsRanksLacks) {
   EXPECT_EQ(lacks.rank, 1);
 }
 
+TEST(RecordingSource, AFolderGrowsAsLongAsOneOfItsRecordingsDoes) {
+  const TempDir dir;
+  WriteRecording(dir / "r0.cgrec", 2, 1, 0);
+  RecordingFixture recording(dir / "r1.cgrec", 1);
+  recording.Add(recording.AddSlot("x", {1}), 1, {1});
+  EXPECT_TRUE((*Open(dir.path().string()))->Describe().is_growing);
+  recording.Close();
+  EXPECT_FALSE((*Open(dir.path().string()))->Describe().is_growing);
+}
+
+TEST(RecordingSource, ARunHasAsManyRanksAsItsLargestSessionSays) {
+  const TempDir dir;
+  for (const auto& [rank, size] : {std::pair(0, 4), std::pair(1, 2)}) {
+    recording::Session session;
+    session.uuid = std::string(32, static_cast<char>('a' + rank));
+    session.run_id = "run";
+    session.rank = rank;
+    session.world_size = size;
+    auto writer =
+        *recording::RecordingWriter::Open(dir / ("r" + std::to_string(rank) + ".cgrec"), {});
+    ASSERT_TRUE(writer->AddSession(session).ok());
+    ASSERT_TRUE(writer->Close(recording::StopReason::kJobEnded).ok());
+  }
+  const auto source = Open(dir.path().string());
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  const std::vector<AbsentRanks> absent = AbsentRanksOf(**source);
+  ASSERT_EQ(absent.size(), 1u);
+  EXPECT_EQ(absent[0].world_size, 4u);
+  EXPECT_EQ(absent[0].absent, (std::set<std::uint64_t>{2, 3}));
+}
+
 }  // namespace
 }  // namespace cgdebug::source
