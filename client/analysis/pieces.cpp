@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
-
+#include "client/analysis/ops/graph_notes.h"
 #include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis {
@@ -12,19 +10,11 @@ namespace cgdebug::analysis {
 std::optional<PieceNote> ReadPieceNote(const source::Slot& slot) {
   if (!layout::IsOpOrder(slot.op)) return std::nullopt;
   std::string_view rest = slot.op;
-  const auto take = [&rest] {
-    const std::size_t end = std::min(rest.find(' '), rest.size());
-    const std::string_view word = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    return word;
-  };
-  (void)take();
-  const std::string_view number = take();
-  const std::string_view kind = take();
-  PieceNote note{.order = slot.order, .text = std::string(rest)};
-  const auto [end, failure] =
-      std::from_chars(number.data(), number.data() + number.size(), note.graph_id);
-  if (failure != std::errc() || end != number.data() + number.size()) return std::nullopt;
+  (void)TakeWord(&rest);
+  const std::optional<std::uint64_t> graph_id = TakeNumber(&rest);
+  if (!graph_id) return std::nullopt;
+  const std::string_view kind = TakeWord(&rest);
+  PieceNote note{.graph_id = *graph_id, .order = slot.order, .text = std::string(rest)};
   if (kind == "stands") {
     note.kind = PieceNote::Kind::kStands;
   } else if (kind == "passed") {

@@ -9,17 +9,13 @@
 
 #include "client/analysis/answer.h"
 #include "client/analysis/json_number.h"
+#include "client/analysis/ops/graph_notes.h"
 #include "client/source/source.h"
 
 namespace cgdebug::analysis {
 
 // What the newest audit of one graph said.
-struct GraphAudit {
-  std::string session;
-  int rank = -1;
-  std::uint64_t graph_id = 0;
-  std::string graph;         // what it is called
-  std::size_t slot = 0;      // one that tells it
+struct GraphAudit : NotedGraph {
   std::uint64_t number = 0;  // how many audits there had been, with this one
   bool is_known = false;
   std::uint64_t tensors = 0;              // at which it was looked
@@ -30,14 +26,9 @@ struct GraphAudit {
   std::vector<std::string> missing = {};  // what could not be looked at
 };
 
-struct Audit {
-  std::vector<GraphAudit> graphs;
-  std::vector<std::string> not_looked;  // what was not looked at, and why: sentences
-  bool goes_on = false;
-
+struct Audit : GraphNotes<GraphAudit> {
   // What is latent or a hazard may be meant.
   bool found() const;
-  bool complete() const { return not_looked.empty(); }
   Outcome outcome() const { return OutcomeOf(found(), complete()); }
 };
 

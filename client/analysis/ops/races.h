@@ -9,17 +9,13 @@
 
 #include "client/analysis/answer.h"
 #include "client/analysis/json_number.h"
+#include "client/analysis/ops/graph_notes.h"
 #include "client/source/source.h"
 
 namespace cgdebug::analysis {
 
 // What is known of the order of the nodes of one graph.
-struct GraphOrder {
-  std::string session;
-  int rank = -1;
-  std::uint64_t graph_id = 0;
-  std::string graph;     // what it is called
-  std::size_t slot = 0;  // one that tells it
+struct GraphOrder : NotedGraph {
   bool is_known = false;
   std::uint64_t nodes = 0;
   std::uint64_t unordered = 0;        // that are not in order with all others
@@ -29,13 +25,8 @@ struct GraphOrder {
   std::vector<std::string> missing;   // why not all is known
 };
 
-struct Races {
-  std::vector<GraphOrder> graphs;
-  std::vector<std::string> not_looked;  // what was not looked at, and why: sentences
-  bool goes_on = false;                 // of a live job: more graphs may be captured
-
+struct Races : GraphNotes<GraphOrder> {
   bool found() const;
-  bool complete() const { return not_looked.empty(); }
   Outcome outcome() const { return OutcomeOf(found(), complete()); }
 };
 

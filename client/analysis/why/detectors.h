@@ -66,6 +66,18 @@ bool HasLosses(const Evidence& evidence);
 std::string CountText(std::size_t count, std::string_view one, std::string_view several);
 // Sets Found::clean if nothing was found in what was looked at: as CountText().
 void SetClean(std::size_t looked_at, std::string_view one, std::string_view several, Found* answer);
+// What the notes of graphs amount to: as SetClean(), or `what` was not looked at. Nothing without a
+// graph that has notes.
+template <typename Notes>
+void SetCleanOrNotLooked(const Notes& notes, std::string_view one, std::string_view several,
+                         std::string_view what, Found* answer) {
+  if (notes.graphs.empty()) return;
+  if (notes.complete() || notes.found()) {
+    SetClean(notes.graphs.size(), one, several, answer);
+  } else {
+    answer->not_looked = std::string(what) + ": " + notes.not_looked.front();
+  }
+}
 Place PlaceAt(const Evidence& evidence, std::size_t log, std::size_t row, std::size_t run);
 // "fwd/layers.3/mm_0".
 std::string RowText(const Evidence& evidence, std::size_t log, std::size_t row);

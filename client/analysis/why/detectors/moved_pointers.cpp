@@ -27,13 +27,8 @@ Found FindMovedPointers(const Evidence& evidence) {
     add(one, Level::kShown, one.wrong);
     add(one, Level::kConsistent, one.latent);
   }
-  if (audit.graphs.empty()) return answer;
-  SetClean(audit.graphs.size(), "graph reads the memory that the model has",
-           "graphs read the memory that the model has", &answer);
-  if (!audit.complete() && !audit.found()) {
-    answer.clean.clear();
-    answer.not_looked = "memory of graphs: " + audit.not_looked.front();
-  }
+  SetCleanOrNotLooked(audit, "graph reads the memory that the model has",
+                      "graphs read the memory that the model has", "memory of graphs", &answer);
   return answer;
 }
 

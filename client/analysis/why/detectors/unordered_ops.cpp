@@ -26,14 +26,9 @@ Found FindUnorderedOps(const Evidence& evidence) {
     if (has_graph) {
       answer.not_asked = "races between the ops of a graph: cgdebug-cli run --races -- COMMAND";
     }
-    return answer;
   }
-  SetClean(races.graphs.size(), "graph has its ops in order", "graphs have their ops in order",
-           &answer);
-  if (!races.complete() && !races.found()) {
-    answer.clean.clear();
-    answer.not_looked = "races: " + races.not_looked.front();
-  }
+  SetCleanOrNotLooked(races, "graph has its ops in order", "graphs have their ops in order",
+                      "races", &answer);
   return answer;
 }
 
