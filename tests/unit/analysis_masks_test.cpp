@@ -182,7 +182,7 @@ TEST(Masks, AnInfThatNoLaterRowInheritsIsANote) {
   EXPECT_EQ(CheckOf(log).first->slot, 1u) << "a later row inherits it";
 }
 
-TEST(Masks, WhatNobodyReadsIsNotAbsorbedAndNanNeverIs) {
+TEST(Masks, WhatNobodyReadsIsNotAbsorbed) {
   Log loss;
   loss.Row("input", {0, 1});
   loss.Row("aten.log.default", {-kInf, 0}, "1");
@@ -190,10 +190,95 @@ TEST(Masks, WhatNobodyReadsIsNotAbsorbedAndNanNeverIs) {
   loss.Row("aten.argmax.default", {1}, "2");
   loss.Slots()[2].dtype = layout::Dtype::kInt32;
   EXPECT_TRUE(CheckOf(loss).found()) << "which element is the largest says nothing of the values";
-  Log nan;
-  nan.Row("aten.sqrt.default", {NAN, 0});
-  nan.Row("aten.where.self", {0, 0}, "1");
-  EXPECT_TRUE(CheckOf(nan).found());
+}
+
+// A NaN of row 2, which row 3 has too; what reads that is left to the test.
+Log NanInTwoRows() {
+  Log log;
+  log.Row("input", {-1, 1});
+  log.Row("aten.sqrt.default", {NAN, 1}, "1");
+  log.Row("aten.mul.Tensor", {NAN, 2}, "2");
+  return log;
+}
+
+TEST(Masks, ANanThatTheProgramLeavesOutIsANote) {
+  for (const char* op : {"aten.where.self", "aten.index.Tensor", "aten.nan_to_num.default",
+                         "aten.mm.default"}) {  // the last one has read another part of it
+    Log log = NanInTwoRows();
+    log.Row(op, {2, 2}, "3");
+    const Check check = CheckOf(log);
+    EXPECT_FALSE(check.found()) << op;
+    EXPECT_TRUE(check.complete()) << op;
+    EXPECT_NE(FindingOf(check, FindingKind::kAbsorbed), nullptr) << "it is not hidden";
+    log.Row("aten.add.Tensor", {NAN, 1}, "2 4");
+    EXPECT_EQ(CheckOf(log).first->slot, 1u) << op << ": a later row inherits it";
+  }
+}
+
+TEST(Masks, ANanThatAnOpMayHideIsTheVerdict) {
+  for (const char* op : {"aten.sign.default", "quant.scale.default", "aten.round.default"}) {
+    Log log = NanInTwoRows();
+    log.Row(op, {0, 1}, "3");
+    EXPECT_TRUE(CheckOf(log).found()) << op;
+  }
+  for (const char* op : {"aten.argmax.default", "aten.gt.Scalar", "aten._to_copy.default"}) {
+    Log log = NanInTwoRows();
+    log.Row("aten.where.self", {0, 1}, "3");
+    log.Row(op, {0, 1}, "3");
+    log.Slots()[4].dtype = layout::Dtype::kInt32;
+    EXPECT_TRUE(CheckOf(log).found()) << op << ": what it chooses may be wrong";
+  }
+}
+
+TEST(Masks, WhoAsksWhetherANanIsThereDoesNotUseIt) {
+  Log log = NanInTwoRows();
+  log.Row("aten.eq.Tensor", {0, 1}, "3 3");
+  log.Row("aten.abs.default", {NAN, 2}, "3");
+  log.Row("aten.ne.Scalar", {1, 1}, "5");
+  log.Slots()[3].dtype = log.Slots()[5].dtype = layout::Dtype::kInt32;
+  EXPECT_TRUE(CheckOf(log).found()) << "and then does nothing about it";
+  log.Row("aten.where.self", {0, 2}, "3 4");
+  const Check check = CheckOf(log);
+  EXPECT_FALSE(check.found());
+  log.Row("aten.mul.Tensor", {NAN, 2}, "5");
+  EXPECT_TRUE(CheckOf(log).found());
+}
+
+TEST(Masks, NanOfPaddingIsFollowedToWhereNobodyKnowsTheRows) {
+  Log log;
+  log.Row("input", {1, 2, NAN, NAN});
+  log.Row("padding", {NAN, NAN}, "1");
+  log.Row("aten.flip.default", {NAN, NAN, 2, 1}, "1");
+  const Check check = CheckOf(log);
+  EXPECT_FALSE(check.found());
+  EXPECT_FALSE(check.complete()) << "the real rows may have it";
+  EXPECT_EQ(FindingOf(check, FindingKind::kRowsNotKnown)->slot, 2u);
+  log.Row("aten.exp.default", {2, 1}, "3");
+  EXPECT_TRUE(CheckOf(log).complete()) << "nothing has it in the end";
+  log.Row("aten.add.Tensor", {NAN, NAN, NAN, NAN}, "1 3");
+  log.Row("padding", {NAN, NAN}, "5");
+  EXPECT_EQ(CheckOf(log).first->slot, 4u) << "real rows have it";
+}
+
+TEST(Masks, ANumberMayMeanAnotherRowInAnotherCall) {
+  MemorySource calls;
+  const auto add = [&](const std::string& op, std::uint64_t call,
+                       const std::vector<float>& values) {
+    const std::size_t slot = calls.AddSlot("row" + std::to_string(calls.slots().size()), {2});
+    calls.Slots()[slot].graph_id = 0;
+    calls.Slots()[slot].in_body = true;
+    calls.Slots()[slot].op = op;
+    calls.Add(slot, call, values);
+    return slot;
+  };
+  add("1 input", 1, {-1, 1});
+  add("2 aten.sqrt.default 1", 1, {NAN, 1});
+  add("1 input", 2, {1, 1});
+  add("2 aten.sqrt.default 1", 2, {1, 1});
+  add("3 aten.where.self 2", 2, {1, 1});
+  EXPECT_TRUE(CheckOf(calls).found()) << "where() read another row";
+  add("3 aten.where.self 2", 1, {0, 1});
+  EXPECT_FALSE(CheckOf(calls).found());
 }
 
 TEST(Masks, GradientsOfAStepThatTheGradScalerSkippedAreANote) {

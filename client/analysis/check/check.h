@@ -63,16 +63,18 @@ enum class FindingKind {
   kZero,      // nothing but zeros in every replay
   kLargest,   // a row that holds the largest number of its dtype, as masks do; not for float8
   // Rows of op logs with NaN or Inf that has an excuse (masks.h):
-  kMask,      // -Inf, maybe on purpose
-  kAbsorbed,  // Inf that no later row inherits
-  kPadding,   // in padding rows alone
-  kSkipped,   // gradients of a step that torch's GradScaler skipped
-  kScaled,    // near overflow: a gradient that it has scaled
+  kMask,          // -Inf, maybe on purpose
+  kAbsorbed,      // no later row inherits it
+  kPadding,       // in padding rows alone
+  kSkipped,       // gradients of a step that torch's GradScaler skipped
+  kRowsNotKnown,  // made of such padding, in rows of which nobody knows whether they are real
+  kScaled,        // near overflow: a gradient that it has scaled
 };
 constexpr std::string_view NameOf(FindingKind kind) {
-  constexpr std::string_view kNames[] = {
-      "nonfinite", "mismatch", "near_overflow", "stale",   "never_written", "constant", "zero",
-      "largest",   "mask",     "absorbed",      "padding", "skipped",       "scaled"};
+  constexpr std::string_view kNames[] = {"nonfinite",      "mismatch", "near_overflow", "stale",
+                                         "never_written",  "constant", "zero",          "largest",
+                                         "mask",           "absorbed", "padding",       "skipped",
+                                         "rows_not_known", "scaled"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -123,8 +125,16 @@ struct Check {
     }
     return false;
   }
+  // Probes whose NaN or Inf may lie in padding rows alone.
+  std::size_t rows_not_known() const {
+    std::size_t count = 0;
+    for (const Finding& one : findings) count += one.kind == FindingKind::kRowsNotKnown ? 1 : 0;
+    return count;
+  }
   // Whether "nothing found" may be said: something was looked at, and nothing was missing.
-  bool complete() const { return missing_count == 0 && unseen_kernels == 0 && snapshots > 0; }
+  bool complete() const {
+    return missing_count == 0 && unseen_kernels == 0 && rows_not_known() == 0 && snapshots > 0;
+  }
   Outcome outcome() const { return OutcomeOf(found(), complete()); }
 };
 

@@ -189,14 +189,20 @@ std::string FindingText(Source& source, const Finding& finding) {
       return fmt::format("note: {} holds -Inf, no NaN and no +Inf, in {}: a mask?", name,
                          Replays(slot, finding));
     case FindingKind::kAbsorbed:
-      return fmt::format("note: {} holds Inf in {}, and no row that reads it does", name,
-                         Replays(slot, finding));
+      return fmt::format(
+          "note: {} is not finite in {}, and nothing that is made of it is: left out?", name,
+          Replays(slot, finding));
     case FindingKind::kPadding:
       return fmt::format("note: {} is not finite in {}, in padding rows alone", name,
                          Replays(slot, finding));
     case FindingKind::kSkipped:
       return fmt::format("note: {} is not finite in {}: the GradScaler skipped that step", name,
                          Replays(slot, finding));
+    case FindingKind::kRowsNotKnown:
+      return fmt::format(
+          "note: {} is not finite in {}, as padding is that it is made of: in which "
+          "of its rows is not known",
+          name, Replays(slot, finding));
     case FindingKind::kScaled:
       return fmt::format("note: {} is up to {:.0f}% of {} max in {}: scaled by the GradScaler",
                          name, std::floor(100 * finding.worst), layout::DtypeName(slot.dtype),
@@ -284,6 +290,13 @@ std::string NothingFound(const Check& check) {
     return fmt::format(
         "inconclusive: nothing found in {}{}{}, but no row shows what {} kernel{} wrote", snapshots,
         Where(check), how, check.unseen_kernels, check.unseen_kernels == 1 ? "" : "s");
+  }
+  if (check.missing_count == 0 && check.rows_not_known() > 0) {
+    return fmt::format(
+        "inconclusive: nothing found in {}{}{}, but padding may have reached real rows of {} "
+        "probe{}",
+        snapshots, Where(check), how, check.rows_not_known(),
+        check.rows_not_known() == 1 ? "" : "s");
   }
   if (!check.complete()) {
     return fmt::format("inconclusive: nothing found in {}, but some are missing{}{}", snapshots,
@@ -464,6 +477,7 @@ Json CheckJson(Source& source, const Check& check) {
           {"found", check.found()},
           {"complete", check.complete()},
           {"unseen_kernels", check.unseen_kernels},
+          {"rows_not_known", check.rows_not_known()},
           {"snapshots", check.snapshots},
           {"values_read", check.values_read},
           {"probes", check.slots},

@@ -33,14 +33,14 @@ Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan
   const Scanned* of_first = nullptr;
   const Scanned::Nonfinite* first = nullptr;
   for (Scanned& scanned : scan->probes()) {
-    FindingRun runs[5];
+    FindingRun runs[6];
     for (const Scanned::Nonfinite& one : scanned.nonfinite) {
       const auto found =
           excuses.find({excused_as(scanned.slot), {one.key.replay, one.key.iteration}});
       const Excuse excuse = found == excuses.end() ? Excuse::kNone : found->second;
       constexpr FindingKind kKinds[] = {FindingKind::kNonfinite, FindingKind::kMask,
-                                        FindingKind::kAbsorbed, FindingKind::kPadding,
-                                        FindingKind::kSkipped};
+                                        FindingKind::kAbsorbed,  FindingKind::kPadding,
+                                        FindingKind::kSkipped,   FindingKind::kRowsNotKnown};
       const auto kind = static_cast<std::size_t>(excuse);
       runs[kind].Add(kKinds[kind], scanned.slot, one.key.replay);
       if (excuse != Excuse::kNone || (first != nullptr && first->moment <= one.moment)) continue;

@@ -4,9 +4,12 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
+
+#include "daemon/core/ops/op_traits.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -20,69 +23,93 @@ struct RowOfLog {
   OpText text;
 };
 
-bool Has(const std::vector<SeenSlot::Time>& times, SeenSlot::Time time) {
-  return std::ranges::binary_search(times, time);
+bool IsFloating(const RowOfLog& row) {
+  const layout::DtypeInfo* dtype = layout::FindDtype(row.slot->dtype);
+  return dtype != nullptr && dtype->is_floating;
 }
 
 // A number that an op computes of others. What compares or counts is finite whatever it reads; a
 // cast hides an Inf as well as it can.
 bool PassesValuesOn(const RowOfLog& row) {
-  const layout::DtypeInfo* dtype = layout::FindDtype(row.slot->dtype);
   const std::string_view stem = StemOf(row.text.op);
-  return (dtype != nullptr && dtype->is_floating) || stem == "_to_copy" || stem == "copy";
+  return IsFloating(row) || stem == "_to_copy" || stem == "copy";
 }
 
-// The excuses of one log: rows in the order of their numbers.
-class LogExcuses {
+// The excuses of the rows of one replay or call.
+class RunExcuses {
  public:
-  LogExcuses(std::vector<RowOfLog> rows, Excuses* excuses)
-      : rows_(std::move(rows)), excuses_(excuses) {
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      for (const SeenSlot::Bad& bad : rows_[i].seen->bad) bad_[bad.time].emplace_back(i, &bad);
-      if (!PassesValuesOn(rows_[i])) continue;
-      for (const std::uint32_t input : rows_[i].text.inputs) readers_[input].push_back(i);
+  // `rows`: those that it has.
+  RunExcuses(std::vector<const RowOfLog*> rows, SeenSlot::Time time) : time_(time) {
+    std::ranges::stable_sort(rows, {}, [](const RowOfLog* row) { return row->text.number; });
+    std::map<std::uint32_t, std::size_t> place_of;
+    for (const RowOfLog* row : rows) {
+      if (IsRowMask(row->text.op)) continue;
+      const std::size_t place = rows_.size();
+      rows_.push_back({.row = row, .bad = BadAt(*row->seen, time)});
+      const bool is_padding = IsPaddingRow(row->text.op);
+      for (const std::uint32_t number : row->text.inputs) {
+        const auto input = place_of.find(number);
+        if (input == place_of.end()) continue;
+        rows_[place].inputs.push_back(input->second);
+        Here& read = rows_[input->second];
+        if (is_padding) {
+          read.bad_padding = rows_[place].bad == nullptr ? 0 : rows_[place].bad->count;
+        } else {
+          read.readers.push_back(place);
+        }
+      }
+      if (!is_padding) place_of[row->text.number] = place;
     }
   }
 
-  void Find() {
-    for (const auto& [time, bad] : bad_) FindAt(time, bad);
+  void Find(Excuses* excuses) {
+    FindMasks();
+    for (std::size_t i = rows_.size(); i-- > 0;) rows_[i].is_absorbed = IsAbsorbed(rows_[i]);
+    const bool is_skipped = IsSkipped();
+    for (Here& one : rows_) {
+      if (one.bad == nullptr) continue;
+      one.excuse = one.excuse == Excuse::kMask                      ? Excuse::kMask
+                   : IsInPadding(one)                               ? Excuse::kPadding
+                   : is_skipped && IsGradient(*one.row->slot)       ? Excuse::kSkipped
+                   : one.is_absorbed || IsInspectionOfAbsorbed(one) ? Excuse::kAbsorbed
+                   : IsMadeOfPadding(one)                           ? Excuse::kRowsNotKnown
+                                                                    : Excuse::kNone;
+      if (one.excuse != Excuse::kNone) (*excuses)[{one.row->seen->slot, time_}] = one.excuse;
+    }
   }
 
  private:
-  using BadRows = std::vector<std::pair<std::size_t, const SeenSlot::Bad*>>;  // by place in rows_
+  struct Here {
+    const RowOfLog* row;
+    const SeenSlot::Bad* bad;               // nullptr: it is finite
+    std::vector<std::size_t> inputs = {};   // places in rows_, each before this one
+    std::vector<std::size_t> readers = {};  // likewise, behind it
+    // Elements of its padding rows that are not finite; nothing: nobody knows which rows are real.
+    std::optional<std::uint64_t> bad_padding = {};
+    bool is_absorbed = false;
+    Excuse excuse = Excuse::kNone;
 
-  void FindAt(SeenSlot::Time time, const BadRows& bad) {
+    std::string_view op() const { return row->text.op; }
+  };
+
+  static const SeenSlot::Bad* BadAt(const SeenSlot& seen, SeenSlot::Time time) {
+    const auto bad = std::ranges::lower_bound(seen.bad, time, {}, &SeenSlot::Bad::time);
+    return bad != seen.bad.end() && bad->time == time ? &*bad : nullptr;
+  }
+
+  void FindMasks() {
     ops::MaskFinder masks;
-    std::vector<bool> are_masks;
-    for (const auto& [place, one] : bad) {
-      const RowOfLog& row = rows_[place];
-      are_masks.push_back(masks.IsMask({row.text.number, row.text.op, &row.text.inputs,
-                                        one->is_only_neg_inf && !IsSpoilt(row), one->share}));
-    }
-    const bool is_skipped = IsSkipped(time);
-    std::map<std::uint32_t, std::uint64_t> in_padding;  // by number: elements that are not finite
-    for (const auto& [place, one] : bad) {
-      const OpText& text = rows_[place].text;
-      if (IsPaddingRow(text.op) && !text.inputs.empty())
-        in_padding[text.inputs.front()] = one->count;
-    }
-    std::map<std::size_t, bool> is_absorbed;  // of the bad rows, by place
-    for (std::size_t i = bad.size(); i-- > 0;) {
-      const auto& [place, one] = bad[i];
-      is_absorbed[place] = !one->has_nan && IsAbsorbed(place, time, is_absorbed);
-      const Excuse excuse = are_masks[i]                                       ? Excuse::kMask
-                            : IsInPadding(rows_[place].text, *one, in_padding) ? Excuse::kPadding
-                            : is_skipped && IsGradient(*rows_[place].slot)     ? Excuse::kSkipped
-                            : is_absorbed[place]                               ? Excuse::kAbsorbed
-                                                                               : Excuse::kNone;
-      if (excuse != Excuse::kNone) (*excuses_)[{rows_[place].seen->slot, time}] = excuse;
+    for (Here& one : rows_) {
+      if (one.bad == nullptr) continue;
+      const bool is_mask =
+          masks.IsMask({one.row->text.number, one.op(), &one.row->text.inputs,
+                        one.bad->is_only_neg_inf && !IsSpoilt(*one.row), one.bad->share});
+      if (is_mask) one.excuse = Excuse::kMask;
     }
   }
 
-  static bool IsInPadding(const OpText& row, const SeenSlot::Bad& bad,
-                          const std::map<std::uint32_t, std::uint64_t>& in_padding) {
-    const auto known = in_padding.find(row.number);
-    return IsPaddingRow(row.op) || (known != in_padding.end() && known->second == bad.count);
+  static bool IsInPadding(const Here& one) {
+    return IsPaddingRow(one.op()) || (one.bad_padding && *one.bad_padding == one.bad->count);
   }
 
   static bool IsSpoilt(const RowOfLog& row) {
@@ -94,32 +121,81 @@ class LogExcuses {
                                       }));
   }
 
-  // `later`: what is known of the rows behind it.
-  bool IsAbsorbed(std::size_t place, SeenSlot::Time time,
-                  const std::map<std::size_t, bool>& later) const {
-    const auto readers = readers_.find(rows_[place].text.number);
-    if (readers == readers_.end()) return false;
+  // Requires: it is known of the rows behind it.
+  bool IsAbsorbed(const Here& one) const {
+    if (one.bad == nullptr) return false;
     bool is_read = false;
-    for (const std::size_t reader : readers->second) {
-      const auto bad = later.find(reader);
-      if (bad != later.end() && !bad->second) return false;
-      is_read = is_read || Has(rows_[reader].seen->times, time);
+    for (const std::size_t place : one.readers) {
+      const Here& reader = rows_[place];
+      const bool is_asked = ops::HasTrait(ops::OpTrait::kInspector, reader.op());
+      if (is_asked || IsInspection(reader) || reader.is_absorbed) {
+        is_read = is_read || reader.is_absorbed;
+        continue;
+      }
+      const bool passes_on = PassesValuesOn(*reader.row);
+      if (!one.bad->has_nan) {
+        if (passes_on && reader.bad != nullptr) return false;
+        is_read = is_read || passes_on;
+        continue;
+      }
+      // A NaN that becomes an index, or that an op hides as the sign does, is used.
+      const bool has_gone = reader.bad == nullptr || reader.excuse == Excuse::kMask;
+      if (!has_gone || !IsFloating(*reader.row) || !ops::PassesNanOn(reader.op())) return false;
+      is_read = true;
     }
     return is_read;
   }
 
-  bool IsSkipped(SeenSlot::Time time) const {
-    return std::ranges::any_of(rows_, [&](const RowOfLog& row) {
-      return IsOfGradScaler(*row.slot) && row.slot->probe.ends_with(".found_inf") &&
-             Has(row.seen->not_zero, time);
+  // Whether it is made to ask whether values are finite, and for nothing else: isfinite() of torch
+  // compares the absolute value.
+  bool IsInspection(const Here& one) const {
+    return !one.readers.empty() && std::ranges::all_of(one.readers, [&](std::size_t place) {
+      return ops::HasTrait(ops::OpTrait::kInspector, rows_[place].op());
+    });
+  }
+  bool IsInspectionOfAbsorbed(const Here& one) const {
+    return IsInspection(one) && std::ranges::all_of(one.inputs, [&](std::size_t place) {
+             return rows_[place].bad == nullptr || rows_[place].excuse == Excuse::kAbsorbed;
+           });
+  }
+
+  bool IsMadeOfPadding(const Here& one) const {
+    bool found = false;
+    if (one.bad_padding) return false;
+    for (const std::size_t place : one.inputs) {
+      const Here& input = rows_[place];
+      if (input.bad == nullptr) continue;
+      if (input.excuse == Excuse::kNone) return false;
+      found = found || input.excuse == Excuse::kPadding || input.excuse == Excuse::kRowsNotKnown;
+    }
+    return found;
+  }
+
+  bool IsSkipped() const {
+    return std::ranges::any_of(rows_, [&](const Here& one) {
+      return IsOfGradScaler(*one.row->slot) && one.row->slot->probe.ends_with(".found_inf") &&
+             std::ranges::binary_search(one.row->seen->not_zero, time_);
     });
   }
 
-  const std::vector<RowOfLog> rows_;
-  Excuses* const excuses_;
-  std::map<SeenSlot::Time, BadRows> bad_;
-  std::map<std::uint32_t, std::vector<std::size_t>> readers_;  // by number: places in rows_
+  const SeenSlot::Time time_;
+  std::vector<Here> rows_;  // by number
 };
+
+// `rows`: of one log. A number may mean another row in another call.
+void AddExcuses(const std::vector<RowOfLog>& rows, Excuses* excuses) {
+  std::map<SeenSlot::Time, std::vector<const RowOfLog*>> runs;
+  for (const RowOfLog& row : rows) {
+    for (const SeenSlot::Bad& bad : row.seen->bad) runs[bad.time];
+  }
+  if (runs.empty()) return;
+  for (const RowOfLog& row : rows) {
+    for (const SeenSlot::Time& time : row.seen->times) {
+      if (const auto run = runs.find(time); run != runs.end()) run->second.push_back(&row);
+    }
+  }
+  for (auto& [time, here] : runs) RunExcuses(std::move(here), time).Find(excuses);
+}
 
 }  // namespace
 
@@ -156,17 +232,17 @@ Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& s
     graphs[{slot.session, slot.rank, slot.graph_id}].push_back({&one, &slot, *std::move(text)});
   }
   Excuses excuses;
-  for (auto& [graph, all] : graphs) {
-    const bool is_captured = std::get<2>(graph) != 0;
+  for (const auto& [graph, all] : graphs) {
+    if (std::get<2>(graph) != 0 || all.front().slot->counts_calls()) {
+      AddExcuses(all, &excuses);
+      continue;
+    }
+    // Eager logs that count their own replays follow one another, each from number 1.
     const auto number = [](const RowOfLog& row) { return row.text.number; };
-    if (is_captured) std::ranges::stable_sort(all, {}, number);
-    // Eager logs follow one another, each from number 1.
     for (auto begin = all.begin(); begin != all.end();) {
-      const auto end =
-          is_captured ? all.end()
-                      : std::ranges::adjacent_find(begin, all.end(), std::greater_equal(), number);
+      const auto end = std::ranges::adjacent_find(begin, all.end(), std::greater_equal(), number);
       const auto after = end == all.end() ? end : end + 1;
-      LogExcuses({begin, after}, &excuses).Find();
+      AddExcuses({begin, after}, &excuses);
       begin = after;
     }
   }

@@ -39,9 +39,12 @@ enum class Excuse : std::uint8_t {
   kNone,
   kMask,  // ops::MaskFinder. An input whose number of -Inf changes has none: nobody knows who wrote
           // it
-  kAbsorbed,  // Inf, no NaN, and of the rows that read it none has a NaN or an Inf of it
-  kPadding,   // padding rows alone have it, as cgdebug.valid_rows() tells
-  kSkipped,   // a gradient in which torch's GradScaler found it, and then skipped the step
+  // Of the rows that read it none has a NaN or an Inf of it. What reads a NaN is an op that would
+  // pass on what it takes of it: where(), index(), or a product that read another part.
+  kAbsorbed,
+  kPadding,       // padding rows alone have it, as cgdebug.valid_rows() tells
+  kSkipped,       // a gradient in which torch's GradScaler found it, and then skipped the step
+  kRowsNotKnown,  // it is made of such padding, and nobody knows which of its rows are real
 };
 using Excuses = std::map<std::pair<std::size_t, SeenSlot::Time>, Excuse>;  // by slot and time
 

@@ -242,21 +242,6 @@ class LogReader {
   Times times_;
 };
 
-// NaN and Inf of padding may go on into rows of which nobody knows where the padding is.
-void FollowPadding(Log* log) {
-  for (Row& row : log->rows) {
-    for (std::size_t run = 0; run < row.at.size(); ++run) {
-      const bool is_known = run < row.padding.size() && row.padding[run].is_here;
-      if (!row.at[run].is_bad() || is_known) continue;
-      if (std::ranges::any_of(row.inputs, [&](std::size_t input) {
-            return log->rows[input].at[run].excuse == Excuse::kPadding;
-          })) {
-        row.at[run].excuse = Excuse::kPadding;
-      }
-    }
-  }
-}
-
 }  // namespace
 
 bool Evidence::IsFloating(const Row& row) const {
@@ -297,6 +282,8 @@ Result<Evidence> ReadEvidence(Source& source, const Check& check) {
   for (const std::size_t slot : WantedSlots(source, Scope())) {
     if (const auto one = seen.find(slot); one != seen.end()) {
       std::ranges::sort(one->second.times);
+      std::ranges::sort(one->second.not_zero);
+      std::ranges::sort(one->second.bad, {}, &SeenSlot::Bad::time);
       in_order.push_back(one->second);
     }
   }
@@ -309,7 +296,6 @@ Result<Evidence> ReadEvidence(Source& source, const Check& check) {
       }
     }
   }
-  for (Log& log : evidence.logs) FollowPadding(&log);
   return evidence;
 }
 

@@ -27,6 +27,11 @@ constexpr auto kDropout = static_cast<std::uint32_t>(OpTrait::kDropout);
 constexpr auto kNoise = static_cast<std::uint32_t>(OpTrait::kNoise);
 constexpr auto kGiven = static_cast<std::uint32_t>(OpTrait::kGiven);
 constexpr auto kMover = static_cast<std::uint32_t>(OpTrait::kMover);
+constexpr auto kChooser = static_cast<std::uint32_t>(OpTrait::kChooser);
+constexpr auto kInspector = static_cast<std::uint32_t>(OpTrait::kInspector);
+// Each element that such an op takes counts in its result.
+constexpr auto kPassesNanOn = kProduct | kWeighted | kPassing | kRoot | kLogarithm | kQuotient |
+                              kMean | kGrowing | kGiven | kMover | kChooser;
 
 constexpr OpTraits kOps[] = {
     {"_foreach_add", kGrowing},
@@ -62,6 +67,7 @@ constexpr OpTraits kOps[] = {
     {"div", kPassing | kQuotient},
     {"dot", kGrowing},
     {"embedding", kBlunt},
+    {"eq", kInspector},
     {"exp", kGrowing},
     {"expm1", kGrowing},
     {"exponential", kNoise},
@@ -69,6 +75,8 @@ constexpr OpTraits kOps[] = {
     {"flip", kMover},
     {"floor", kBlunt},
     {"floor_divide", kBlunt | kQuotient},
+    {"fmax", kChooser},
+    {"fmin", kChooser},
     {"fmod", kBlunt | kQuotient},
     {"full", kGiven},
     {"full_like", kBlunt | kGiven},
@@ -82,6 +90,9 @@ constexpr OpTraits kOps[] = {
     {"index_fill", kGiven},
     {"index_put", kBlunt | kGiven},
     {"index_select", kBlunt | kMover},
+    {"isfinite", kInspector},
+    {"isinf", kInspector},
+    {"isnan", kInspector},
     {"lift_fresh_copy", kGiven},
     {"linalg_vector_norm", kGrowing},
     {"linear", kProduct | kWeighted | kPassing | kGrowing},
@@ -91,6 +102,8 @@ constexpr OpTraits kOps[] = {
     {"log2", kLogarithm},
     {"log_normal", kNoise},
     {"masked_fill", kBlunt | kGiven},
+    {"masked_scatter", kChooser},
+    {"masked_select", kChooser},
     {"max", kBlunt},
     {"max_pool2d_with_indices", kBlunt},
     {"maximum", kBlunt},
@@ -100,15 +113,18 @@ constexpr OpTraits kOps[] = {
     {"mm", kProduct | kWeighted | kPassing | kGrowing},
     {"mul", kBlunt | kPassing | kGrowing},
     {"mv", kGrowing},
-    {"nan_to_num", kBlunt},
+    {"nan_to_num", kBlunt | kChooser},
+    {"nansum", kChooser},
     {"native_batch_norm", kWeighted},
     {"native_dropout", kDropout | kNoise},
     {"native_layer_norm", kWeighted},
+    {"ne", kInspector},
     {"new_full", kBlunt | kGiven},
     {"new_ones", kBlunt},
     {"new_zeros", kBlunt},
+    {"nll_loss2d_forward", kChooser},
     {"nll_loss_backward", kBlunt},
-    {"nll_loss_forward", kBlunt},
+    {"nll_loss_forward", kBlunt | kChooser},
     {"normal", kBlunt | kNoise},
     {"ones_like", kBlunt},
     {"pow", kGrowing},
@@ -129,7 +145,7 @@ constexpr OpTraits kOps[] = {
     {"rsqrt", kRoot},
     {"rsub", kGrowing},
     {"scalar_tensor", kGiven},
-    {"scatter", kBlunt},
+    {"scatter", kBlunt | kChooser},
     {"select_backward", kBlunt},
     {"select_scatter", kBlunt | kMover},
     {"sigmoid", kPassing},
@@ -148,7 +164,7 @@ constexpr OpTraits kOps[] = {
     {"sum", kGrowing},
     {"tanh", kPassing},
     {"threshold", kBlunt | kRectifier},
-    {"threshold_backward", kBlunt},
+    {"threshold_backward", kBlunt | kChooser},
     {"topk", kBlunt},
     {"tril", kBlunt | kGiven},
     {"triu", kBlunt | kGiven},
@@ -162,14 +178,19 @@ constexpr OpTraits kOps[] = {
 };
 static_assert(std::ranges::is_sorted(kOps, {}, &OpTraits::op));
 
+std::uint32_t TraitsOf(std::string_view op) {
+  const std::string_view stem = StemOf(op);
+  const OpTraits* const found = std::ranges::lower_bound(kOps, stem, {}, &OpTraits::op);
+  return found != std::end(kOps) && found->op == stem ? found->traits : 0;
+}
+
 }  // namespace
 
 bool HasTrait(OpTrait trait, std::string_view op) {
-  const std::string_view stem = StemOf(op);
-  const OpTraits* const found = std::ranges::lower_bound(kOps, stem, {}, &OpTraits::op);
-  return found != std::end(kOps) && found->op == stem &&
-         (found->traits & static_cast<std::uint32_t>(trait)) != 0;
+  return (TraitsOf(op) & static_cast<std::uint32_t>(trait)) != 0;
 }
+
+bool PassesNanOn(std::string_view op) { return (TraitsOf(op) & kPassesNanOn) != 0; }
 
 bool IsCollective(std::string_view op) {
   constexpr std::string_view kNamespaces[] = {"c10d.", "c10d_functional.", "_c10d_functional."};

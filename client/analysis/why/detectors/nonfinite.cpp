@@ -164,6 +164,7 @@ class NonfiniteFinder {
     }
     FoldOverRanks();
     AddProbes();
+    AddAbsorbed();
     if (answer_.findings.empty() && evidence_.check->snapshots > 0) {
       answer_.clean = fmt::format("no NaN or Inf in {} snapshots, except those that are meant",
                                   evidence_.check->snapshots);
@@ -176,9 +177,9 @@ class NonfiniteFinder {
     const Log& log = evidence_.logs[log_place];
     for (std::size_t place = 0; place < log.rows.size(); ++place) {
       const Row& row = log.rows[place];
-      if (!row.at[run].is_here || !row.at[run].is_bad() || told_.contains({log_place, place})) {
-        continue;
-      }
+      if (!row.at[run].is_here || told_.contains({log_place, place})) continue;
+      if (IsAbsorbedNan(row, run)) NoteAbsorbed(log_place, place, run);
+      if (!row.at[run].is_bad()) continue;
       const bool is_made = IsMade(log, row, run);
       if (!is_made && has_found_) continue;  // it follows from what was found before
       has_found_ = true;
@@ -191,6 +192,62 @@ class NonfiniteFinder {
                           .place = {log.runs[run].replay, row.number},
                           .is_made = is_made});
     }
+  }
+
+  static bool IsAbsorbedNan(const Row& row, std::size_t run) {
+    return row.at[run].nan > 0 && row.at[run].excuse == Excuse::kAbsorbed;
+  }
+
+  // Of what is made of one another, the first.
+  void NoteAbsorbed(std::size_t log_place, std::size_t place, std::size_t run) {
+    const Log& log = evidence_.logs[log_place];
+    const Row& row = log.rows[place];
+    if (std::ranges::any_of(
+            row.inputs, [&](std::size_t input) { return IsAbsorbedNan(log.rows[input], run); })) {
+      return;
+    }
+    told_.insert({log_place, place});
+    absorbed_[{log_place, row.op}].emplace_back(place, run);
+  }
+
+  // NaN that the program leaves out again. One finding stands for the rows of one op.
+  void AddAbsorbed() {
+    for (const auto& [key, places] : absorbed_) {
+      const std::size_t log_place = key.first;
+      const auto& [place, run] = places.front();
+      const Log& log = evidence_.logs[log_place];
+      Finding finding = Describe(log_place, place, run, IsMade(log, log.rows[place], run));
+      finding.level = Level::kConsistent;
+      finding.sentence +=
+          fmt::format("; it is left out by {}, and nothing that is read later has it",
+                      NamesText(LeftOutBy(log_place, place, run), 1));
+      if (places.size() > 1) {
+        finding.sentence += fmt::format("; so it is with {} of the same op",
+                                        CountText(places.size() - 1, "row", "rows"));
+      }
+      finding.refute = "an op that ought to read what is left out";
+      answer_.findings.push_back(std::move(finding));
+    }
+  }
+
+  // The names of the rows that are made of it and have no NaN.
+  std::vector<std::string> LeftOutBy(std::size_t log_place, std::size_t place,
+                                     std::size_t run) const {
+    const Log& log = evidence_.logs[log_place];
+    std::set<std::size_t> have_it = {place};
+    std::vector<std::string> names;
+    for (std::size_t one = place + 1; one < log.rows.size(); ++one) {
+      const Row& row = log.rows[one];
+      const bool reads_it = std::ranges::any_of(
+          row.inputs, [&](std::size_t input) { return have_it.contains(input); });
+      if (!reads_it || !row.at[run].is_here) continue;
+      if (row.at[run].nan > 0) {
+        have_it.insert(one);
+      } else if (evidence_.IsFloating(row)) {
+        names.push_back(RowText(evidence_, log_place, one));
+      }
+    }
+    return names;
   }
 
   // Between ranks, the place in the program says what came first: what is not made where it is seen
@@ -235,7 +292,8 @@ class NonfiniteFinder {
   // Whether what it read has NaN or Inf in padding.
   static bool ReadsPadding(const Log& log, const Row& row, std::size_t run) {
     return std::ranges::any_of(row.inputs, [&](std::size_t input) {
-      return log.rows[input].at[run].excuse == Excuse::kPadding;
+      const Excuse excuse = log.rows[input].at[run].excuse;
+      return excuse == Excuse::kPadding || excuse == Excuse::kRowsNotKnown;
     });
   }
 
@@ -271,7 +329,8 @@ class NonfiniteFinder {
                                       log.graph_id == 0 ? "calls" : "replays", growth)});
     }
     for (const std::size_t one : DescendantsOf(log, place)) {
-      if (log.rows[one].at[run].is_here && log.rows[one].at[run].is_bad()) {
+      const Seen& later = log.rows[one].at[run];
+      if (later.is_here && (later.is_bad() || IsAbsorbedNan(log.rows[one], run))) {
         finding.follows.push_back(one);
       }
     }
@@ -347,6 +406,9 @@ class NonfiniteFinder {
   std::uint64_t snapshots_ = 0;
   bool has_found_ = false;  // in this process
   std::set<std::pair<std::size_t, std::size_t>> told_;
+  // By log and op: rows and runs.
+  std::map<std::pair<std::size_t, std::string>, std::vector<std::pair<std::size_t, std::size_t>>>
+      absorbed_;
 };
 
 }  // namespace

@@ -88,7 +88,8 @@ class Leak {
   bool IsBad(std::size_t place) const {
     const Seen& seen = log_.rows[place].at[run_];
     return seen.nonfinite() > 0 &&
-           (seen.excuse == Excuse::kNone || seen.excuse == Excuse::kPadding);
+           (seen.excuse == Excuse::kNone || seen.excuse == Excuse::kPadding ||
+            seen.excuse == Excuse::kRowsNotKnown);
   }
   std::uint64_t InPadding(std::size_t place) const {
     return IsBad(place) ? log_.rows[place].padding[run_].nonfinite : 0;
