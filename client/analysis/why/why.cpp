@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -14,11 +17,20 @@
 namespace cgdebug::analysis::why {
 namespace {
 
-// Whether rows could be compared from run to run; a sentence if they could not.
+// Whether rows could be compared from run to run; a sentence if they could not. What has another
+// shape in another run has changed.
 std::string FewRunsText(const Evidence& evidence) {
   std::vector<std::string> few;
   for (const Log& log : evidence.logs) {
-    const auto has_enough = [](const Row& row) { return RunsOf(row).size() >= kFewestRuns; };
+    std::map<std::pair<std::string, std::string>, std::set<std::size_t>> runs;  // by name and op
+    for (const Row& row : log.rows) {
+      for (const std::size_t run : RunsOf(row)) {
+        runs[{evidence.NameOf(row), row.op}].insert(run);
+      }
+    }
+    const auto has_enough = [&](const Row& row) {
+      return runs[{evidence.NameOf(row), row.op}].size() >= kFewestRuns;
+    };
     const auto compared = std::ranges::count_if(log.rows, has_enough);
     if (log.rows.empty() || 2 * compared >= static_cast<std::ptrdiff_t>(log.rows.size())) continue;
     few.push_back(compared == 0
