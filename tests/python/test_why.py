@@ -6,6 +6,7 @@ import pathlib
 
 import faulty_programs
 import pytest
+import reported_memory
 import reported_programs
 import reported_ranks
 import reported_serving
@@ -20,6 +21,7 @@ SCRIPTS = (
     reported_serving,
     reported_training,
     reported_ranks,
+    reported_memory,
 )
 
 
