@@ -34,6 +34,7 @@ _Atoms = tuple[tuple[int, int], ...]
 Layout = tuple[_Atoms, ...]
 _Known = Layout | None  # None: rows not known
 _NO_ROWS: Layout = ((("none", 0),),)  # type: ignore[assignment]  # what is made of no row
+_UNASKED: Layout = ((("unasked", 0),),)  # type: ignore[assignment]
 
 _here = threading.local()
 
@@ -120,6 +121,7 @@ class RowPlaces:
         self._layouts: Memory[dict[tuple, _Known]] = Memory()  # by part of the memory
         self._count = self._prefix()
         self._padding: dict[tuple, torch.Tensor] = {}  # masks by their shapes and axes
+        self._rows_first: dict[Layout, bool] = {}
         shape = tuple(self.mask.shape)
         for reference in marks.tensors:
             tensor = reference()
@@ -164,11 +166,12 @@ class RowPlaces:
             return False  # what is written in place stays where it is
         rule = _RULES.get(plan.base.rstrip("_")) or (_pointwise if plan.is_pointwise else None)
         mixes = [rule is None]
+        known = {id(one): layout for one, layout in ins}
         for tensor in [*mutated, *(one for one in outputs if not _is_in(one, mutated))]:
             layout: _Known = None
             if rule is not None and tensor.numel():
                 try:
-                    layout = rule(_Op(self, given, arguments, tensor, mixes))
+                    layout = rule(_Op(self, given, arguments, tensor, mixes, known))
                 except (KeyError, IndexError, TypeError, ValueError):
                     mixes[0] = True
             self._set(tensor, layout)
@@ -189,13 +192,20 @@ class RowPlaces:
         if layout is None or layout is _NO_ROWS:
             return None
         tensor = tensor.detach()
-        is_first = layout[:1] == (((0, len(self.mask)),),) and len(_axes(layout)) == 1
-        if self._count is not None and is_first:
+        if self._count is not None and self._has_rows_first(layout):
             return tensor[: self._count] if is_real else tensor[self._count :]
         atoms = tuple(atom for dim in layout for atom in dim)
         split = tensor.reshape([size for _, size in atoms])
         mask = self._mask_over(atoms).to(tensor.device).expand(split.shape)
         return split[~mask if is_real else mask]
+
+    def _has_rows_first(self, layout: Layout) -> bool:
+        """Whether its first dimension is the rows, and no other has them."""
+        known = self._rows_first.get(layout)
+        if known is None:
+            known = layout[:1] == (((0, len(self.mask)),),) and len(_axes(layout)) == 1
+            self._rows_first[layout] = known
+        return known
 
     def _mask_over(self, atoms: _Atoms) -> torch.Tensor:
         """Where padding is, in a tensor with these atoms."""
@@ -264,11 +274,20 @@ def _distinct(layout: Layout) -> _Known:
 class _Op:
     """One op, and one tensor that it wrote.
 
-    mixes: its element is set if the op may read other rows for a row"""
+    mixes: its element is set if the op may read other rows for a row
+    known: the layouts of what it read, by id"""
 
-    def __init__(self, places: RowPlaces, given: dict, arguments, out: torch.Tensor, mixes: list):
+    def __init__(
+        self,
+        places: RowPlaces,
+        given: dict,
+        arguments,
+        out: torch.Tensor,
+        mixes: list,
+        known: dict[int, _Known],
+    ):
         self.given, self.out, self.mixes = given, out, mixes
-        self._places, self._arguments = places, arguments
+        self._places, self._arguments, self._known = places, arguments, known
 
     def get(self, name: str, default=None):
         return self.given.get(name, default)
@@ -284,11 +303,15 @@ class _Op:
 
     def layout(self, tensor: torch.Tensor) -> _Known:
         """A tensor that is made of no row has a layout without them."""
-        layout = self._places.of(tensor)
+        layout = self._of(tensor)
         return _plain(tensor.shape) if layout is _NO_ROWS else layout
 
     def has_rows(self, tensor: torch.Tensor) -> bool:
-        return self._places.of(tensor) is not _NO_ROWS
+        return self._of(tensor) is not _NO_ROWS
+
+    def _of(self, tensor: torch.Tensor) -> _Known:
+        layout = self._known.get(id(tensor), _UNASKED)
+        return self._places.of(tensor) if layout is _UNASKED else layout
 
     def reads(self) -> list[torch.Tensor]:
         return [one for each in self._arguments if each.read for one in each.tensors]

@@ -562,7 +562,7 @@ class Recorder:
 
     def _add_computed(self, name: str, op: str, value, row: int, place: names.Place) -> None:
         try:
-            self.log.add_row(name, op, value, [row], place.site, Details())
+            self.log.add_row(name, op, value, [row], place.site)
         except Exception as error:  # the job goes on
             self._note(op, error)
 
@@ -572,7 +572,7 @@ class Recorder:
         if places is not None and not places.is_told:
             places.is_told = True
             mask, op = places.mask, padding.MASK_OP
-            self.log.add_row(f"in/{op}", op, mask, (), place.site, Details())
+            self.log.add_row(f"in/{op}", op, mask, (), place.site)
 
     def _add_padding(self, name: str, tensor, row: int, place: names.Place, is_input: bool) -> None:
         """What lies in the padding rows of what was logged as `row`."""

@@ -31,6 +31,7 @@ _MAX_EXACT_CALLS = 16  # whose details are kept here
 _BEGIN_AGAIN = "the ops of a run were not those of the run before: replays begin again"
 _MAX_DIMENSIONS = 4  # kMaxOpLogDimensions
 UNKNOWN = 0  # of an input: no row shows what the op read
+_NO_DETAILS = Details()  # of a row that has none
 ACCOUNT = "op log"  # what the account of the process calls rows that a log does not have
 
 
@@ -103,7 +104,7 @@ class Row(typing.NamedTuple):
     shape: tuple[int, ...]
     nodes: Nodes = Nodes()
     rest: Nodes = Nodes()
-    details: Details = Details()
+    details: Details = _NO_DETAILS
 
 
 class _Waiting(typing.NamedTuple):
@@ -240,7 +241,7 @@ class OpLog:
                 str(tensor.dtype).removeprefix("torch."),
                 tuple(tensor.shape),
                 self._nodes,
-                details=details or Details(),
+                details=_NO_DETAILS if details is None else details,
             )
             if self._has_probes or (tensor.is_cuda and not self.graph):
                 self._observe(row, tensor)
@@ -364,6 +365,8 @@ class OpLog:
         with self._lock:
             if not (views and self.rows) or self._closed or self._has_probes:
                 return
+            if self.rows[-1].details is _NO_DETAILS:
+                self.rows[-1] = self.rows[-1]._replace(details=Details())
             self.rows[-1].details.views += [f"after it: {view}" for view in views]
             self._amend()
 
@@ -374,6 +377,8 @@ class OpLog:
     def _details_text(self, row: Row) -> str:
         """Rows of eager calls with the same texts share a table: what varies from call to call is
         said to vary, from the second value on."""
+        if row.details is _NO_DETAILS:
+            return ""
         if self.graph:
             return row.details.to_json()
         key = (row.name, row.op, row.inputs, row.site, row.dtype, row.shape)
