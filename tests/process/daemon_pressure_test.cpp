@@ -61,7 +61,10 @@ TEST_F(DaemonPressureTest, WhatItCouldNotReadStaysInSharedMemoryWhenTheJobHasEnd
   ASSERT_TRUE(client.Ask<v1::SyncReply>(v1::SyncRequest()).ok()) << "all passes so far are over";
   EXPECT_EQ(::access(ring::ShmPath(job.segment()).c_str(), F_OK), 0);
   EXPECT_EQ(::access(ring::ShmPath(job.segment() + ".1").c_str(), F_OK), 0);
-  EXPECT_THAT(daemon.Status().skipped(0).reason(), testing::HasSubstr("empty name"));
+  const v1::Session session = *daemon.Session(job.key());
+  ASSERT_EQ(session.not_seen_size(), 1) << "no answer passes over it";
+  EXPECT_EQ(session.not_seen(0).count(), 1u);
+  EXPECT_THAT(session.not_seen(0).reason(), HasSubstr("empty name"));
 }
 
 TEST_F(DaemonPressureTest, TwoHundredSlotsNeedNoDescriptorEach) {

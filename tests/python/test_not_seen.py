@@ -485,6 +485,31 @@ def test_a_run_whose_daemon_is_lost_is_no_success(own_daemon, tmp_path, fate, op
         assert "cgdebug-cli info" in done.stderr
 
 
+@pytest.mark.parametrize(("value", "code"), [("float('nan')", 1), ("2.0", 0)])
+def test_a_run_whose_daemon_was_replaced_is_judged_by_the_next_one(
+    own_daemon, tmp_path, value, code
+):
+    first = own_daemon()
+    (tmp_path / "job.py").write_text(
+        "import sys, torch\nfrom cgdebug import *\n"
+        "p = CudaGraphTensorProbe('x', [TensorRecord()], mode='always')\np(torch.ones(2))\n"
+        f"print(flush=True)\nsys.stdin.readline()\np(torch.full((2,), {value}))\n"
+    )
+    environment = {key: text for key, text in os.environ.items() if key != "CGDEBUG_RUN_ID"}
+    run = subprocess.Popen(
+        [find_program("cgdebug-cli"), "--socket", first.socket, "--no-spawn",
+         "run", "--fail-on", "nan", "--", sys.executable, "job.py"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    assert run.stdout.readline() == "\n"
+    first.process.kill()
+    first.process.wait(60)
+    own_daemon()
+    said = run.communicate("go on\n", timeout=120)[1]
+    assert run.returncode == code, said
+
+
 def test_a_folder_that_lacks_ranks_is_not_complete(cli, tmp_path):
     code = (
         "import torch\nfrom cgdebug import *\n"
