@@ -24,7 +24,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli why runs/a.cgrec\n"
      "  cgdebug-cli why                             the newest live job\n"
      "  cgdebug-cli why runs/a.cgrec --json\n",
-     AddWhy},
+     AddWhy, Output::kText},
     {"check", kFirst, "Names the first NaN or Inf and what led to it, and what else looks wrong",
      "  cgdebug-cli check runs/a.cgrec\n"
      "  cgdebug-cli check                           the newest live job\n"

@@ -34,6 +34,8 @@ class LiveSource : public source::Source {
     labels_.push_back(session.label);
     jobs_.push_back(session);
     is_alive_ = is_alive_ || session.state == SessionState::kAlive;
+    const double stalled = StalledSeconds(session);
+    stalled_seconds_ = jobs_.size() == 1 ? stalled : std::min(stalled_seconds_, stalled);
     head_ += fmt::format("{}job {} ({}) {}, {} {}{}", head_.empty() ? "" : "\n", session.label,
                          session.key, StateInWords(session), session.replay_word(), session.replay,
                          session.step >= 0 ? fmt::format(", step {}", session.step) : "");
@@ -75,6 +77,7 @@ class LiveSource : public source::Source {
     description.unread = unread_;
     description.not_seen = not_seen_;
     description.is_growing = is_alive_;
+    description.stalled_seconds = stalled_seconds_;
     const std::vector<JobRanks> known = GroupByJob(known_);
     for (const JobRanks& job : GroupByJob(jobs_)) {
       if (!job.has_ranks()) continue;
@@ -332,6 +335,9 @@ class LiveSource : public source::Source {
   }
 
   static std::string StateInWords(const Session& session) {
+    if (const double seconds = StalledSeconds(session); seconds > 0) {
+      return fmt::format("is stalled for {} (pid {})", FormatDuration(seconds), session.pid);
+    }
     if (session.state == SessionState::kAlive) return fmt::format("is alive (pid {})", session.pid);
     return fmt::format("{} (pid {}, {} ago)",
                        session.state == SessionState::kDied ? "died" : "has exited", session.pid,
@@ -360,6 +366,7 @@ class LiveSource : public source::Source {
   std::vector<Session> known_;  // to the daemon
   std::vector<Session> jobs_;   // of those, the ones that are in here
   bool is_alive_ = false;
+  double stalled_seconds_ = 0;
   std::vector<Slot> slots_;
   std::vector<Live> live_;  // of each slot
   std::vector<Group> groups_;

@@ -302,6 +302,50 @@ TEST(Why, ARankThatIsCallsBehindIsTold) {
               HasSubstr("rank 1 has ended call 3, and rank 0 has ended call 4"));
 }
 
+// A source whose snapshots came one after another.
+class InTime : public MemorySource {
+ public:
+  Result<source::Snapshot> Get(std::size_t slot, const source::Key& key) override {
+    Result<source::Snapshot> snapshot = MemorySource::Get(slot, key);
+    snapshot->timestamp_ns = static_cast<std::int64_t>(10 * key.replay + slot);
+    return snapshot;
+  }
+};
+
+// A job of three probes whose newest call passed the first `passed` of them.
+InTime InCall(int passed, double stalled_seconds) {
+  InTime source;
+  source.description.stalled_seconds = stalled_seconds;
+  source.description.is_growing = true;
+  for (int i = 0; i < 3; ++i) {
+    const std::size_t slot = source.AddSlot("fwd/" + std::to_string(i), {1});
+    source.Slots()[slot].graph_id = 0;
+    for (std::uint64_t call = 1; call <= (i < passed ? 4u : 3u); ++call) {
+      source.Add(slot, call, {static_cast<float>(call)});
+      source.serials[{slot, call}] = 10 * call + i;
+    }
+  }
+  return source;
+}
+
+TEST(Why, AJobThatStandsStillInsideACallIsToldAndWhere) {
+  InTime source = InCall(2, 75);
+  source.accounts[0] = {.produced = 904, .kept = 4, .lost = {{"no longer kept", 900}}};
+  const Causes causes = CausesOf(source);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("hang"));
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("the job stands in call 4, after fwd/1 and before fwd/2, for 1m15s"));
+  EXPECT_FALSE(causes.found()) << "it may wait on purpose";
+}
+
+TEST(Why, AJobThatMovesOrHasEndedItsCallDoesNotHang) {
+  InTime moves = InCall(2, 0);
+  InTime idle = InCall(3, 75);
+  for (InTime* source : {&moves, &idle}) {
+    EXPECT_THAT(KindsOf(CausesOf(*source)), IsEmpty());
+  }
+}
+
 TEST(Why, RanksThatShareNoCallAreNotCalledAlike) {
   TwoRanks source = AlikeRanks();
   for (const std::size_t row : {0, 1, 2}) {

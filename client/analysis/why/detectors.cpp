@@ -36,9 +36,15 @@ std::string NamesText(const std::vector<std::string>& names, std::size_t most) {
 }
 
 bool HasLosses(const Evidence& evidence) {
+  return evidence.check->account.lost_count() > 0 || MayLackNewest(evidence);
+}
+
+bool MayLackNewest(const Evidence& evidence) {
   const recording::Account& account = evidence.check->account;
+  const auto not_kept = account.lost.find(std::string(ToText(layout::LossCause::kNotKept)));
+  const std::uint64_t old = not_kept == account.lost.end() ? 0 : not_kept->second;
   const source::Description description = evidence.source->Describe();
-  return account.lost_count() > 0 || account.unread > 0 || description.is_cut_off ||
+  return account.lost_count() > old || account.unread > 0 || description.is_cut_off ||
          !description.damage.empty() || !description.unread.empty();
 }
 

@@ -62,6 +62,8 @@ void ForEachRow(const Evidence& evidence, See see) {
 }
 // Whether snapshots of it are lost, damaged or cut off, so that what is not there may have been.
 bool HasLosses(const Evidence& evidence);
+// The same without what a ring no longer keeps, which is older than what it has.
+bool MayLackNewest(const Evidence& evidence);
 // "1 row follows", "3 rows follow"; `one` is "row follows", `several` "rows follow".
 std::string CountText(std::size_t count, std::string_view one, std::string_view several);
 // Sets Found::clean if nothing was found in what was looked at: as CountText().

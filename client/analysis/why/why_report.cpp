@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "client/analysis/ops/op_log.h"
+#include "client/analysis/why/detectors.h"
 
 namespace cgdebug::analysis::why {
 namespace {
@@ -41,7 +42,7 @@ void AddCause(const source::Source& source, const Finding& finding, std::size_t 
                     finding.folded[i].sentence));
   }
   if (finding.folded.size() > 2) {
-    add(fmt::format("behind it: {} more findings", finding.folded.size() - 2));
+    add("behind it: " + CountText(finding.folded.size() - 2, "more finding", "more findings"));
   }
   if (!finding.refute.empty()) add("refuted by: " + finding.refute);
   const source::Slot& slot = source.slots()[finding.place.slot];
@@ -109,7 +110,8 @@ Answer CausesAnswer(const source::Source& source, const Causes& causes, const Co
     AddCause(source, causes.findings[i], i + 1, command_of, &answer);
   }
   if (shown < causes.findings.size()) {
-    add(fmt::format("and {} more findings (--max-rows)", causes.findings.size() - shown));
+    const std::size_t more = causes.findings.size() - shown;
+    add(fmt::format("and {} (--max-rows)", CountText(more, "more finding", "more findings")));
   }
   if (causes.findings.empty()) {
     add(causes.complete() ? "no cause found"

@@ -5,6 +5,7 @@
 
 #include "client/analysis/ops/trails.h"
 #include "client/analysis/why/detectors.h"
+#include "daemon/core/base/duration.h"
 
 namespace cgdebug::analysis::why {
 namespace {
@@ -37,9 +38,16 @@ std::string StandsText(const Standing& one) {
                      one.place.before->name);
 }
 
+// Where a job that does not move stands: a call that did not come to its last probe is not over.
+void StopInside(analysis::Place* place) {
+  const bool is_in_call =
+      place->kind == analysis::Place::Kind::kEager && place->before && place->count < place->total;
+  if (is_in_call) place->kind = analysis::Place::Kind::kInside;
+}
+
 // The process that is not where the others are: it is replays or calls behind, or in the middle of
-// a replay although the job is over. One that went on when this was read is always somewhere.
-const Standing* FindHanging(const std::vector<Standing>& run, bool went_on, bool is_over) {
+// one although the job moves no more. One that went on when this was read is always somewhere.
+const Standing* FindHanging(const std::vector<Standing>& run, bool went_on, bool is_still) {
   const Standing* hanging = nullptr;
   for (const Standing& one : run) {
     const auto is_ahead = [&](const Standing& other) {
@@ -47,7 +55,7 @@ const Standing* FindHanging(const std::vector<Standing>& run, bool went_on, bool
              other.place.replay > one.place.replay + static_cast<std::uint64_t>(went_on);
     };
     const bool is_behind = std::ranges::any_of(run, is_ahead);
-    if (!is_behind && !(is_over && IsInside(one))) continue;
+    if (!is_behind && !(is_still && IsInside(one))) continue;
     if (hanging == nullptr || one.place.replay < hanging->place.replay) hanging = &one;
   }
   return hanging;
@@ -58,12 +66,13 @@ const Standing* FindHanging(const std::vector<Standing>& run, bool went_on, bool
 Found FindHangs(const Evidence& evidence) {
   source::Source& source = *evidence.source;
   Found answer;
-  if (HasLosses(evidence)) return answer;  // the last snapshot is not where it stands
+  if (MayLackNewest(evidence)) return answer;  // the last snapshot is not where it stands
   const Result<Trails> trails = ReadTrails(source, [](const source::Slot&) { return true; });
   if (!trails.ok()) {
     answer.not_looked = "where each process stands: " + trails.error().message;
     return answer;
   }
+  const double stalled = source.Describe().stalled_seconds;
   std::map<std::string, std::vector<Standing>> runs;  // of ranks by run, else by session
   for (const auto& entry : *trails) {
     const auto& process = entry.first;
@@ -80,14 +89,16 @@ Found FindHangs(const Evidence& evidence) {
       if (one.place.graph_id != 0 || passed.graph_id != 0) continue;
       one.place.replay = std::max(one.place.replay, passed.replay);
     }
+    if (stalled > 0) StopInside(&one.place);
     runs[is_ranked ? slot->run : slot->session].push_back(std::move(one));
   }
   const bool is_over = HaveJobsEnded(source);
   // A recording may be stopped while its job runs.
-  const bool went_on = evidence.check->goes_on || (!source.Recordings().empty() && !is_over);
+  const bool went_on =
+      (evidence.check->goes_on && stalled == 0) || (!source.Recordings().empty() && !is_over);
   std::size_t count = 0;
   for (const auto& [name, run] : runs) {
-    const Standing* hanging = FindHanging(run, went_on, is_over);
+    const Standing* hanging = FindHanging(run, went_on, is_over || stalled > 0);
     const bool have_ended = std::ranges::none_of(run, IsInside) && (run.size() > 1 || is_over);
     if (hanging == nullptr && have_ended) count += run.size();
     if (hanging == nullptr) continue;
@@ -96,13 +107,16 @@ Found FindHangs(const Evidence& evidence) {
                     .place = {.slot = hanging->slot, .command = "where"},
                     .sentence = StandsText(*hanging),
                     .refute = run.size() > 1 ? "a rank that has less to do than others"
-                                             : "a job that was ended in this replay on purpose"};
+                              : stalled > 0 ? "a job that computes what no probe sees, or waits on "
+                                              "purpose"
+                                            : "a job that was ended in this replay on purpose"};
     for (const Standing& one : run) {
       if (&one == hanging) continue;
       const bool is_first = finding.facts.empty();
       if (is_first) finding.sentence += fmt::format(", and {}", StandsText(one));
       finding.facts.push_back({{.slot = one.slot}, StandsText(one)});
     }
+    if (stalled > 0) finding.sentence += ", for " + FormatDuration(stalled);
     answer.findings.push_back(std::move(finding));
   }
   SetClean(count, "process has ended its last replay or call",
