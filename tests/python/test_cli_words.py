@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import subprocess
 
 import numpy
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 import cgdebug
 from cgdebug import _recording
-from conftest import own_session, wait_until
+from conftest import find_program, own_session, wait_until
 
 PID = str(os.getpid())
 
@@ -218,6 +219,37 @@ def test_diff_of_nan_with_itself_names_the_option(cli, tmp_path):
     result = cli("diff", path, path)
     assert result.returncode == 1 and "--equal-nan takes that for equal" in result.stdout
     assert cli("diff", path, path, "--equal-nan").returncode == 0
+
+
+@pytest.fixture
+def rounded(tmp_path):
+    """Statistics of two runs: one rounds differently in all three probes, and is wrong in the last."""
+    paths = []
+    for name, factor in (("a", 1), ("b", 1 + 1e-6)):
+        writer = _recording.Writer(str(tmp_path / f"{name}.cgrec"))
+        session = writer.add_session("0" * 32, "job", -1)
+        for i, probe in enumerate(("fwd/0", "fwd/1", "fwd/2")):
+            values = numpy.arange(1, 9, dtype="float32") * factor
+            if name == "b" and i == 2:
+                values[3] = 9
+            slot = writer.add_slot(session, probe, "float32", (8,))
+            writer.append(slot, 1, values, stats_only=True)
+        writer.close()
+        paths.append(str(tmp_path / f"{name}.cgrec"))
+    return paths
+
+
+def test_diff_of_statistics_says_how_to_look_beyond_rounding(cli, rounded):
+    first = cli("diff", "--first", *rounded)
+    assert first.returncode == 1 and "fwd/0 (probe 1 of 3)" in first.stdout
+    (line,) = [line for line in first.stderr.splitlines() if "next:" in line]
+    words = shlex.split(line.partition("cgdebug-cli ")[2])
+    assert words[-2:] == ["--rtol", "1e-3"]
+    beyond = subprocess.run([find_program("cgdebug-cli"), *words], capture_output=True, text=True)
+    assert beyond.returncode == 1 and "fwd/2 (probe 3 of 3)" in beyond.stdout
+    assert "next:" not in beyond.stderr
+    assert "next:" not in cli("diff", *rounded, "--bitwise").stderr
+    assert "next:" not in cli("diff", *rounded, "fwd/2").stderr
 
 
 def test_help_says_the_whole_command_and_what_its_words_mean(cli):

@@ -15,6 +15,7 @@
 #include "client/cli/command.h"
 #include "client/cli/sources/sources.h"
 #include "client/cli/views/answer_text.h"
+#include "daemon/core/numerics/stats_difference.h"
 #include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
@@ -80,6 +81,24 @@ std::string NothingInCommon(const source::Source& a, const source::Source& b,
   return text + ". To see what B has, type: cgdebug-cli info " + ShellWord(command.b);
 }
 
+// Where no values were recorded every difference counts, also one of rounding, as compiled code
+// makes it. If that may be all: how to see the first one that is larger.
+void HintAtTolerance(const Context& context, const DiffCommand& command,
+                     const analysis::Diff& diff) {
+  constexpr double kRtol = 1e-3, kAtol = 1e-6;
+  const bool chose = command.diff.bitwise || command.diff.rtol || command.diff.atol;
+  if (chose || !diff.first || diff.first->values || diff.first->statistics.empty()) return;
+  const analysis::Difference& first = *diff.first;
+  if (!first.a.stats || !first.b.stats || first.tolerance.rtol == 0 ||
+      !numerics::MayBeClose(*first.a.stats, *first.b.stats, kRtol, kAtol)) {
+    return;
+  }
+  std::string typed = "cgdebug-cli";
+  for (const std::string& word : context.words) typed += " " + ShellWord(word);
+  context.Say("this may be rounding. The first that is not:");
+  context.Hint(typed + " --rtol 1e-3");
+}
+
 int RunDiff(Context& context, DiffCommand& command) {
   Result<analysis::Scope> scope = MakeScope(context, command.scope);
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
@@ -128,6 +147,7 @@ int RunDiff(Context& context, DiffCommand& command) {
     Context::Print(PrintableLines(analysis::DiffStatText(*a, *diff, /*all=*/false)) + "\n");
   } else {
     Context::Print(AnswerText(context.out, analysis::DiffAnswer(*a, *b, *diff)));
+    HintAtTolerance(context, command, *diff);
     for (source::Source* source : {a.get(), b.get()}) {
       const source::Description about = source->Describe();
       if (about.kind != "recordings" || !context.ranks.selects_all()) continue;
