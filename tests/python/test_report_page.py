@@ -122,6 +122,13 @@ def sources(tmp_path_factory):
             names=[f"fwd/model.layers.{i}.self_attention.{'projection_' * 6}{i}" for i in range(3)],
             lost={(1, 3)},
         ),
+        "middles": make(
+            "middles",
+            17,
+            3,
+            lambda i, r: i + r,
+            names=[f"fwd/model.layers.{i}.self_attention.output_projection" for i in range(17)],
+        ),
         "evil": make("evil", 4, 3, lambda i, r: r, names=EVIL),
         "empty": folder / "empty.cgrec",
     }
@@ -349,6 +356,14 @@ def test_two_sources_lie_side_by_side_with_their_difference(open_report, sources
     page.select_option("#mode", "relative")
     page.locator('.row[data-place="4"] > button').click()
     assert "by NaN or Inf" in page.locator("#detail .findings").inner_text()
+
+
+@pytest.mark.parametrize("width", [420, 1360])
+def test_names_that_differ_in_their_middle_are_told_apart(open_report, sources, width):
+    page = open_report(sources["middles"], width=width)
+    shown = page.locator("#rows .row > button").all_inner_texts()
+    assert len(shown) == 17 == len(set(shown)), shown
+    assert all("projection" in name for name in shown), shown
 
 
 def test_names_are_text_and_nothing_else(open_report, sources):

@@ -460,11 +460,27 @@
   }
   const markOf = (line) => (line.isNonfinite ? (line.hasNan ? "N " : "∞ ") : line.differs ? "≠ " : line.isBad ? "! " : "");
   let longest = 34;  // characters of a name that have room
-  // The end of a name tells a probe from its neighbours, so the middle goes.
+  // What all names begin with, and end with, up to a dot.
+  const shared = sharedEnds(lines.map((line) => line.name));
+  function sharedEnds(names) {
+    const lengthOf = (charOf) => {
+      let length = 0;
+      while (names.length > 1 && charOf(names[0], length) && names.every((name) => charOf(name, length) === charOf(names[0], length))) length++;
+      return length;
+    };
+    const head = names[0]?.slice(0, lengthOf((name, i) => name[i])) ?? "";
+    const tail = names[0]?.slice(names[0].length - lengthOf((name, i) => name[name.length - 1 - i])) ?? "";
+    return { head: head.slice(0, Math.max(head.lastIndexOf("."), head.lastIndexOf("/")) + 1), tail: tail.includes(".") ? tail.slice(tail.indexOf(".")) : "" };
+  }
+  // What tells a probe from its neighbours stays: first goes what all begin with, then the middle.
   function inRoom(name) {
     if (name.length <= longest) return name;
-    const end = Math.ceil(longest * 0.65);
-    return `${name.slice(0, longest - end - 1)}…${name.slice(-end)}`;
+    const own = shared.head && name.startsWith(shared.head) ? "…" + name.slice(shared.head.length) : name;
+    if (own.length <= longest) return own;
+    const unlike = shared.tail && own.endsWith(shared.tail) ? own.length - shared.tail.length : 0;
+    const usual = longest - Math.ceil(longest * 0.65) - 1;
+    const start = unlike > usual && unlike <= longest - 8 ? unlike : usual;
+    return `${own.slice(0, start)}…${own.slice(start + 1 - longest)}`;
   }
   // Below the heading of its module: the rest of its name.
   function rowOf(line, group) {
