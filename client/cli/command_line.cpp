@@ -26,10 +26,12 @@ class HelpFormatter : public CLI::Formatter {
       help += "Examples:\n" + examples + "\n";
     }
     help += make_usage(app, name);
+    const bool is_whole = app->get_parent() == nullptr;
+    if (is_whole) help += make_subcommands(app, mode);  // on the first screen of any terminal
     help += make_positionals(app);
     help += make_groups(app, mode);
-    help += make_subcommands(app, mode);
-    if (app->get_parent() != nullptr) {
+    if (!is_whole) {
+      help += make_subcommands(app, mode);
       help +=
           fmt::format("\nGlobal options (--json, --session, --ranks ...): {} --help\n", kProgram);
     }

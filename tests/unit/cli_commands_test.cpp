@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -191,6 +192,7 @@ TEST_F(CommandsTest, AJobOfWhichNothingCameForLongIsStalled) {
   Serve();
   EXPECT_THAT(Cli({"ps"}).out, HasSubstr("stalled 1m15s"));
   EXPECT_THAT(Cli({"status"}).out, HasSubstr("stalled 1m15s (pid 4710)"));
+  EXPECT_THAT(Cli({"why"}).out, HasSubstr("is stalled for 1m15s (pid 4710)"));
 }
 
 TEST_F(CommandsTest, AJobThatMovesOrHasNothingYetIsAlive) {
@@ -550,6 +552,8 @@ TEST_F(CommandsTest, TheHelpBeginsWithTheCommandsOneNeedsFirst) {
   for (const char* text : {"Jobs that run", "\n  ps", "\n  verify", "__complete"}) {
     EXPECT_THAT(first, Not(HasSubstr(text))) << "one screen";
   }
+  // A terminal of 80x24 shows the end of the list without paging.
+  EXPECT_LT(std::ranges::count(first.substr(0, first.find("help --all")), '\n'), 23);
 }
 
 TEST_F(CommandsTest, HelpAllHasEveryCommandUnderTheHeadingOfItsGroup) {
