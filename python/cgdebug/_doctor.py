@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import pathlib
 import platform
 import sys
+import urllib.request
 
 
 def _python() -> dict:
@@ -55,8 +58,39 @@ def _gpu() -> dict:
     return check | {"text": f"CUDA {torch.version.cuda}, {', '.join(names) or 'no GPU here'}"}
 
 
+def _metrics() -> dict:
+    check = {"name": "metrics", "level": "OK", "fix": ""}
+    where = os.environ.get("CGDEBUG_METRICS_LISTEN")
+    if not where:
+        return check | {"text": "none; CGDEBUG_METRICS_LISTEN=HOST:PORT asks for them"}
+    if where.endswith(":0"):
+        return check | {"text": f"{where}: cgdebug-cli daemon logs names the port"}
+    try:
+        with urllib.request.urlopen(f"http://{where}/metrics", timeout=3) as answer:
+            is_ours = b"cgdebug_" in answer.read()
+        why = "something else answers there"
+    except (OSError, ValueError) as error:
+        is_ours, why = False, str(error)
+    if is_ours:
+        return check | {"text": f"http://{where}/metrics"}
+    text = f"none at {where}: {why}. No daemon runs, or it could not use this port"
+    return check | {"level": "WARN", "text": text, "fix": "cgdebug-cli daemon logs"}
+
+
+def _completion() -> dict:
+    check = {"name": "completion", "level": "OK", "fix": ""}
+    for folder in (sys.prefix, pathlib.Path("~/.local").expanduser(), "/usr/local", "/usr"):
+        script = pathlib.Path(folder, "share/bash-completion/completions/cgdebug-cli")
+        if script.exists():
+            return check | {"text": f"bash: {script}"}
+    fix = "source <(cgdebug-cli completion bash)"
+    return check | {"level": "WARN", "text": "no script for bash is installed", "fix": fix}
+
+
 def main() -> None:
     checks = [
+        _metrics(),
+        _completion(),
         _python(),
         _package("numpy", "numpy", "recordings and values need"),
         _package("protobuf", "google.protobuf", "cgdebug.connect() needs"),

@@ -333,6 +333,23 @@ def test_the_environment_says_where_metrics_go(own_daemon, monkeypatch, tmp_path
     assert (second.returncode, second.stderr) == (0, ""), "of another rank that started one, too"
 
 
+def test_doctor_says_whether_anybody_answers_with_metrics(own_daemon, monkeypatch):
+    daemon = own_daemon("--metrics-listen", "127.0.0.1:0")
+    where = re.findall(r"metrics on http://(\S+)/metrics", daemon.log())[-1]
+
+    def metrics(place):
+        monkeypatch.setenv("CGDEBUG_METRICS_LISTEN", place)
+        words = [find_program("cgdebug-cli"), "--socket", daemon.socket, "doctor", "--json"]
+        shown = subprocess.run(words, capture_output=True, text=True, timeout=120).stdout
+        (check,) = [one for one in json.loads(shown)["checks"] if one["name"] == "metrics"]
+        return check
+
+    assert metrics(where)["level"] == "OK"
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        nobody = f"127.0.0.1:{unused.getsockname()[1]}"
+    assert metrics(nobody)["level"] == "WARN" and "daemon logs" in metrics(nobody)["fix"]
+
+
 def test_a_job_gets_a_daemon_also_if_the_port_of_the_metrics_is_in_use(own_daemon, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"

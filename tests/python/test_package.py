@@ -5,13 +5,15 @@ import importlib
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 
 import cgdebug
-from conftest import ROOT
+from conftest import ROOT, find_program
 
 FIXED_NAMES = [
     "CudaGraphTensorProbe",
@@ -225,3 +227,50 @@ def test_environment_switches_probes_off(monkeypatch):
         monkeypatch.setenv("CGDEBUG_PROBES", patterns)
         assert [name for name in ("a0", "a1", "a*") if is_selected(name)][:1] == [wanted], patterns
     assert os.environ["CGDEBUG"] == "0"
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The folder of the programs of a virtual environment that has cgdebug, and is not activated."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    site = sysconfig.get_path("purelib", vars={"base": str(venv), "platbase": str(venv)})
+    needed = (pathlib.Path(cgdebug.__file__).parents[1], sysconfig.get_path("purelib"))
+    pathlib.Path(site, "cgdebug.pth").write_text("\n".join(map(str, needed)))
+    shutil.copy(find_program("cgdebug-cli"), venv / "bin")
+    return venv / "bin"
+
+
+def from_outside(*words, folder, path="/usr/bin:/bin"):
+    """As a service or another user types it: nothing of an environment is on its paths."""
+    return subprocess.run(
+        list(map(str, words)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        env={"PATH": path, "HOME": str(folder)},
+    )
+
+
+@pytest.mark.parametrize("by", ["path", "link"])
+def test_the_command_line_of_an_environment_uses_its_own_python(environment, tmp_path, by):
+    program = environment / "cgdebug-cli"
+    if by == "link":  # as pipx and uv make one
+        (tmp_path / "cgdebug-cli").symlink_to(program)
+        program = tmp_path / "cgdebug-cli"
+    shutil.copytree(ROOT / "tests/data/statistics.cgrec", tmp_path / "a.cgrec")
+    done = from_outside(program, "export", "a.cgrec", "--to", "csv", "-o", "a.csv", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.csv").stat().st_size > 0
+    checks = from_outside(program, "doctor", "--json", folder=tmp_path).stdout
+    assert str(environment / "python3") in checks or str(environment / "python") in checks, checks
+
+
+def test_a_command_line_without_any_python_says_what_it_asked_for(tmp_path):
+    shutil.copy(find_program("cgdebug-cli"), tmp_path)
+    shutil.copytree(ROOT / "tests/data/statistics.cgrec", tmp_path / "a.cgrec")
+    words = ["export", "a.cgrec", "--to", "csv", "-o", "a.csv"]
+    done = from_outside(tmp_path / "cgdebug-cli", *words, folder=tmp_path, path=str(tmp_path))
+    assert done.returncode == 2 and "python3" in done.stderr, done.stderr
+    assert not (tmp_path / "a.csv").exists()

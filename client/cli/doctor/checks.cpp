@@ -104,7 +104,7 @@ Check JudgeNvidia(std::string_view text) {
   if (text.empty()) {
     check.level = Level::kWarn;
     check.text = "not loaded: recordings and CPU tensors work, CUDA tensors do not";
-    check.fix = "nvidia-smi   (in a container: docker run --gpus all ...)";
+    check.fix = "install NVIDIA's driver, or in a container: docker run --gpus all ...";
     return check;
   }
   static const std::regex kVersion(R"((\d{3,})\.[\d.]+)");
