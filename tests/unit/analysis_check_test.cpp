@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -143,6 +144,26 @@ MemorySource TwoShapes() {
   call(1, 1, {1, 2});
   call(3, 1, {NAN, 1});
   return source;
+}
+
+// So they lie in a recording: in another order each of them costs a read of the file.
+TEST(Check, ReadsTheSnapshotsInTheOrderInWhichTheyCame) {
+  class Source : public MemorySource {
+   public:
+    Result<source::Snapshot> Get(std::size_t slot, const source::Key& key) override {
+      read.emplace_back(key.replay, slot);
+      return MemorySource::Get(slot, key);
+    }
+    std::vector<std::pair<std::uint64_t, std::size_t>> read;
+  };
+  Source source;
+  for (const char* name : {"a", "b", "c"}) source.AddSlot(name, {2});
+  for (std::uint64_t replay = 1; replay <= 4; ++replay) {
+    for (std::size_t slot = 0; slot < 3; ++slot) source.Add(slot, replay, {1, 2});
+  }
+  ASSERT_TRUE(RunCheck(source, {}).ok());
+  ASSERT_EQ(source.read.size(), 12u);
+  EXPECT_TRUE(std::ranges::is_sorted(source.read));
 }
 
 TEST(Check, TheFirstOfTwoShapesIsTheEarlierAndNotTheOneWithTheSmallerReplay) {

@@ -221,6 +221,22 @@ TEST(RecordingMeta, AHashThatIsNotThereIsNotOneOfZero) {
   EXPECT_EQ(DecodeFields<Snapshot>(EncodeFields(snapshot))->stats.hash, kMax);
 }
 
+TEST(RecordingMeta, FieldsAreReadInAnyOrderAndUnknownOnesAreSkipped) {
+  pb::Mark text, kind, step;
+  text.set_text("why");
+  kind.set_kind(2);
+  step.set_step(-7);
+  const std::string unknown = "\xf8\x07\x01";  // field 127
+  const auto read =
+      DecodeFields<Mark>(unknown + text.SerializeAsString() + step.SerializeAsString() + unknown +
+                         kind.SerializeAsString() + unknown);
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->text, "why");
+  EXPECT_EQ(read->step, -7);
+  EXPECT_EQ(static_cast<int>(read->kind), 2);
+  EXPECT_FALSE(DecodeFields<Mark>(text.SerializeAsString() + "\xf8").has_value());
+}
+
 TEST(RecordingMeta, WhatProtobufWritesIsRead) {
   pb::Mark mark;
   mark.set_kind(2);

@@ -95,7 +95,7 @@ Result<Check> RunCheck(Source& source, const CheckOptions& options) {
   check.values_read = !options.trusts_hashes;
   check.missing = scan.unread();
   check.missing_count = scan.unread_count();
-  check.replays.assign(scan.replays().begin(), scan.replays().end());
+  check.replays = scan.replays();
   check.in_part = static_cast<std::size_t>(std::ranges::count_if(
       scan.probes(), [&](const Scanned& one) { return !source.slots()[one.slot].part.empty(); }));
   FindingList findings;

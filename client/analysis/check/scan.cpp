@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
-#include <optional>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "client/analysis/ops/op_log.h"
@@ -37,9 +39,16 @@ Scan::Scan(source::Source& source, const CheckOptions& options)
 Result<void> Scan::Run() {
   by_calls_ = IsOrderedByCalls();
   for (const std::size_t slot : WantedSlots(source_, options_.scope)) {
-    if (const Result<void> done = Read(slot); !done.ok()) return done.error();
+    if (const Result<void> added = Add(slot); !added.ok()) return added.error();
   }
   for (std::size_t i = 0; i < probes_.size(); ++i) place_of_[probes_[i].slot] = i;
+  ReadAll();
+  for (const Scanned& scanned : probes_) {
+    for (const Key& key : scanned.with_hash) with_hash_.push_back({scanned.slot, key});
+    if (!scanned.unread.empty()) unread_.push_back(scanned.unread);
+  }
+  std::ranges::sort(replays_);
+  replays_.erase(std::ranges::unique(replays_).begin(), replays_.end());
   staleness_.Finish();
   return {};
 }
@@ -65,7 +74,7 @@ source::Moment Scan::MomentAt(const Slot& slot, std::uint64_t serial, const Key&
   return {serial, key.replay, slot.order, key.iteration, slot.rank};
 }
 
-Result<void> Scan::Read(std::size_t index) {
+Result<void> Scan::Add(std::size_t index) {
   Result<std::vector<Key>> keys = source_.Keys(index);
   if (!keys.ok()) return keys.error();
   const Slot& slot = source_.slots()[index];
@@ -77,37 +86,44 @@ Result<void> Scan::Read(std::size_t index) {
   std::erase_if(*keys, [&](const Key& key) { return !options_.scope.Wants(key.replay); });
   scanned.keys = *std::move(keys);
   scanned.abs_max.assign(scanned.keys.size(), NAN);
-  std::optional<Snapshot> previous;
-  for (std::size_t i = 0; i < scanned.keys.size(); ++i) {
-    const Key& key = scanned.keys[i];
-    const Result<Snapshot> snapshot = source_.Get(index, key);
-    if (!snapshot.ok()) {
-      AddUnread(index, key, snapshot.error());
-      continue;
-    }
-    const Result<Stats> stats = source::StatsOf(source_, *snapshot);
-    if (!stats.ok()) {
-      AddUnread(index, key, stats.error());
-      continue;
-    }
-    scanned.abs_max[i] = stats->abs_max;
-    Look(key, *snapshot, *stats, &scanned);
-    // What comes before and after an iteration is not what comes before and after a replay.
-    if (previous && (!slot.in_body || slot.counts_calls())) {
-      staleness_.Note(*previous, *snapshot, &scanned);
-    }
-    previous = *snapshot;
-  }
   probes_.push_back(std::move(scanned));
   return {};
+}
+
+// The first snapshot of each slot, then the second of each: so they lie in a recording. To read one
+// slot after the other is to jump to each snapshot.
+void Scan::ReadAll() {
+  std::vector<std::optional<Snapshot>> previous(probes_.size());
+  std::vector<std::size_t> left(probes_.size());
+  std::iota(left.begin(), left.end(), 0);
+  for (std::size_t i = 0; !left.empty(); ++i) {
+    std::erase_if(left, [&](std::size_t place) { return i >= probes_[place].keys.size(); });
+    for (const std::size_t place : left) Read(i, &probes_[place], &previous[place]);
+  }
+}
+
+void Scan::Read(std::size_t number, Scanned* scanned, std::optional<Snapshot>* previous) {
+  const Slot& slot = source_.slots()[scanned->slot];
+  const Key& key = scanned->keys[number];
+  Result<Snapshot> snapshot = source_.Get(scanned->slot, key);
+  if (!snapshot.ok()) return AddUnread(key, snapshot.error(), scanned);
+  const Result<Stats> stats = source::StatsOf(source_, *snapshot);
+  if (!stats.ok()) return AddUnread(key, stats.error(), scanned);
+  scanned->abs_max[number] = stats->abs_max;
+  Look(key, *snapshot, *stats, scanned);
+  // What comes before and after an iteration is not what comes before and after a replay.
+  if (*previous && (!slot.in_body || slot.counts_calls())) {
+    staleness_.Note(**previous, *snapshot, scanned);
+  }
+  *previous = *std::move(snapshot);
 }
 
 void Scan::Look(const Key& key, const Snapshot& snapshot, const Stats& stats, Scanned* scanned) {
   const std::size_t index = scanned->slot;
   const Slot& slot = source_.slots()[index];
   ++snapshots_;
-  if (snapshot.has_values && snapshot.hash) with_hash_.push_back({index, key});
-  replays_.insert(key.replay);
+  if (snapshot.has_values && snapshot.hash) scanned->with_hash.push_back(key);
+  if (replays_.empty() || replays_.back() != key.replay) replays_.push_back(key.replay);
   has_serials_ = has_serials_ || snapshot.serial != 0;
   if (snapshot.comparison && snapshot.comparison->mismatched > 0) {
     scanned->mismatch.Add(FindingKind::kMismatch, index, key.replay);
@@ -130,13 +146,13 @@ void Scan::Look(const Key& key, const Snapshot& snapshot, const Stats& stats, Sc
   }
 }
 
-void Scan::AddUnread(std::size_t slot, const Key& key, const Error& error) {
+void Scan::AddUnread(const Key& key, const Error& error, Scanned* scanned) {
   ++unread_count_;
   // The first of a slot stands for all.
-  if (!unread_slots_.insert(slot).second) return;
-  const Slot& of = source_.slots()[slot];
-  unread_.push_back(
-      fmt::format("{}@{} was not looked at: {}", SlotText(of), ReplayText(of, key), error.message));
+  if (!scanned->unread.empty()) return;
+  const Slot& of = source_.slots()[scanned->slot];
+  scanned->unread =
+      fmt::format("{}@{} was not looked at: {}", SlotText(of), ReplayText(of, key), error.message);
 }
 
 }  // namespace cgdebug::analysis

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +19,8 @@
 namespace cgdebug::analysis {
 
 struct Scanned : SeenProbe {
+  std::vector<source::Key> with_hash;  // of the values
+  std::string unread;                  // why a snapshot was not looked at: of the first one
   std::vector<Unchanged> unchanged;
   bool ever_changed = false;
   bool is_beside = false;  // it says what lies in padding, or where that is: of another row
@@ -47,7 +49,8 @@ class Scan {
   const Scanned* Find(std::size_t slot) const;
   const Staleness& staleness() const { return staleness_; }
   std::uint64_t snapshots() const { return snapshots_; }
-  const std::set<std::uint64_t>& replays() const { return replays_; }  // of any probe
+  // Of any probe; ascending, each once.
+  const std::vector<std::uint64_t>& replays() const { return replays_; }
   const std::vector<SnapshotName>& with_hash() const { return with_hash_; }
   // Files of tensors have none, and count no losses either.
   bool has_serials() const { return has_serials_; }
@@ -61,10 +64,13 @@ class Scan {
 
  private:
   bool IsOrderedByCalls() const;
-  Result<void> Read(std::size_t slot);
+  Result<void> Add(std::size_t slot);
+  void ReadAll();
+  // The snapshot of `scanned` with that number, from 0. `previous`: the one before it.
+  void Read(std::size_t number, Scanned* scanned, std::optional<source::Snapshot>* previous);
   void Look(const source::Key& key, const source::Snapshot& snapshot, const numerics::Stats& stats,
             Scanned* scanned);
-  void AddUnread(std::size_t slot, const source::Key& key, const Error& error);
+  void AddUnread(const source::Key& key, const Error& error, Scanned* scanned);
 
   source::Source& source_;
   const CheckOptions& options_;
@@ -73,10 +79,9 @@ class Scan {
   std::map<std::size_t, std::size_t> place_of_;  // by slot
   Staleness staleness_;
   std::uint64_t snapshots_ = 0;
-  std::set<std::uint64_t> replays_;
+  std::vector<std::uint64_t> replays_;
   std::vector<SnapshotName> with_hash_;
   bool has_serials_ = false;
-  std::set<std::size_t> unread_slots_;
   std::vector<std::string> unread_;
   std::uint64_t unread_count_ = 0;
 };

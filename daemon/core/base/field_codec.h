@@ -86,8 +86,9 @@ class FieldEncoder {
   WireWriter out_;
 };
 
-// Visits every field of the message for each field on the wire and fills in the one with its
-// number. Clears all fields first: an absent field is 0, whatever the struct's default is.
+// Visits the fields of the message in their order, which is the one in which they are written, and
+// takes each from the wire. What comes in another order costs further visits. Clears all fields
+// first: an absent field is 0, whatever the struct's default is.
 class FieldDecoder {
  public:
   explicit FieldDecoder(std::string_view bytes) : in_(bytes) {}
@@ -96,18 +97,34 @@ class FieldDecoder {
   bool Read(T& message) {
     T::ForEachField(message, *this);
     clearing_ = false;
-    while (in_.Next()) T::ForEachField(message, *this);
+    for (has_ = in_.Next(); has_;) {
+      taken_ = false;
+      T::ForEachField(message, *this);
+      if (!taken_) has_ = in_.Next();  // of a later version
+    }
     return ok_ && in_.ok();
   }
 
   template <typename T>
   void operator()(const layout::Field& field, T& value) {
-    if (!clearing_ && in_.field() != field.number) return;
+    if (clearing_) return Take(field, value);
+    for (; has_ && in_.field() == field.number; has_ = in_.Next()) {
+      taken_ = true;
+      Take(field, value);
+    }
+  }
+  void operator()(const layout::Field& field, bool& present, std::uint64_t& value) {
+    if (clearing_ || (has_ && in_.field() == field.number)) present = !clearing_;
+    (*this)(field, value);
+  }
+
+ private:
+  template <typename T>
+  void Take(const layout::Field& field, T& value) {
     if constexpr (std::is_same_v<T, std::string>) {
       value = in_.chunk();
     } else if constexpr (IsOptional<T>) {
-      if (clearing_) return value.reset();
-      (*this)(field, value.emplace());
+      clearing_ ? value.reset() : Take(field, value.emplace());
     } else if constexpr (std::is_same_v<T, double>) {
       value = in_.double_value();
     } else if constexpr (IsRange<T>) {
@@ -120,12 +137,6 @@ class FieldDecoder {
       value = static_cast<T>(in_.value());
     }
   }
-  void operator()(const layout::Field& field, bool& present, std::uint64_t& value) {
-    if (clearing_ || in_.field() == field.number) present = !clearing_;
-    (*this)(field, value);
-  }
-
- private:
   template <typename T>
   void TakeRange(T& values) {
     if constexpr (std::is_same_v<typename T::value_type, std::string>) {
@@ -152,6 +163,8 @@ class FieldDecoder {
 
   WireReader in_;
   bool clearing_ = true;
+  bool has_ = false;    // in_ is at a field
+  bool taken_ = false;  // by the visit that runs
   bool ok_ = true;
 };
 
