@@ -101,11 +101,18 @@ create view v_ops as  -- the rows of op logs, with what their ops were given: on
                session.label as session, probe.id as probe_id
         from probe join session on session.id = probe.session where probe.op glob '[0-9]*');
 create view v_first_nonfinite as  -- of each probe, in the order in which they came
-  -- Each graph counts its own replays: only `serial` sorts them.
-  select replay, iteration, graph_order, probe, shape, graph, rank, nan, inf, step, serial, session
+  -- Each graph counts its own replays: only `serial` sorts them. What one rank sends to another in a
+  -- call is there, too, before the clock says so: between calls of ranks the place decides.
+  select first.replay, iteration, first.graph_order, first.probe, first.shape, first.graph, rank, nan, inf, step,
+         serial, first.session
   from (select *, min(replay * 4294967296 + iteration) from v_snapshots where nan + inf > 0
-        group by probe_id)
-  order by serial, replay, graph_order, rank;
+        group by probe_id) as first
+  join probe on probe.id = first.probe_id
+  join (select min(in_body and graph_id = 0) and count(distinct session.rank) > 1 as by_calls
+        from probe join session on session.id = probe.session where probe.op not glob 'gap *') as runs
+  order by case when by_calls then 0 else serial end, first.replay,
+           case when by_calls and probe.op glob '[0-9]*' then cast(probe.op as integer)
+                else first.graph_order end, rank;
 )sql";
 
 template <typename Member>
