@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "client/source/safetensors.h"
+#include "tests/support/memory_source.h"
 #include "tests/support/recording_fixture.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/temp_dir.h"
@@ -367,6 +368,27 @@ TEST(RecordingSource, AFolderLacksWhatAnyOfItsRanksLacks) {
   const Slot& lacks = (*source)->slots()[(*source)->Gaps()[0].slot];
   EXPECT_EQ(lacks.probe, "y");
   EXPECT_EQ(lacks.rank, 1);
+}
+
+class Iterations final : public testing_support::MemorySource {
+ public:
+  Result<std::vector<Key>> Keys(std::size_t) override {
+    return std::vector<Key>{{1, 1, 0}, {1, 2, 1}, {1, 3, 2}, {3, 4, 0}};
+  }
+};
+
+TEST(Source, AReplayWithoutANumberIsItsLastIteration) {
+  Iterations source;
+  const auto id = [&](std::uint64_t replay, std::optional<std::uint32_t> iteration = {}) {
+    const std::optional<Key> key = *source.Find(0, replay, iteration);
+    return key ? key->id : 0;
+  };
+  EXPECT_EQ(id(1), 3u);
+  EXPECT_EQ(id(1, 0), 1u);
+  EXPECT_EQ(id(1, 1), 2u);
+  EXPECT_EQ(id(1, 3), 0u);
+  EXPECT_EQ(id(2), 0u);
+  EXPECT_EQ(id(3), 4u);
 }
 
 TEST(RecordingSource, AFolderGrowsAsLongAsOneOfItsRecordingsDoes) {
