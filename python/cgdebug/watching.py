@@ -118,6 +118,9 @@ def watch(
     )
 
 
+_MISSING = object()
+
+
 @dataclasses.dataclass(frozen=True)
 class WatchReport:
     """What a watch sees and what it does not; str() is for people.
@@ -547,6 +550,8 @@ class Watch:
             return "the model is gone"
         if place.called:
             return "CGDEBUG_PROBES switches it off"
+        if why := self._why_no_parameter(place):
+            return why
         module = place.module()
         if module is not None and type(module).__call__ is not torch.nn.Module.__call__:
             return (
@@ -563,6 +568,24 @@ class Watch:
                 "watch(), or watch before the first call"
             )
         return "its module was never called"
+
+    def _why_no_parameter(self, place: Place) -> str:
+        """Of a parameter that is none, or that is seen under another name; else nothing."""
+
+        def parameter_of(one: Place) -> object:
+            owned = getattr(one.module(), "_parameters", {})
+            return owned.get(one.name.rpartition(".")[2], _MISSING)
+
+        kind = place.name.partition("/")[0]
+        if not kind.startswith("param") or (parameter := parameter_of(place)) is _MISSING:
+            return ""
+        if parameter is None:
+            return "its module has none"
+        for one in self._list:
+            is_of_kind = one is not place and one.name.partition("/")[0] == kind and one.called
+            if is_of_kind and parameter_of(one) is parameter:
+                return f"it is the same parameter as {one.name}"
+        return ""
 
     def _twin_without_tensor(self, place: Place) -> str:
         """Layers that share code share what Dynamo found out when it traced the first of them."""

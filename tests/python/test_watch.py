@@ -509,3 +509,27 @@ def test_a_module_that_several_layers_have_is_named_by_the_one_that_calls_it():
         assert w.explain().not_watched == {}
         rotation(torch.ones(1, 2))  # nobody's call
         assert len(values(w, "fwd/0.rotation")) == 2
+
+
+def test_tied_weights_and_a_missing_bias_are_explained_as_what_they_are(daemon):
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.e = torch.nn.Embedding(10, 8)
+            self.h = torch.nn.Linear(8, 10, bias=False)
+            self.h.weight = self.e.weight
+
+        def forward(self, x):
+            return self.h(self.e(x))
+
+    model = Tied()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with cgdebug.watch(model, params=True, grads=True) as watched:
+        for _ in range(3):
+            model(torch.arange(4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        told = str(watched.explain())
+    assert "param/h.bias: its module has none" in told
+    assert "is the same parameter as param_grad/" in told
+    assert "never called" not in told and "no step of an optimizer" not in told
