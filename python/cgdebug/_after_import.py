@@ -62,17 +62,19 @@ class _After(importlib.abc.MetaPathFinder):
         if fullname != self._name:
             return None
         later = sys.meta_path[sys.meta_path.index(self) + 1 :]  # there may be more of this class
-        found = (finder.find_spec(fullname, path, target) for finder in later)
+        finds = (getattr(finder, "find_spec", None) for finder in later)  # old finders have none
+        found = (find(fullname, path, target) for find in finds if find is not None)
         spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module):
                 execute(module)
-                if self in sys.meta_path:
+                # A loader may be of several modules.
+                if self in sys.meta_path and module.__name__ == self._name:
                     # A new list: another thread may be going through this one.
                     sys.meta_path = [one for one in sys.meta_path if one is not self]
                     _act(self._action, module)
 
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            spec.loader.exec_module = exec_module
         return spec

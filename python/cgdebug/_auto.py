@@ -23,7 +23,7 @@ import typing
 import warnings
 import weakref
 
-from . import _words
+from . import _fail_soft, _words
 from ._after_import import call_after_import
 from .integrations.continuous_batching import label_graphs
 
@@ -166,7 +166,7 @@ def _fail(name: str, error: Exception) -> None:
     is_new = (name, text) not in _told
     if is_new:
         _told.add((name, text))
-        print(f"cgdebug: {name} is not watched, as {VARIABLE} asks: {text}", file=sys.stderr)
+        _fail_soft.say(f"{name} is not watched, as {VARIABLE} asks: {text}")
     if not isinstance(error, ValueError):  # such as a module that the variable does not select
         _native.not_seen(name, text)
 

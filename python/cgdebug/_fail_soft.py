@@ -28,13 +28,19 @@ def tell(what: str, problem: str) -> None:
     """Prints the problem, once for each `what`, and counts it."""
     is_new = what not in _told
     _told.add(what)
-    with contextlib.suppress(Exception):
-        if is_new and sys.stderr is not None:
-            print(f"cgdebug: {what}: {problem}. The job goes on without", file=sys.stderr)
+    if is_new:
+        say(f"{what}: {problem}. The job goes on without")
     with contextlib.suppress(Exception):
         from . import _native
 
         _native.not_seen(what, problem)
+
+
+def say(text: str) -> None:
+    """Prints a line of ours, if the job has where to."""
+    with contextlib.suppress(Exception):
+        if sys.stderr is not None:
+            print(f"cgdebug: {text}", file=sys.stderr)
 
 
 def wrap(

@@ -145,10 +145,10 @@ class GraphMemory:
 
         Fails: KeyError."""
         for pool in self.pools:
-            is_it = id == pool.id or (bool(id) and id in pool.graph.split(", "))
+            is_it = id == pool.id or (bool(id) and id in (pool.graph, *pool.graph.split(", ")))
             if is_it and device in (None, pool.device):
                 return pool
-        known = ", ".join(pool.graph or str(pool.id) for pool in self.pools) or "none"
+        known = "; ".join(pool.graph or str(pool.id) for pool in self.pools) or "none"
         raise KeyError(f"graph_memory: no memory of {id!r}; there is: {known}")
 
     def __str__(self) -> str:

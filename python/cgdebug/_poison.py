@@ -104,8 +104,8 @@ class _Test:
     def __init__(self, call, inputs, marks, outputs, state):
         self._call, self._inputs, self._marks, self._outputs = call, inputs, marks, outputs
         self._mask = typing.cast(torch.Tensor, marks.mask)
-        kept = {**state, **inputs}
-        self._kept = [(one, one.detach().clone()) for one in kept.values()]
+        kept = [*state.values(), *inputs.values()]
+        self._kept = [(one, one.detach().clone()) for one in kept]
         self._generator = torch.Generator().manual_seed(0)
         self._not_compared: set[str] = set()
         self._has_ops = False  # whether the call runs an op of torch on this thread

@@ -79,7 +79,12 @@ def _torch_folder() -> str:
 
 def is_of_library(file: str) -> bool:
     """Whether it is a file of cgdebug or torch, or none at all."""
-    return file.startswith((OWN, _torch_folder(), "<"))
+    return file.startswith((OWN, _torch_folder())) or is_generated(file)
+
+
+def is_generated(file: str) -> bool:
+    """Whether it is no file, nor a cell of a notebook, whose file may not exist either."""
+    return file.startswith("<") and not _cell(file)
 
 
 def text_of(frame) -> str:

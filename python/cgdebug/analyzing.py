@@ -524,8 +524,13 @@ def _keys_of(rows: Rows) -> list[str]:
 
 
 def _cell(value):
+    """What SQLite can hold of it: integers of 64 bits, else text."""
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a scalar of numpy or torch
+        value = value.item()
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return str(value)
     is_plain = value is None or isinstance(value, (bool, int, float, str))
-    return value if is_plain else json.dumps(value)
+    return value if is_plain else json.dumps(value, default=str)
 
 
 def _quoted(name: str) -> str:

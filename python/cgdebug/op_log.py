@@ -108,8 +108,8 @@ class debug_mode:
     def __enter__(self) -> debug_mode:
         if self._is_entered:
             raise RuntimeError("debug_mode: it is entered already; make another one to nest them")
-        self._is_entered = True
         self._scope.open()
+        self._is_entered = True
         return self
 
     def __exit__(self, *exception) -> None:

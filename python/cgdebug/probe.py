@@ -9,10 +9,10 @@ import weakref
 
 import torch
 
-from . import _accepted, _fail_on, _native, _site, _tags, _torch_logs
+from . import _accepted, _fail_on, _fail_soft, _native, _site, _tags, _torch_logs
 from . import _verdict as verdict
 from . import actions as _actions
-from .errors import TensorNotComparedError
+from .errors import FoundError, NotCheckedError, TensorNotComparedError
 from .sharding import TensorShard
 from .snapshot import TensorSnapshot, part_of
 from .status import ProbeStatus, SlotStatus
@@ -214,7 +214,15 @@ class CudaGraphTensorProbe:
         return (tensor, handle) if return_handle else tensor
 
     def _look_at_grad(self, grad: torch.Tensor) -> None:
-        self(grad)
+        if torch.compiler.is_compiling():
+            self(grad)
+            return
+        try:
+            self(grad)
+        except (FoundError, NotCheckedError):
+            raise
+        except Exception as error:  # backward goes on
+            _fail_soft.tell(f"{self._name} (a gradient)", str(error))
 
     def prepare(self, tensor: torch.Tensor) -> None:
         """Allocates for one later capture of a tensor like this, so that the capture does not."""

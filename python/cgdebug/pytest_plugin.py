@@ -14,6 +14,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import zlib
 
 import pytest
 
@@ -40,7 +41,7 @@ def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
     keep = item.config.getoption(_KEEP)
-    if report.when != "call" or not report.failed or not keep:
+    if not report.failed or not keep:
         return
     tmp_path = getattr(item, "funcargs", {}).get("tmp_path")
     if tmp_path is None:
@@ -50,7 +51,7 @@ def pytest_runtest_makereport(item, call):
         if not any(recording.glob("segment-*")):
             continue
         place = recording.relative_to(tmp_path)  # others may have the same name
-        kept = pathlib.Path(keep) / _file_name(item.nodeid) / place
+        kept = pathlib.Path(keep) / _folder_of(item.nodeid) / place
         try:
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(recording, kept)
@@ -60,6 +61,11 @@ def pytest_runtest_makereport(item, call):
         lines.append(f"kept {kept}; see: cgdebug-cli check {shlex.quote(str(kept))}")
     if lines:
         report.sections.append(("cgdebug", "\n".join(lines)))
+
+
+def _folder_of(nodeid: str) -> str:
+    """Not that of another test, whose id may differ in a blank alone."""
+    return f"{_file_name(nodeid)}-{zlib.crc32(nodeid.encode()):08x}"
 
 
 def _file_name(text: str) -> str:

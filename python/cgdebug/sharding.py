@@ -156,6 +156,10 @@ class TensorShard:
         )
 
 
+# What the parts of a tensor have in common, besides their placement.
+_SAME = ("probe_name", "invocation_index", "replay_index", "iteration", "step", "dtype_name")
+
+
 def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnapshot:
     """The whole tensor of which these snapshots, one per rank, are the parts:
 
@@ -183,7 +187,7 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
                 f"assemble: {name} is placed as {','.join(part.shard.placements)}: its values are "
                 f"terms of the whole tensor's. Add or reduce those of the ranks yourself"
             )
-        for what in ("probe_name", "replay_index", "step", "dtype_name"):
+        for what in _SAME:
             if getattr(part, what) != getattr(first, what):
                 raise ValueError(
                     f"assemble: {names[0]} and {name} differ in {what}: "

@@ -13,7 +13,7 @@ import pytest
 from test_recording import Writer
 
 import cgdebug
-from cgdebug import _recording
+from cgdebug import _recording, analyzing
 from cgdebug.errors import RecordingError
 
 
@@ -274,3 +274,9 @@ def test_what_cannot_be_analyzed_says_so_at_once(tmp_path):
         cgdebug.analyze(folder, replicas)
     with pytest.raises(RecordingError, match="not the state of a comparison"):
         _recording.RankFold([], [], 1e-6, False).merge(b"x")
+
+
+def test_tables_hold_numbers_of_numpy_and_hashes_of_64_bits():
+    found = [analyzing._cell(one) for one in (numpy.int64(3), numpy.float32(0.5), 1 << 63, None)]
+    assert found == [3, 0.5, str(1 << 63), None]
+    assert analyzing._cell({"n": numpy.int64(3)}) == '{"n": "3"}'

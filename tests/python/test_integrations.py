@@ -118,6 +118,27 @@ def test_lightning_by_entry_point_alone(run, cli, tmp_path, package):
     assert steps_of(tmp_path.name, "fwd/net") == [0, 1, 2]
 
 
+def test_calls_after_a_validation_of_lightning_are_calls_of_their_own(run, cli, tmp_path):
+    program = LIGHTNING.format(package="lightning.pytorch").replace(
+        "    trainer.fit(Module(), data)\n",
+        """
+    class Validated(Module):
+        def forward(self, batch):
+            return self.net(batch)
+        def validation_step(self, batch, batch_idx):
+            self(batch)
+    module = Validated()
+    trainer.validate(module, data, verbose=False)
+    with torch.no_grad():
+        module(torch.ones(2, 4)); module(torch.ones(2, 4))
+""",
+    )
+    run(program, CGDEBUG_WATCH="*")
+    told = cli("--json", "tail", "fwd/net", "-n", "20", "-s", tmp_path.name).stdout.splitlines()
+    calls = [one["replay"] for one in map(json.loads, told) if "probe" in one]
+    assert calls == [1, 2, 3, 4, 5], "three batches, and two calls after them"
+
+
 def test_lightning_without_the_variable_is_left_alone(run):
     assert run(LIGHTNING.format(package="lightning.pytorch")).stdout.endswith("False\n")
 

@@ -280,3 +280,19 @@ def test_the_layer_that_runs_is_that_of_the_innermost_call():
     names = {module: name for name, module in model.named_modules()}
     model.layers[1](torch.ones(1))
     assert seen == ["layers.1"] and _engines.running_layer(names) == ""
+
+
+def test_a_finder_of_an_old_kind_does_not_fail_an_import_that_is_waited_for(monkeypatch, tmp_path):
+    (tmp_path / "cgdebug_test_old.py").write_text("done = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = []
+    monkeypatch.setattr(sys, "meta_path", [types.SimpleNamespace(), *sys.meta_path])
+    call_after_import("cgdebug_test_old", found.append)
+    import cgdebug_test_old
+
+    assert found == [cgdebug_test_old]
+
+
+def test_a_job_without_stderr_goes_on(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    _auto._fail("Model", ValueError("no module matches"))

@@ -1,11 +1,14 @@
 """Where rows of compiled code lie: no hook runs for the modules in it."""
 
+import collections
+import threading
+
 import pytest
 import torch
 from torch import nn
 
 import cgdebug
-from cgdebug._op_log import compiled_names, names
+from cgdebug._op_log import compiled_names, names, rows, scopes, written
 
 
 class Layer(nn.Module):
@@ -249,3 +252,73 @@ def test_the_code_that_runs_is_known_where_a_log_begins_inside_it(fresh_compiler
     (code,) = seen[-1]
     assert compiled_names._codes[id(code)][1]
     assert compiled_names._thread.running == []
+
+
+def test_a_step_that_raised_does_not_make_a_forward_part_of_the_optimizer(daemon):
+    model = nn.Sequential(nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def closure():
+        raise RuntimeError("no batch")
+
+    with cgdebug.debug_mode(model, eager=True) as mode:
+        with pytest.raises(RuntimeError, match="no batch"):
+            optimizer.step(closure)
+        model(torch.ones(2, 4))
+    of_ops = [row.name for row in mode.log() if "addmm_" in row.name and row.op != "input"]
+    assert of_ops and all(name.startswith("fwd/") for name in of_ops), of_ops
+
+
+def test_a_backward_pass_is_not_given_the_names_of_another_threads_forward(monkeypatch):
+    monkeypatch.setattr(names, "_nodes", {})
+    place = names.Line("train.py:3 in a", "")
+
+    def remember(module):
+        names._thread.last_node = -1
+        names._remember_node(7, module, place)
+
+    class Node:
+        def _sequence_nr(self):
+            return 7
+
+    remember("a")
+    assert names._maker_of(Node())[0] == "a"
+    other = threading.Thread(target=remember, args=("b",))
+    other.start()
+    other.join()
+    assert names._maker_of(Node())[0] == "", "both have made a node with this number"
+
+
+def test_a_lazy_module_is_logged_and_has_names_once_it_has_parameters(daemon):
+    model = nn.Sequential(nn.LazyLinear(3))
+    with cgdebug.debug_mode(model, eager=True) as mode:
+        model(torch.ones(2, 4))
+        model(torch.ones(2, 4))
+    rows_of = [row.name for row in mode.log()]
+    assert any("0.weight" in name for name in rows_of), rows_of
+
+
+def test_a_log_does_not_copy_a_tensor_that_is_copied_when_it_is_written():
+    one = torch._lazy_clone(torch.ones(4))
+    assert written.storage_of(one) == 0
+    assert torch._C._is_cow_tensor(one)
+
+
+def test_a_log_that_could_not_be_opened_can_be_opened_again(monkeypatch):
+    mode = cgdebug.debug_mode(nn.Linear(4, 4), eager=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(scopes, "_Following", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            mode.__enter__()
+    assert mode._scope not in scopes._scopes
+    with mode:
+        pass
+
+
+def test_a_log_says_that_reasons_found_no_room(monkeypatch):
+    monkeypatch.setattr(rows, "_MAX_GAPS", 1)
+    log = rows.OpLog.__new__(rows.OpLog)
+    log._lock, log.gaps, log.graph = threading.Lock(), collections.Counter(), 1
+    for reason in ("first", "second", "third", "first"):
+        log.note(reason)
+    assert log.gaps == {"first": 2, rows._MORE_GAPS: 2}

@@ -196,6 +196,17 @@ def test_state_that_a_call_changes_is_put_back():
     assert poison(call, [x], REAL).unstable
 
 
+def test_state_that_is_called_like_an_input_is_put_back():
+    x, cache = torch.randn(ROWS, SIZE), torch.zeros(())
+
+    def call():
+        cache.add_(1)
+        return x * cache
+
+    assert poison(call, {"cache": x}, REAL, state={"cache": cache}).ok
+    assert cache.item() == 0
+
+
 @pytest.mark.parametrize("rows", [9, torch.ones(4)], ids=["count", "mask"])
 def test_rows_that_the_inputs_do_not_have_are_refused(rows):
     with pytest.raises(ValueError, match="poison: "):

@@ -219,11 +219,22 @@ def test_removing_the_handle_ends_it(probe):
     assert p.records() == []
 
 
-def test_expanded_gradients_need_the_copy_policy(probe):
+def test_a_gradient_that_no_probe_can_look_at_is_said_and_backward_goes_on(probe, capfd):
     x = torch.ones(3, requires_grad=True)
-    probe(TensorRecord()).attach_grad(x)
-    with pytest.raises(ValueError, match="not contiguous"):
-        x.sum().backward()
+    expanded = probe(TensorRecord())
+    expanded.attach_grad(x)
+    x.sum().backward()
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    sparse = probe(TensorRecord(), name="sparse")
+    sparse.attach_grad(table.weight)
+    table(torch.tensor([1])).sum().backward()
+    assert x.grad.tolist() == [1, 1, 1] and table.weight.grad.is_sparse
+    assert expanded.records() == [] == sparse.records()
+    told = capfd.readouterr().err
+    assert "not contiguous" in told and "layout torch.sparse_coo" in told
+
+
+def test_expanded_gradients_need_the_copy_policy(probe):
     p, y = probe(TensorRecord(), non_contiguous="copy"), torch.ones(3, requires_grad=True)
     p.attach_grad(y)
     y.sum().backward()

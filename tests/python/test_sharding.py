@@ -99,6 +99,8 @@ def test_what_cannot_be_put_together_says_why():
     later = snapshot(str(two.shard), two.numpy(), replay_index=2)
     with pytest.raises(ValueError, match="differ in replay_index: 1, 2"):
         assemble([one, later])
+    with pytest.raises(ValueError, match="differ in invocation_index: 0, 1"):
+        assemble([one, snapshot(str(two.shard), two.numpy(), invocation_index=1)])
     with pytest.raises(ValueError, match="differ in step"):
         assemble([one, snapshot(str(two.shard), two.numpy(), step=3)])
     with pytest.raises(ValueError, match="parts of different tensors"):

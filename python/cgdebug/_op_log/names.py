@@ -70,9 +70,9 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-# Where each node of autograd came from, by its sequence number. Its backward may run in another
-# capture and in another thread.
-_nodes: dict[int, tuple[str, Line]] = {}
+# Where each node of autograd came from, by its sequence number and the thread that made it. Its
+# backward may run in another capture and in another thread, and tells the number alone.
+_nodes: dict[int, dict[int, tuple[str, Line]]] = {}
 
 
 class ModuleNames:
@@ -87,6 +87,7 @@ class ModuleNames:
         self._taken: set[str] = set()
         self._owners: dict[str, tuple[weakref.ref, str]] = {}  # by path: the model, the name in it
         self._parameters: Memory[str] = Memory()
+        self._lazy: list[tuple[weakref.ref, str]] = []  # parameters without memory yet
         self._models: dict[str, weakref.ref] = {}  # by what is in front of their names
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # that stepped
         self._other_paths: dict[str, list[str]] = {}  # by path: of a module that several have
@@ -130,8 +131,17 @@ class ModuleNames:
 
     def _add_parameter(self, tensor: torch.Tensor | None, name: str) -> None:
         tensor = getattr(tensor, "_local_tensor", tensor)
-        if tensor is not None and self._parameters.get(tensor) is None:
+        if tensor is not None and torch.nn.parameter.is_lazy(tensor):
+            self._lazy.append((weakref.ref(tensor), name))
+        elif tensor is not None and self._parameters.get(tensor) is None:
             self._parameters.set(tensor, name)
+
+    def _name_lazy(self) -> None:
+        """Parameters of lazy modules have memory after the first call."""
+        with self._lock:
+            waiting, self._lazy = self._lazy, []
+            for reference, name in waiting:
+                self._add_parameter(reference(), name)
 
     def models(self) -> list[tuple[str, torch.nn.Module]]:
         """Those that live, and what is in front of the names of their modules."""
@@ -146,6 +156,8 @@ class ModuleNames:
 
     def parameter_at(self, tensor: torch.Tensor) -> str:
         """The name of the parameter whose memory it is; empty if it is no parameter's."""
+        if self._lazy:
+            self._name_lazy()
         return self._parameters.get(tensor) or ""
 
     def owner_at(self, tensor: torch.Tensor) -> str:
@@ -270,6 +282,8 @@ class ModuleHooks:
             path = self._names.path_of(module)
         except Exception:  # the job goes on; the row has no module then
             path = ""
+        if not _thread.modules:  # a step that raised has no end; its closure counts none
+            _thread.optimizers = 0
         _thread.modules.append((id(module), path))
 
     def _after_call(self, module, args, output) -> None:
@@ -386,7 +400,16 @@ def _remember_node(number: int, module: str, line: Line) -> None:
     if len(_nodes) >= _MAX_NODES:
         for old in list(itertools.islice(_nodes, _MAX_NODES // 2)):
             _nodes.pop(old, None)
-    _nodes[number] = (module, line)
+    _nodes.setdefault(number, {})[threading.get_ident()] = (module, line)
+
+
+def _maker_of(node) -> tuple[str, Line]:
+    """The module and line that made a node of autograd; nothing where threads disagree."""
+    try:
+        makers = {*_nodes.get(node._sequence_nr(), {}).values()}
+    except AttributeError:
+        makers = set()
+    return makers.pop() if len(makers) == 1 else ("", _NO_LINE)
 
 
 def _backward_place(names: ModuleNames, module: str) -> Place:
@@ -399,10 +422,7 @@ def _backward_place(names: ModuleNames, module: str) -> Place:
         variable = getattr(variable, "_local_tensor", variable)
         name = names.parameter_at(variable)
         return Place("bwd", "", _NO_LINE, f"grad/{name}" if name else "")
-    try:
-        known = _nodes.get(node._sequence_nr(), ("", _NO_LINE))
-    except AttributeError:
-        known = ("", _NO_LINE)
+    known = _maker_of(node)
     if module:  # checkpointing runs the forward pass again
         _remember_node(torch.autograd._get_sequence_nr() - 1, module, known[1])
     line = known[1]._replace(region=regions.current() or known[1].region)
@@ -462,7 +482,7 @@ def _line_of_op(frames: int) -> tuple[Line, str, bool, list[compiled_names.Node]
             is_generated = True
             if not nodes and (node := compiled_names.node_of_graph(frame)) is not None:
                 nodes = [node]
-        elif not file.startswith((_site.OWN, torch_folder, "<")):
+        elif not file.startswith((_site.OWN, torch_folder)) and not _site.is_generated(file):
             line = Line(
                 _site.text_of(frame),
                 _site.code_at(file, frame.f_lineno),

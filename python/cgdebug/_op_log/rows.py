@@ -23,6 +23,7 @@ from .details import Details
 
 _MAX_OP_BYTES = 511  # layout::kMaxOpBytes
 _MAX_GAPS = 64  # different ones
+_MORE_GAPS = "more is not shown, for reasons that found no room here"
 _MAX_CALLS = 1 << 16  # whose numbers are known
 _MAX_NODE_NAMES = 3  # that a row keeps
 _MAX_DETAILS = 1 << 17  # different rows of eager calls whose details are told
@@ -440,8 +441,9 @@ class OpLog:
     def note(self, gap: str) -> None:
         """Notes something that the log does not show, and why."""
         with self._lock:
-            if gap in self.gaps or len(self.gaps) < _MAX_GAPS:
-                self.gaps[gap] += 1
+            if gap not in self.gaps and len(self.gaps) >= _MAX_GAPS:
+                gap = _MORE_GAPS
+            self.gaps[gap] += 1
         # Of padding that is not known all rows are there.
         if not self.graph and gap not in (_BEGIN_AGAIN, padding.ON_GPU):
             _native.not_seen(ACCOUNT, gap)

@@ -84,7 +84,11 @@ class Scope:
                 ]
         _job_gaps.tell(map(captured_before, self.captured_before))
         if self._eager:
-            self._open_eager()
+            try:
+                self._open_eager()
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """What is captured from now on is not logged. The logs stay."""

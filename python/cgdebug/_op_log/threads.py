@@ -57,9 +57,10 @@ class _Unfollowed(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, watcher: Watcher):
+    def __init__(self, watcher: Watcher, thread: str):
         super().__init__()
         self._watcher: Watcher | None = watcher
+        self._thread = thread  # its name: at its end, Python knows no thread any more
         self._began: float | None = None  # its first op
 
     @classmethod
@@ -81,7 +82,7 @@ class _Unfollowed(TorchDispatchMode):
         if watcher is None or self._began is None or watcher not in _watchers:
             return
         if not watcher.is_followed():
-            watcher.say(threading.current_thread().name)
+            watcher.say(self._thread)
 
 
 def _wrap() -> None:
@@ -100,19 +101,11 @@ def _wrap() -> None:
         if not watchers:
             return inner(self)
         # The log that was opened last is the one that rows go to.
-        mode = _Unfollowed(watchers[-1])
+        mode = _Unfollowed(watchers[-1], self.name)
         mode.__enter__()
-        self.run = _run_then(self.run, mode.say)
-        return inner(self)
+        try:
+            return inner(self)
+        finally:
+            mode.say()
 
     threading.Thread._bootstrap_inner = bootstrap_inner  # type: ignore[attr-defined]
-
-
-def _run_then(run: Callable[[], None], end: Callable[[], None]) -> Callable[[], None]:
-    def run_and_end():
-        try:
-            run()
-        finally:
-            end()
-
-    return run_and_end

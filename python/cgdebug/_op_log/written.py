@@ -207,9 +207,13 @@ def handles_ops(kind: type) -> bool:
 
 def storage_of(tensor: torch.Tensor) -> int:
     """The address of the memory that a tensor shares with its views; 0 where there is none."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return 0
     if handles_ops(type(tensor)) or why_unseen(tensor) or tensor.numel() == 0:
         return 0
     if tensor.device.type == "meta":
+        return 0
+    if torch._C._is_cow_tensor(tensor):  # asking would make the copy
         return 0
     return tensor.untyped_storage().data_ptr()
 

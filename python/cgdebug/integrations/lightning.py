@@ -50,11 +50,37 @@ def _callbacks(package: str) -> list[typing.Any]:
         def on_predict_batch_start(self, *args, **kwargs):
             _begin_call()
 
+        def on_validation_end(self, trainer, pl_module):
+            _end_calls(trainer)
+
+        def on_test_end(self, trainer, pl_module):
+            _end_calls(trainer)
+
+        def on_predict_end(self, trainer, pl_module):
+            _end_calls(trainer)
+
         def on_train_end(self, trainer, pl_module):
-            step(None)
-            _auto.end_calls()
+            _end_fit()
+
+        def on_exception(self, trainer, pl_module, exception):
+            _end_fit()
 
     return [CgdebugCallback()]
+
+
+def _end_fit() -> None:
+    from ..probe import step
+
+    with guard("the end of Lightning's run"):
+        step(None)
+        _auto.end_calls()
+
+
+def _end_calls(trainer) -> None:
+    """A validation inside of fit() goes on with its next batch."""
+    with guard("the end of Lightning's run"):
+        if trainer.state.fn != "fit":
+            _auto.end_calls()
 
 
 def _begin_call() -> None:
