@@ -133,6 +133,9 @@ def test_a_fit_that_is_killed_keeps_its_steps_and_counts_the_rest(fit, cli, fram
         assert 1 <= int(never_sent[1]) <= 40, "what the killed step did"
         assert never_sent[0] in said, said
         assert any(never_sent[0] in sentence for sentence in lost), lost
+        told = cli("-s", f"{framework}-fit", "tail", "-n", "1000", "--only", "nan").stdout
+        marks = re.findall(r"\bcall (\d+)/s(\d+)\b", told)
+        assert marks and marks[0] == (str(bad), str(BAD)), told
         ops = json.loads(cli("--json", "ops", f"{path}@call:{bad}").stdout)
         assert ops["step"] == BAD and ops["replay"] == bad, {**ops, "rows": 0}
         names = [row["name"] for row in ops["rows"]]
