@@ -48,7 +48,7 @@ Result<void> Scan::Run() {
     if (!scanned.unread.empty()) unread_.push_back(scanned.unread);
   }
   std::ranges::sort(replays_);
-  replays_.erase(std::ranges::unique(replays_).begin(), replays_.end());
+  replays_.erase(std::unique(replays_.begin(), replays_.end()), replays_.end());
   staleness_.Finish();
   return {};
 }
