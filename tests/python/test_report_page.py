@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import unicodedata
 
 import numpy
 import pytest
@@ -128,6 +129,13 @@ def sources(tmp_path_factory):
             3,
             lambda i, r: i + r,
             names=[f"fwd/model.layers.{i}.self_attention.output_projection" for i in range(17)],
+        ),
+        "wide": make(
+            "wide",
+            3,
+            3,
+            lambda i, r: i + r,
+            names=[f"fwd/模型.层级{i}.{'自注意力机制' * 4}.输出投影矩阵{i}" for i in range(3)],
         ),
         "evil": make("evil", 4, 3, lambda i, r: r, names=EVIL),
         "empty": folder / "empty.cgrec",
@@ -364,6 +372,17 @@ def test_names_that_differ_in_their_middle_are_told_apart(open_report, sources, 
     shown = page.locator("#rows .row > button").all_inner_texts()
     assert len(shown) == 17 == len(set(shown)), shown
     assert all("projection" in name for name in shown), shown
+    assert page.locator("#rows .strips").first.bounding_box()["width"] >= 120, "room for columns"
+
+
+@pytest.mark.parametrize(("width", "room"), [(420, 18), (1360, 34)])
+def test_names_in_wide_letters_have_room_for_their_end(open_report, sources, width, room):
+    page = open_report(sources["wide"], width=width)
+    shown = page.locator("#rows .row > button").all_inner_texts()
+    assert [name[-3:] for name in shown] == ["矩阵0", "矩阵1", "矩阵2"]
+    for name in shown:
+        columns = sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in name)
+        assert columns <= room, name
 
 
 def test_names_are_text_and_nothing_else(open_report, sources):

@@ -472,15 +472,18 @@
     const tail = names[0]?.slice(names[0].length - lengthOf((name, i) => name[name.length - 1 - i])) ?? "";
     return { head: head.slice(0, Math.max(head.lastIndexOf("."), head.lastIndexOf("/")) + 1), tail: tail.includes(".") ? tail.slice(tail.indexOf(".")) : "" };
   }
+  // Columns of text: a letter of Chinese, Japanese or Korean takes two.
+  const widthOf = (text) => text.length + (text.match(/[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60]/g) || []).length;
   // What tells a probe from its neighbours stays: first goes what all begin with, then the middle.
   function inRoom(name) {
-    if (name.length <= longest) return name;
+    if (widthOf(name) <= longest) return name;
     const own = shared.head && name.startsWith(shared.head) ? "…" + name.slice(shared.head.length) : name;
-    if (own.length <= longest) return own;
+    if (widthOf(own) <= longest) return own;
+    const room = Math.floor((longest * own.length) / widthOf(own));  // in characters
     const unlike = shared.tail && own.endsWith(shared.tail) ? own.length - shared.tail.length : 0;
-    const usual = longest - Math.ceil(longest * 0.65) - 1;
-    const start = unlike > usual && unlike <= longest - 8 ? unlike : usual;
-    return `${own.slice(0, start)}…${own.slice(start + 1 - longest)}`;
+    const usual = room - Math.ceil(room * 0.65) - 1;
+    const start = unlike > usual && unlike <= room - 8 ? unlike : usual;
+    return `${own.slice(0, start)}…${own.slice(start + 1 - room)}`;
   }
   // Below the heading of its module: the rest of its name.
   function rowOf(line, group) {
@@ -1026,7 +1029,8 @@
   readColours();
   makeScales();
   drawVerdict();
-  longest = Math.min(innerWidth > 1800 ? 60 : 34, d3.max(lines, (line) => line.name.length) || 10);
+  const mostRoom = innerWidth > 1800 ? 60 : innerWidth > 560 ? 34 : 18;
+  longest = Math.min(mostRoom, d3.max(lines, (line) => widthOf(line.name)) || 10);
   document.documentElement.style.setProperty("--names", `${Math.round(longest * 7.2 + 34)}px`);
   document.documentElement.style.setProperty("--row", lines.length > 60 ? "18px" : "22px");
   if (!isGrouped || !groups.some((group) => group.lines.length > 1)) document.querySelector(".folds").hidden = true;
