@@ -220,6 +220,17 @@ TEST(RunSummary, NamesTheEarliestNanOverTheRanksAndWhatToType) {
               ::testing::Contains("cgdebug-cli show -s 99999999 'early@7' --where nan"));
 }
 
+TEST(RunSummary, WhatFailedTheRunBeginsWithTheEarliestToo) {
+  RunSummary summary = HealthyRun();
+  summary.sessions[0].first_nan = First("late", 1204);
+  summary.sessions[1].first_nan = First("early", 7);
+  summary.sessions[0].found_nan = "NaN in late";
+  summary.sessions[1].found_nan = "NaN in early";
+  const std::string text = SummaryText(summary, {.nan = true}, Style());
+  EXPECT_LT(text.find("--fail-on: NaN in early"), text.find("--fail-on: NaN in late"));
+  EXPECT_THAT(text, HasSubstr("--fail-on: NaN in late"));
+}
+
 // Each of them counts its own replays.
 TEST(RunSummary, TheEarliestIsThatWhoseReplayBeganFirst) {
   RunSummary summary = HealthyRun();

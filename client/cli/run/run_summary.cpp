@@ -80,14 +80,26 @@ std::string FindingText(const Finding& finding) {
   return text;
 }
 
+// The sessions, that of the earliest finding first.
+std::vector<const live::Session*> InOrderOfFindings(const RunSummary& summary) {
+  std::vector<const live::Session*> sessions;
+  if (const std::vector<Finding> found = Earliest(summary); !found.empty()) {
+    sessions.push_back(found.front().session);
+  }
+  for (const live::Session& session : summary.sessions) {
+    if (sessions.empty() || &session != sessions.front()) sessions.push_back(&session);
+  }
+  return sessions;
+}
+
 // What made the run fail, as the job was told.
 std::vector<std::string> Sentences(const RunSummary& summary, const FailOn& fail_on) {
   std::vector<std::string> sentences;
-  for (const live::Session& session : summary.sessions) {
+  for (const live::Session* const session : InOrderOfFindings(summary)) {
     for (const auto& [wanted, sentence] :
-         {std::pair(fail_on.nan, session.found_nan), std::pair(fail_on.inf, session.found_inf),
-          std::pair(fail_on.mismatch, session.found_mismatch),
-          std::pair(fail_on.replica, session.found_replica)}) {
+         {std::pair(fail_on.nan, session->found_nan), std::pair(fail_on.inf, session->found_inf),
+          std::pair(fail_on.mismatch, session->found_mismatch),
+          std::pair(fail_on.replica, session->found_replica)}) {
       if (wanted && !sentence.empty()) sentences.push_back(sentence);
     }
   }
