@@ -393,8 +393,7 @@ class Watch:
             for one in (name, *others)
         ]
         if others:
-            parents = map(id, others.values())
-            output = hooks.SharedHook(output, dict(zip(parents, further)))
+            output = hooks.SharedHook(output, list(zip(others.values(), further)))
         self._handles.append(module_hooks.register(module, output))
 
     def _hook_params(

@@ -8,7 +8,16 @@ import torch
 from torch import nn
 
 import cgdebug
-from cgdebug._op_log import compiled_names, names, rows, scopes, written
+from cgdebug._op_log import (
+    compiled_code,
+    compiled_names,
+    following,
+    names,
+    rows,
+    scopes,
+    triton_kernels,
+    written,
+)
 
 
 class Layer(nn.Module):
@@ -322,3 +331,59 @@ def test_a_log_says_that_reasons_found_no_room(monkeypatch):
     for reason in ("first", "second", "third", "first"):
         log.note(reason)
     assert log.gaps == {"first": 2, rows._MORE_GAPS: 2}
+
+
+class Told:
+    """A recorder of compiled code."""
+
+    is_eager, has_kernels = True, False
+
+    def __init__(self):
+        self.codes = 0
+
+    def begin_unseen_code(self):
+        self.codes += 1
+
+    def end_unseen_code(self, changed, made):
+        pass
+
+
+def test_compiled_code_of_another_thread_is_not_in_this_threads_log(monkeypatch):
+    monkeypatch.setattr(compiled_code, "_recorders", [])
+    recorder = Told()
+    compiled_code.follow(recorder)
+    call = compiled_code._logged(lambda code, inputs: None)
+    other = threading.Thread(target=call, args=(None, []))
+    other.start()
+    other.join()
+    assert recorder.codes == 0
+    call(None, [])
+    assert recorder.codes == 1
+    passed_on = following.OpMode(recorder)  # as to a thread of autograd
+    other = threading.Thread(target=lambda: _under(passed_on, call))
+    other.start()
+    other.join()
+    assert recorder.codes == 2
+
+
+def _under(mode, call):
+    torch.utils._python_dispatch._push_mode(mode)
+    try:
+        call(None, [])
+    finally:
+        torch.utils._python_dispatch._pop_mode()
+
+
+def test_kernels_of_a_module_that_is_imported_later_are_seen(monkeypatch, tmp_path):
+    (tmp_path / "cgdebug_test_kernels.py").write_text(
+        "class Launcher:\n    def run(self):\n        return 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(triton_kernels, "_wrapped", set())
+    for _ in range(2):  # each log asks
+        triton_kernels._wrap(
+            "cgdebug_test_kernels", "Launcher", lambda run: lambda self: run(self) + 1
+        )
+    import cgdebug_test_kernels
+
+    assert cgdebug_test_kernels.Launcher().run() == 2

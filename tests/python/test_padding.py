@@ -71,6 +71,16 @@ def test_rows_that_were_moved_are_not_known(function):
     assert [*rows.values()][-1] is None, rows
 
 
+@pytest.mark.parametrize(("write", "last"), [(torch.neg_, (REAL, SIZE)), (None, None)])
+def test_what_is_written_through_a_view_lies_in_the_whole_tensor(write, last):
+    def function(x):
+        y, part = x.flip(0), x[:, :1]
+        part.copy_(y[:, :1]) if write is None else write(part)
+        x.exp()
+
+    assert [*rows_of(function, torch.randn(ROWS, SIZE)).values()][-1] == last
+
+
 def test_a_mask_of_batch_and_tokens_is_followed_through_heads():
     x = torch.randn(3, TOKENS, SIZE)
     mask = torch.arange(TOKENS) < torch.tensor([[5], [2], [3]])

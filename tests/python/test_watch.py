@@ -15,6 +15,7 @@ from torch import nn
 
 import cgdebug
 from cgdebug import TensorRecord
+from cgdebug._watching import hooks
 
 
 class Block(nn.Module):
@@ -66,8 +67,8 @@ def hooks_of(model):
     return [
         hook
         for module in model.modules()
-        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-        for _, hook in hooks.items()
+        for hooked in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        for _, hook in hooked.items()
     ]
 
 
@@ -533,3 +534,24 @@ def test_tied_weights_and_a_missing_bias_are_explained_as_what_they_are(daemon):
     assert "param/h.bias: its module has none" in told
     assert "is the same parameter as param_grad/" in told
     assert "never called" not in told and "no step of an optimizer" not in told
+
+
+def test_a_parent_that_is_gone_gives_its_name_to_no_other_module(monkeypatch):
+    looked = []
+
+    class Looks(hooks.OutputHook):
+        def __init__(self, name):
+            self.name, self.places = name, []
+
+        def look(self, module, args, output):
+            looked.append(self.name)
+
+    parent, later = nn.Identity(), nn.Identity()
+    shared = hooks.SharedHook(Looks("first"), [(parent, Looks("parent"))])
+    monkeypatch.setattr(hooks, "_caller_of", lambda module: caller)
+    caller = parent
+    shared.look(None, (), None)
+    shared.by_parent[id(later)] = shared.by_parent.pop(id(parent))  # as if it lay there
+    caller = later
+    shared.look(None, (), None)
+    assert looked == ["parent", "first"]

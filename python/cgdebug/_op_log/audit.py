@@ -464,15 +464,15 @@ def run(all_of_them: Sequence[Holdings]) -> Audit:
         begin = time.monotonic()
         places: dict[tuple, dict[str, Place]] = {}
         tensors: dict[tuple, dict[str, torch.Tensor]] = {}
-        for one in all_of_them:
-            key = one.names.models_and_optimizers()
+        # One that is collected meanwhile would change what its names are found by.
+        keys = [one.names.models_and_optimizers() for one in all_of_them]
+        for one, key in zip(all_of_them, keys, strict=True):
             if key not in places:
                 tensors[key] = tensors_of(one.names)
                 places[key] = places_of(tensors[key])
         named = Places(place for of in places.values() for place in of.values())
         of_graphs = Places(place for one in all_of_them for place in one.made)
-        for one in all_of_them:
-            key = one.names.models_and_optimizers()
+        for one, key in zip(all_of_them, keys, strict=True):
             graphs.append(_audit_one(one, places[key], tensors[key], named, of_graphs))
         known = {one.capture for one in all_of_them}
         others = [capture for capture in _graphs.captured() if capture not in known]

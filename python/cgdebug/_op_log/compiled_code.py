@@ -8,10 +8,12 @@ only call the original.
 from __future__ import annotations
 
 import functools
+import threading
 import typing
 
 import torch
 from torch.utils import _pytree
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from .._after_import import call_after_import
 
@@ -19,21 +21,20 @@ if typing.TYPE_CHECKING:
     from .recorder import Recorder
 
 _MODULE = "torch._inductor.output_code"
-_recorders: list[Recorder] = []
+_recorders: list[tuple[Recorder, int]] = []  # and the thread that each follows
 _wrapped = False
 
 
 def follow(recorder: Recorder) -> None:
     global _wrapped
-    _recorders.append(recorder)
+    _recorders.append((recorder, threading.get_ident()))
     if not _wrapped:
         _wrapped = True
         call_after_import(_MODULE, _wrap)
 
 
 def unfollow(recorder: Recorder) -> None:
-    if recorder in _recorders:
-        _recorders.remove(recorder)
+    _recorders[:] = [one for one in _recorders if one[0] is not recorder]
 
 
 def _wrap(module) -> None:
@@ -46,7 +47,11 @@ def _wrap(module) -> None:
 def _logged(call):
     def logged_call(self, inputs):
         # Only an eager log: in a capture the nodes of the graph tell what no row shows.
-        recorders = [one for one in _recorders if one.is_eager and _is_unseen(self, one)]
+        recorders = [
+            one
+            for one, thread in _recorders
+            if one.is_eager and _is_unseen(self, one) and _is_followed_here(one, thread)
+        ]
         if not recorders:
             return call(self, inputs)
         changed = _changed_by(self, inputs)  # before the code takes its inputs
@@ -62,6 +67,15 @@ def _logged(call):
                 recorder.end_unseen_code(changed, made)
 
     return logged_call
+
+
+def _is_followed_here(recorder: Recorder, thread: int) -> bool:
+    """Whether what this thread runs is the recorder's: a thread of autograd has the modes of the
+    one that began the backward pass."""
+    if thread == threading.get_ident():
+        return True
+    modes = _get_current_dispatch_mode_stack()
+    return any(getattr(mode, "recorder", None) is recorder for mode in modes)
 
 
 def _is_unseen(code, recorder: Recorder) -> bool:

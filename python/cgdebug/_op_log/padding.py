@@ -174,8 +174,19 @@ class RowPlaces:
                     layout = rule(_Op(self, given, arguments, tensor, mixes, known))
                 except (KeyError, IndexError, TypeError, ValueError):
                     mixes[0] = True
+            if any(tensor is one for one in mutated):
+                self._forget_others(tensor, layout)
             self._set(tensor, layout)
         return mixes[0]
+
+    def _forget_others(self, tensor: torch.Tensor, layout: _Known) -> None:
+        """What is written through one part of the memory may lie in its other parts. If its rows
+        are where they were, those of the others are, too."""
+        parts = self._layouts.get(tensor)
+        if parts is None or (layout is not None and parts.get(_part_of(tensor)) == layout):
+            return
+        for part in parts:
+            parts[part] = None
 
     # --- what lies in padding ---------------------------------------------------------------------
 

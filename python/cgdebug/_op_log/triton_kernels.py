@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import typing
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .._after_import import call_after_import
 from . import names
 from .written import storage_of
 
@@ -39,11 +39,16 @@ def unfollow(recorder: Recorder) -> None:
 
 
 def _wrap(module_name: str, class_name: str, make) -> None:
-    kind = getattr(sys.modules.get(module_name), class_name, None)
-    if kind is None or class_name in _wrapped:
+    """Now, or as soon as the module is imported: a job may compile later."""
+    if class_name in _wrapped:
         return
     _wrapped.add(class_name)
-    kind.run = functools.wraps(kind.run)(make(kind.run))
+
+    def wrap(module) -> None:
+        kind = getattr(module, class_name)
+        kind.run = functools.wraps(kind.run)(make(kind.run))
+
+    call_after_import(module_name, wrap)
 
 
 def _run_of_inductor(run):

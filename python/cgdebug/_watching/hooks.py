@@ -72,14 +72,18 @@ class SharedHook(Hook):
     """Of a module that several modules have: each has a hook for it of its own, and the module
     whose call runs decides. Compiled code has the first alone."""
 
-    def __init__(self, first: OutputHook, by_parent: dict[int, OutputHook]):
-        self.first, self.by_parent = first, by_parent
+    def __init__(self, first: OutputHook, others: list[tuple[torch.nn.Module, OutputHook]]):
+        self.first = first
+        # By id, which another module may have when the parent is gone.
+        self.by_parent = {id(parent): (weakref.ref(parent), hook) for parent, hook in others}
         self.places = first.places
 
     def look(self, module, args, output):
         hook = self.first
         if not torch.compiler.is_compiling():
-            hook = self.by_parent.get(id(_caller_of(module)), hook)
+            caller = _caller_of(module)
+            parent, own = self.by_parent.get(id(caller), (lambda: None, hook))
+            hook = own if parent() is caller else hook
         hook.look(module, args, output)
 
 
