@@ -11,6 +11,7 @@
 #include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/lane/direct_lane.h"
 #include "libprobe/host_stats.h"
+#include "libprobe/page_cut.h"
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/session.h"
@@ -234,26 +235,29 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
     } catch (const ProbeError&) {  // the end of the call tells it
     }
   }
-  if (now - oldest_row_ >= kBetweenSends) SendOnHost(table, call_);
+  if (now - oldest_row_ >= kBetweenSends) SendOnHost(table, call_, /*is_end=*/false);
   return PendingRows();
 }
 
 std::uint64_t OpLog::EndOnHost(ProbeTable& table) {
   const EagerCall call = std::exchange(call_, {});
   if (call.number != 0) table.calls.EndRun(call);
-  SendOnHost(table, call);
+  SendOnHost(table, call, /*is_end=*/true);
+  rows_sent_ = 0;
   return call.number;
 }
 
-void OpLog::SendOnHost(ProbeTable& table, const EagerCall& call) {
+void OpLog::SendOnHost(ProbeTable& table, const EagerCall& call, bool is_end) {
   std::vector<ring::OpLogRow> rows = std::exchange(rows_, {});
   const std::vector<layout::DeviceStats> stats = std::exchange(stats_, {});
   // Also if there is no room for them: then the log says so.
   const NotSeen::SentRows sent(&table.not_seen, rows.size());
   table.op_logs.Name(&rows, &seen_);
   const std::uint64_t serial = call.number == 0 ? ring::NextSerial() : serial_;
-  for (std::size_t begin = 0; begin < rows.size(); begin += layout::kMaxOpLogRows) {
-    const std::size_t count = std::min<std::size_t>(rows.size() - begin, layout::kMaxOpLogRows);
+  std::size_t count = 0;
+  for (std::size_t begin = 0; begin < rows.size(); begin += count) {
+    count = RowsOfNextPage(rows_sent_, rows.size() - begin, is_end, layout::kMaxOpLogRows);
+    rows_sent_ += count;  // also if there is no room for them
     const auto page = std::span<const ring::OpLogRow>(rows).subspan(begin, count);
     ProbeSlot* const slot = table.op_logs.HostSlot(*state_, page, call.number != 0);
     ring::SlotRingWriter& writer = *slot->writer;

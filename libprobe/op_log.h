@@ -140,8 +140,9 @@ class OpLog {
   void* PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes);
   void FinishPage(ProbeTable& table, Page& page);
   void EndPages(ProbeTable& table);
-  // Writes the rows on the CPU that are here into rings; they are of `call`.
-  void SendOnHost(ProbeTable& table, const EagerCall& call);
+  // Writes the rows on the CPU that are here into rings; they are of `call`, and the last ones with
+  // `is_end`.
+  void SendOnHost(ProbeTable& table, const EagerCall& call, bool is_end);
   std::uint64_t EndOnHost(ProbeTable& table);
   // Forgets what is not complete; the graph goes on without it.
   void DropPages(ProbeTable& table);
@@ -160,8 +161,9 @@ class OpLog {
   // The rows on the CPU that no ring has yet.
   std::vector<ring::OpLogRow> rows_;
   std::vector<layout::DeviceStats> stats_;
-  EagerCall call_;            // theirs; none if they only say what is not shown
-  std::uint64_t serial_ = 0;  // when it began
+  std::size_t rows_sent_ = 0;  // of the call under way
+  EagerCall call_;             // theirs; none if they only say what is not shown
+  std::uint64_t serial_ = 0;   // when it began
   std::chrono::steady_clock::time_point oldest_row_ = {};  // when the first of rows_ came
 };
 

@@ -10,14 +10,17 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "daemon/core/numerics/device_stats.h"
 #include "daemon/core/numerics/stats.h"
 #include "libprobe/capture/graph/capture_nodes.h"
 #include "libprobe/host_stats.h"
+#include "libprobe/page_cut.h"
 #include "libprobe/ring/segment/segment_view.h"
 #include "libprobe/session.h"
 #include "tests/support/child_process.h"
@@ -181,6 +184,34 @@ TEST(OpLog, ALongLogHasSeveralPagesOfOneReplay) {
     EXPECT_EQ(pages[1].rows[4].invocation, layout::kMaxOpLogRows + 4);
     EXPECT_EQ(pages[1].newest[4].max, layout::kMaxOpLogRows + 4);
   });
+}
+
+TEST(OpLog, RunsWhoseRowsLeaveAtAnyTimeHavePagesInCommon) {
+  constexpr std::size_t kRows = 200, kMost = 64;
+  std::set<std::pair<std::size_t, std::size_t>> pages;
+  for (std::size_t first_sent = 1; first_sent < kRows; ++first_sent) {
+    std::size_t begin = 0;
+    const auto send = [&](std::size_t end, bool is_end) {
+      while (begin < end) {
+        const std::size_t count = RowsOfNextPage(begin, end - begin, is_end, kMost);
+        ASSERT_GE(count, 1u);
+        ASSERT_LE(count, std::min(kMost, end - begin));
+        pages.emplace(begin, count);
+        begin += count;
+      }
+    };
+    send(first_sent, false);
+    send(std::min(kRows, first_sent * 2 + 5), false);
+    send(kRows, true);
+    EXPECT_EQ(begin, kRows);
+  }
+  EXPECT_LT(pages.size(), 2 * kRows);
+}
+
+TEST(OpLog, ARunWhoseRowsLeaveTogetherHasAsFewPagesAsCanBe) {
+  EXPECT_EQ(RowsOfNextPage(0, 200, true, 1024), 200u);
+  EXPECT_EQ(RowsOfNextPage(0, 1500, true, 1024), 1024u);
+  EXPECT_EQ(RowsOfNextPage(1024, 476, true, 1024), 476u);
 }
 
 TEST(OpLog, ClosingLetsGoOfItsPages) {
