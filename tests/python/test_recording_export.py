@@ -693,8 +693,9 @@ def test_plugin_keeps_the_recording_of_a_failed_test_only(tmp_path):
         check=False,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
-    kept = pathlib.Path("cgdebug-failed/test_it.py-test_bad/test_bad.cgrec")
+    (kept,) = (tmp_path / "cgdebug-failed").glob("test_it.py-test_bad-*/test_bad.cgrec")
+    kept = kept.relative_to(tmp_path)
     assert f"see: cgdebug-cli check {kept}" in done.stdout, done.stdout
-    assert [p.name for p in (tmp_path / "cgdebug-failed").iterdir()] == ["test_it.py-test_bad"]
+    assert [p.name for p in (tmp_path / "cgdebug-failed").iterdir()] == [kept.parent.name]
     assert cgdebug.open(tmp_path / kept)["x"][1].numpy() == [1]
     assert cgdebug.open(tmp_path / kept.parent / "more" / kept.name).complete
