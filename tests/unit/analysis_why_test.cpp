@@ -39,6 +39,17 @@ class GraphLog : public MemorySource {
       serials[{slot, i + 1}] = i + 1;
     }
   }
+  // Likewise, but the values are those of every other replay.
+  void EveryOtherRow(const std::string& name, const std::string& op, const Values& values,
+                     std::size_t replays, const std::string& inputs) {
+    const std::size_t slot = AddSlot(name, {values.size()});
+    Slots()[slot].op = std::to_string(slot + 1) + " " + op + " " + inputs;
+    Slots()[slot].graph = "bs=8";
+    for (std::size_t replay = 1; replay <= replays; replay += 2) {
+      Add(slot, replay, values);
+      serials[{slot, replay}] = replay;
+    }
+  }
 };
 
 Causes CausesOf(MemorySource& source) {
@@ -458,6 +469,26 @@ TEST(Why, WhatNobodyAskedForIsSaidAndLeavesTheAnswerComplete) {
   EXPECT_THAT(causes.not_asked, ElementsAre(HasSubstr("run --races"), HasSubstr("graphs")));
   EXPECT_THAT(CausesAnswer(log, causes, CommandsOf("a.cgrec")).Text(),
               HasSubstr("\nnot asked for: races"));
+}
+
+// Of two batches in turn, one head reads the same one each time.
+TEST(Why, AnInputThatChangedAndChangedBackIsNoReasonToFollow) {
+  GraphLog log;
+  std::vector<Values> turns;
+  for (int i = 0; i < 8; ++i) turns.push_back(i % 2 == 0 ? Values{1, 2} : Values{3, 4});
+  log.Row("fwd/trunk/mm_0", "input", turns);
+  log.Row("in/weight", "input", std::vector<Values>(8, {1, 1}));
+  log.EveryOtherRow("fwd/head_a/mm_0", "aten.mm.default", {2, 3}, 8, "1 2");
+  EXPECT_THAT(KindsOf(CausesOf(log)), testing::Not(Contains("stale_output")));
+}
+
+TEST(Why, ANumeratorOfZeroIsNoDivisionByZero) {
+  GraphLog log = Healthy();
+  log.Row("fwd/relu_0", "input", {{0, 1}, {0, 2}, {0, 3}, {0, 4}});
+  log.Row("fwd/div_0", "aten.div.Tensor", {{0, 1}, {0, kInf}, {0, 3}, {0, 4}}, "4");
+  const Causes causes = CausesOf(log);
+  ASSERT_FALSE(causes.findings.empty());
+  EXPECT_THAT(causes.findings.front().sentence, testing::Not(HasSubstr("division by 0")));
 }
 
 TEST(Why, AnOpOfTheUserThatGivesOneValueThroughoutDoesNotFollow) {

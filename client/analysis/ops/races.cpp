@@ -39,8 +39,10 @@ void ReadOrderNote(std::string_view op, GraphOrder* order) {
 void AddMissingOrder(const GraphOrder& order, std::vector<std::string>* not_looked) {
   const std::string graph = GraphText(order);
   if (!order.is_known) {
-    const std::string why = order.missing.empty() ? "" : ": " + order.missing.front();
-    not_looked->push_back(fmt::format("the order of {}{}", graph, why));
+    if (order.missing.empty()) not_looked->push_back("the order of " + graph);
+    for (const std::string& why : order.missing) {
+      not_looked->push_back(fmt::format("the order of {}: {}", graph, why));
+    }
     return;
   }
   const std::size_t told = std::min<std::size_t>(order.unknown, order.missing.size());

@@ -74,10 +74,13 @@ template <typename Notes>
 void SetCleanOrNotLooked(const Notes& notes, std::string_view one, std::string_view several,
                          std::string_view what, Found* answer) {
   if (notes.graphs.empty()) return;
-  if (notes.complete() || notes.found()) {
+  if (notes.complete()) {
     SetClean(notes.graphs.size(), one, several, answer);
-  } else {
-    answer->not_looked = std::string(what) + ": " + notes.not_looked.front();
+    return;
+  }
+  answer->not_looked = std::string(what) + ": " + notes.not_looked.front();
+  if (const std::size_t more = notes.not_looked.size() - 1; more > 0) {
+    answer->not_looked += "; and " + CountText(more, "reason more", "reasons more");
   }
 }
 Place PlaceAt(const Evidence& evidence, std::size_t log, std::size_t row, std::size_t run);

@@ -200,6 +200,16 @@ int OpenSource(Context& context, const std::string& text, const std::string& wan
   });
 }
 
+int OpenSourceOfRanks(Context& context, const std::string& text,
+                      std::unique_ptr<source::Source>* source) {
+  if (const int failed = OpenSource(context, text, source); failed != kExitOk) return failed;
+  if (context.options.ranks.empty()) return kExitOk;
+  *source = source::Only(std::move(*source), [&](const source::Slot& slot) {
+    return context.ranks.Contains(slot.rank);
+  });
+  return kExitOk;
+}
+
 int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogChoice& choice,
               analysis::OpLog* log, std::vector<std::string>* others) {
   const auto read = [&](source::Source& source, const analysis::OpLogChoice& which,

@@ -35,6 +35,10 @@ int OpenSource(Context& context, const std::string& text, const std::string& ses
 // The same with the session that --session names.
 int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source);
 
+// As OpenSource(), but of the ranks that --ranks names alone.
+int OpenSourceOfRanks(Context& context, const std::string& text,
+                      std::unique_ptr<source::Source>* source);
+
 // Reads one op log of the source. Of a live job it asks for nothing else. `others`: as
 // analysis::ChooseOpLog(). Returns as OpenSource().
 int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogChoice& choice,

@@ -52,6 +52,8 @@ const Standing* FindHanging(const std::vector<Standing>& run, bool went_on, bool
   for (const Standing& one : run) {
     const auto is_ahead = [&](const Standing& other) {
       return other.place.graph == one.place.graph &&
+             // Without a label the number of the capture tells graphs apart, and calls from them.
+             (!one.place.graph.empty() || other.place.graph_id == one.place.graph_id) &&
              other.place.replay > one.place.replay + static_cast<std::uint64_t>(went_on);
     };
     const bool is_behind = std::ranges::any_of(run, is_ahead);

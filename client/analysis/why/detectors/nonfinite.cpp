@@ -55,7 +55,10 @@ class Explainer {
       if (out_.nan > 0 && has_negative) return {"domain", "the root of a negative number"};
       if (has_zero) return {"domain", "1 divided by the root of 0"};
     }
-    if (ops::HasTrait(ops::OpTrait::kQuotient, row_.op) && inputs_.back()->zero > 0) {
+    // A divisor that is a number of the program is no row.
+    const bool has_divisor = stem_ == "reciprocal" || inputs_.size() > 1;
+    if (ops::HasTrait(ops::OpTrait::kQuotient, row_.op) && has_divisor &&
+        inputs_.back()->zero > 0) {
       return {"domain", out_.nan > 0 ? "0 divided by 0" : "a division by 0"};
     }
     if (IsMean() && rows_.front()->count <= row_.count) return OfNothing();

@@ -149,6 +149,7 @@ Found FindPaddingLeaks(const Evidence& evidence) {
       continue;
     }
     bool is_found = false;
+    bool is_in_doubt = false;  // one sentence is enough
     for (std::size_t run = 0; run < log.runs.size(); ++run) {
       ++runs;
       told += log.runs[run].tells_rows ? 1 : 0;
@@ -164,13 +165,15 @@ Found FindPaddingLeaks(const Evidence& evidence) {
       if (leak.found()) {
         is_found = true;
         answer.findings.push_back(leak.Describe());
+      } else if (is_in_doubt) {
+        continue;
       } else if (leak.known() == 0) {
-        is_found = true;
+        is_in_doubt = true;
         not_looked.push_back(
             fmt::format("the padding of {}: no row of the log is known by the rows of the batch",
                         RunText(log, run)));
       } else if (leak.first_unknown() != SIZE_MAX) {
-        is_found = true;  // one sentence is enough
+        is_in_doubt = true;
         not_looked.push_back(fmt::format(
             "whether padding reached real rows in {}: {} of {} rows of the log are not known by "
             "the rows of the batch, and {} of these has NaN or Inf",

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"
@@ -25,13 +28,20 @@ bool MayStay(const Evidence& evidence, const Row& row) {
 // one in which it changed, or for which that is not known.
 int StaleRunsOf(const Evidence& evidence, const Log& log, const Row& row) {
   int stale = 0;
-  bool is_first = true;
+  std::optional<std::size_t> before;  // the last run that has the row
   for (std::size_t run = 0; run < row.at.size(); ++run) {
     const Seen& seen = row.at[run];
-    if (!seen.is_here || std::exchange(is_first, false)) continue;
+    if (!seen.is_here) continue;
+    const std::optional<std::size_t> last = std::exchange(before, run);
+    if (!last) continue;
     if (seen.change != Change::kSame) return -1;
     stale += std::ranges::any_of(row.inputs, [&](std::size_t input) {
-      return log.rows[input].at[run].change == Change::kChanged &&
+      const std::vector<Seen>& at = log.rows[input].at;
+      // Against that same run. An input that was there in between may have changed twice.
+      const bool is_between = std::any_of(at.begin() + static_cast<std::ptrdiff_t>(*last) + 1,
+                                          at.begin() + static_cast<std::ptrdiff_t>(run),
+                                          [](const Seen& one) { return one.is_here; });
+      return !is_between && at[run].change == Change::kChanged &&
              evidence.IsFloating(log.rows[input]);
     });
   }

@@ -18,7 +18,7 @@ struct AuditCommand {
 
 int RunAudit(Context& context, const AuditCommand& command) {
   std::unique_ptr<source::Source> source;
-  if (const int failed = OpenSource(context, command.source, &source); failed != kExitOk) {
+  if (const int failed = OpenSourceOfRanks(context, command.source, &source); failed != kExitOk) {
     return failed;
   }
   const analysis::Audit audit = analysis::ReadAudit(*source);

@@ -11,6 +11,7 @@
 #include "client/analysis/why/why.h"
 #include "client/analysis/why/why_report.h"
 #include "client/cli/command.h"
+#include "client/cli/commands/find/causes.h"
 #include "client/cli/sources/sources.h"
 #include "client/cli/views/answer_text.h"
 #include "client/cli/views/source_rows.h"
@@ -32,7 +33,7 @@ struct CheckCommand {
 int CheckPadding(Context& context, const CheckCommand& command, source::Source& source) {
   const Result<analysis::why::Causes> causes = analysis::why::FindPaddingCauses(source);
   if (!causes.ok()) return context.Fail(kExitTrouble, causes.error().message);
-  const analysis::why::CommandOf command_of = analysis::why::CommandsOf(command.source);
+  const analysis::why::CommandOf command_of = CommandsOf(context, source, command.source);
   return ShowFound(
       context, source, causes->outcome(),
       [&] { return analysis::why::CausesJson(source, *causes, command_of); },
@@ -46,15 +47,16 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
   options.scope = *std::move(scope);
   std::unique_ptr<source::Source> source;
-  if (const int failed = OpenSource(context, command.source, &source); failed != kExitOk) {
-    return failed;
-  }
+  const int failed = command.padding ? OpenSourceOfRanks(context, command.source, &source)
+                                     : OpenSource(context, command.source, &source);
+  if (failed != kExitOk) return failed;
   if (command.padding) {
     if (!options.scope.probes.selects_everything() || options.scope.first_replay > 1 ||
-        !options.scope.is_open_ended()) {
+        !options.scope.is_open_ended() || !command.scope.which.graph.empty() ||
+        !command.scope.which.shape.empty()) {
       return context.Fail(kExitTrouble,
-                          "--padding looks at all of a source: leave PROBES and "
-                          "--replays out");
+                          "--padding looks at all of a source: leave PROBES, --replays, --graph "
+                          "and --shape out");
     }
     return CheckPadding(context, command, *source);
   }

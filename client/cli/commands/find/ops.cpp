@@ -453,12 +453,8 @@ int PrintDiff(Context& context, const OpsCommand& command, analysis::OpDiff::Ver
 int RunOpsDiffOfRuns(Context& context, const OpsCommand& command, const Where& a, const Where& b) {
   std::unique_ptr<source::Source> of_a, of_b;
   for (auto [where, source] : {std::pair(&a, &of_a), std::pair(&b, &of_b)}) {
-    const int failed = OpenSource(context, where->source, source);
+    const int failed = OpenSourceOfRanks(context, where->source, source);
     if (failed != kExitOk) return failed;
-    if (context.options.ranks.empty()) continue;
-    *source = source::Only(std::move(*source), [&](const source::Slot& slot) {
-      return context.ranks.Contains(slot.rank);
-    });
   }
   const Result<analysis::OpRunsDiff> runs =
       analysis::DiffOpRuns(*of_a, a.choice.graph, *of_b, b.choice.graph);

@@ -9,6 +9,7 @@
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/why_report.h"
 #include "client/cli/command.h"
+#include "client/cli/commands/find/causes.h"
 #include "client/cli/sources/sources.h"
 #include "client/cli/views/source_rows.h"
 #include "client/cli/views/tensor/snapshot_text.h"
@@ -24,32 +25,12 @@ struct WhyCommand {
 
 int RunWhy(Context& context, const WhyCommand& command) {
   std::unique_ptr<source::Source> source;
-  if (const int failed = OpenSource(context, command.source, &source); failed != kExitOk) {
+  if (const int failed = OpenSourceOfRanks(context, command.source, &source); failed != kExitOk) {
     return failed;
   }
   const Result<analysis::why::Causes> causes = analysis::why::FindCauses(*source);
   if (!causes.ok()) return context.Fail(kExitTrouble, causes.error().message);
-  const auto command_of = [&](const source::Slot& slot, const analysis::why::Place& place) {
-    const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
-                              (slot.session.empty() ? "" : " -s " + KeyOfJob(*source, slot));
-    if (!place.command.empty()) {
-      const bool takes_job = place.command == "graphs" || place.command == "where";
-      if (takes_job && command.source == "live") {
-        return fmt::format("cgdebug-cli {}{}", place.command, context.SameSession());
-      }
-      if (takes_job && command.source.starts_with("live:")) {
-        return fmt::format("cgdebug-cli {} {}", place.command, ShellWord(command.source.substr(5)));
-      }
-      return fmt::format("cgdebug-cli {} {}{}", place.command, ShellWord(command.source),
-                         place.command == "races" || place.command == "audit" ? among : "");
-    }
-    if (analysis::ParseOpText(slot.op)) {
-      return OpsCommandOf(command.source, slot, place.replay) + among;
-    }
-    const std::string at = place.replay == 0 ? "" : ReplayMark(slot, place.replay);
-    return "cgdebug-cli show " +
-           ShellWord(fmt::format("{}:{}{}", command.source, SlotText(slot), at)) + among;
-  };
+  const analysis::why::CommandOf command_of = CommandsOf(context, *source, command.source);
   return ShowFound(
       context, *source, causes->outcome(),
       [&] { return analysis::why::CausesJson(*source, *causes, command_of); },
@@ -57,6 +38,32 @@ int RunWhy(Context& context, const WhyCommand& command) {
 }
 
 }  // namespace
+
+analysis::why::CommandOf CommandsOf(const Context& context, const source::Source& source,
+                                    const std::string& name) {
+  return [&context, &source, &name](const source::Slot& slot, const analysis::why::Place& place) {
+    const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
+                              (slot.session.empty() ? "" : " -s " + KeyOfJob(source, slot));
+    if (!place.command.empty()) {
+      const bool takes_job = place.command == "graphs" || place.command == "where";
+      if (takes_job && name == "live") {
+        return fmt::format("cgdebug-cli {}{}", place.command, context.SameSession());
+      }
+      if (takes_job && name.starts_with("live:")) {
+        return fmt::format("cgdebug-cli {} {}", place.command, ShellWord(name.substr(5)));
+      }
+      const bool takes_rank = place.command == "races" || place.command == "audit";
+      return fmt::format("cgdebug-cli {} {}{}", place.command, ShellWord(name),
+                         takes_rank ? among : context.SameJob());
+    }
+    if (analysis::ParseOpText(slot.op)) {
+      return OpsCommandOf(name, slot, place.replay) + among;
+    }
+    const std::string at = place.replay == 0 ? "" : ReplayMark(slot, place.replay);
+    return "cgdebug-cli show " + ShellWord(fmt::format("{}:{}{}", name, SlotText(slot), at)) +
+           among;
+  };
+}
 
 RunFunction AddWhy(CLI::App& app) {
   auto command = std::make_shared<WhyCommand>();

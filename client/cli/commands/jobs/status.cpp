@@ -202,22 +202,25 @@ std::string ReplicasText(const live::JobRanks& job, const Style& style) {
 
 std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const Style& style) {
   const layout::Counters sum = job.Counted();
-  std::uint64_t probes = 0, nonfinite = 0, failed = 0;
+  std::uint64_t probes = 0, nonfinite = 0, failed = 0, unseen = 0;
   const std::vector<std::string> not_seen = live::NotSeenTexts(job.sessions);
   const std::string masks = live::MasksText(job.sessions);
   for (const live::Session* session : job.sessions) {
     probes += session->probes;
     nonfinite += session->nonfinite_probes;
     failed += session->failed_probes;
+    unseen += session->unseen_probes;
   }
+  // Values that stayed on the device, and replays that the live control left out, nobody saw.
+  const bool is_all_seen = sum.lost() == 0 && sum.consumed >= sum.produced && not_seen.empty() &&
+                           unseen == 0 && sum.suppressed == 0;
   std::string out = fmt::format("{}  {}  {}  {}\n", style.Bold("session"), Printable(job.name),
                                 StatesText(job, all), ReplayText(job));
   out += fmt::format("{}    {}\n", style.Bold("rings"), RingsText(job, style));
   out += fmt::format("{}   {}", style.Bold("probes"), probes);
   out += nonfinite > 0 ? style.Red(fmt::format("  {} saw NaN or Inf", nonfinite))
-         : sum.lost() == 0 && sum.consumed >= sum.produced && not_seen.empty()
-             ? (masks.empty() ? "  all finite" : "  none saw NaN or Inf")
-             : "  none saw NaN or Inf, in what was read";
+         : is_all_seen ? (masks.empty() ? "  all finite" : "  none saw NaN or Inf")
+                       : "  none saw NaN or Inf, in what was read";
   if (failed > 0) out += style.Red(fmt::format("  {} failed a comparison", failed));
   out += "\n";
   if (!masks.empty()) out += fmt::format("         {}\n", Printable(masks));
