@@ -48,6 +48,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     (void)(*reader)->Refresh();
   }
   if (auto reader = RecordingReader::Open(directory); reader.ok())
-    (void)recording::VerifyRecording((*reader)->directory());
+    (void)cgdebug::recording::VerifyRecording((*reader)->directory());
   return 0;
 }
