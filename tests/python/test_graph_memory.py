@@ -99,7 +99,7 @@ def test_bytes_and_blocks_are_told_by_pool_stream_and_stack(made_up):
     assert {one.requested for one in graph.keepers} == {MIB, MIB - 100}
     assert common.is_common and (common.held, common.free) == (2 * MIB, 4 * MIB)
     assert memory.pool("decode") is memory.pool((1, 0)) is graph
-    with pytest.raises(KeyError, match=r"no memory of 'prefill'; there is: decode, \(0, 0\)"):
+    with pytest.raises(KeyError, match=r"no memory of 'prefill'; there is: decode; \(0, 0\)"):
         memory.pool("prefill")
 
 

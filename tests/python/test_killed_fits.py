@@ -77,6 +77,11 @@ JOBS = {"lightning": LIGHTNING, "trainer": TRAINER}
 LEVELS = {"*": [], "op:*": ["--eager"]}
 
 
+def job_id(framework, level):
+    """Of one job alone: one daemon shows the jobs of all tests."""
+    return f"{framework}-{'ops' if level == 'op:*' else 'modules'}"
+
+
 @pytest.fixture
 def fit(daemon, cli, tmp_path, monkeypatch):
     """fit(framework, level): (path of the recording, what `run` said)"""
@@ -88,7 +93,7 @@ def fit(daemon, cli, tmp_path, monkeypatch):
         head = f"STEPS, BAD = {STEPS}, {BAD}\n"
         script.write_text(head + textwrap.dedent(JOBS[framework]), encoding="utf-8")
         watch = ["--watch", level, *LEVELS[level], "-o", path]
-        done = cli("run", *watch, "--", sys.executable, script, CGDEBUG_RUN_ID=f"{framework}-fit")
+        done = cli("run", *watch, "--", sys.executable, script, CGDEBUG_RUN_ID=job_id(framework, level))
         assert done.returncode == 137, done.stderr
         return path, done.stdout + done.stderr
 
@@ -133,7 +138,7 @@ def test_a_fit_that_is_killed_keeps_its_steps_and_counts_the_rest(fit, cli, fram
         assert 1 <= int(never_sent[1]) <= 40, "what the killed step did"
         assert never_sent[0] in said, said
         assert any(never_sent[0] in sentence for sentence in lost), lost
-        told = cli("-s", f"{framework}-fit", "tail", "-n", "1000", "--only", "nan").stdout
+        told = cli("-s", job_id(framework, level), "tail", "-n", "1000", "--only", "nan").stdout
         marks = re.findall(r"\bcall (\d+)/s(\d+)\b", told)
         assert marks and marks[0] == (str(bad), str(BAD)), told
         ops = json.loads(cli("--json", "ops", f"{path}@call:{bad}").stdout)
