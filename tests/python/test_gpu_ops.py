@@ -354,8 +354,8 @@ class EachRow:
         self.copies = {}
         add_row = OpLog.add_row
 
-        def add_and_copy(log, name, op, tensor, inputs, site):
-            number = add_row(log, name, op, tensor, inputs, site)
+        def add_and_copy(log, name, op, tensor, *rest):
+            number = add_row(log, name, op, tensor, *rest)
             with torch.utils._mode_utils.no_dispatch():
                 self.copies[log.rows[-1].name] = tensor.detach().clone(
                     memory_format=torch.contiguous_format

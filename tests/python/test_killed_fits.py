@@ -93,7 +93,9 @@ def fit(daemon, cli, tmp_path, monkeypatch):
         head = f"STEPS, BAD = {STEPS}, {BAD}\n"
         script.write_text(head + textwrap.dedent(JOBS[framework]), encoding="utf-8")
         watch = ["--watch", level, *LEVELS[level], "-o", path]
-        done = cli("run", *watch, "--", sys.executable, script, CGDEBUG_RUN_ID=job_id(framework, level))
+        done = cli(
+            "run", *watch, "--", sys.executable, script, CGDEBUG_RUN_ID=job_id(framework, level)
+        )
         assert done.returncode == 137, done.stderr
         return path, done.stdout + done.stderr
 

@@ -295,6 +295,10 @@ class _Following:
         self._recorder.holdings = holdings
         return holdings
 
+    def take_marks_of_capture(self) -> None:
+        """Those that were told while it was captured."""
+        self._recorder.take_marks(padding.newest())
+
     def take_marks(self, marks: padding.Marks) -> None:
         """In front of the next call of the model they are of that one."""
         if not self.has_root or self.has_begun or names.is_inside():
@@ -416,6 +420,7 @@ class _Capture:
         if following is None:
             return
         try:
+            following.take_marks_of_capture()
             following.end()
         except Exception as error:
             _log_failure(error)
