@@ -88,6 +88,7 @@ ALLOWED = {
         "libprobe",
         "libprobe/apart",
         "libprobe/capture/graph",
+        "libprobe/capture/lane",
         "libprobe/include",
         "libprobe/slots",
         "daemon/core/base",
@@ -145,7 +146,7 @@ PYTHON_ROOMS = {
     "live": "_wire client",
     "job": (
         "_accepted _after_import _apart _at_start _auto _bisect _compile_cache _debug_report _debug_server _doctor "
-        "_effects _fail_on _fail_soft _graph_dumps _graph_memory _graphs _magic _native _op_log _poison _probe _tags _verdict "
+        "_effects _fail_on _fail_soft _graph_dumps _graph_memory _graphs _magic _native _op_log _poison _probe _rewind _tags _verdict "
         "_tensor_probe _watching actions integrations op_log probe pytest_plugin scalars watching"
     ),
     "door": "__init__ __main__",  # what starts the others

@@ -58,6 +58,8 @@ RunFunction AddDiff(CLI::App& app);
 RunFunction AddRanks(CLI::App& app);
 RunFunction AddRaces(CLI::App& app);
 RunFunction AddAudit(CLI::App& app);
+RunFunction AddAsk(CLI::App& app);
+RunFunction AddRepro(CLI::App& app);
 RunFunction AddRecord(CLI::App& app);
 RunFunction AddFreeze(CLI::App& app);
 RunFunction AddQuery(CLI::App& app);

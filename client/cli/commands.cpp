@@ -130,6 +130,15 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli audit runs/a.cgrec\n"
      "  cgdebug-cli audit train-4711 --json\n",
      AddAudit, Output::kText},
+    {"ask", kFind,
+     "What any op of a captured graph made, in a replay that is over or in the next one",
+     "  cgdebug-cli ask train-4711@1204             the first NaN of replay 1204, run again\n"
+     "  cgdebug-cli ask train-4711@g:bs=8@-1 'fwd/layers.3.*'\n"
+     "  cgdebug-cli ask train-4711 'fwd/layers.3.*' --values rows.safetensors\n",
+     AddAsk, Output::kText},
+    {"repro", kFind, "One op of one replay as a script, with what it was given",
+     "  cgdebug-cli repro train-4711@1204 fwd/layers.3.attn/softmax_0 -o repro/\n", AddRepro,
+     Output::kText},
     {"query", kFind, "Read-only SQL over the snapshots of a source",
      "  cgdebug-cli query runs/a.cgrec 'SELECT * FROM v_first_nonfinite'\n"
      "  cgdebug-cli query --examples\n"

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <optional>
 #include <stdexcept>
@@ -187,6 +188,18 @@ class OwnGraph {
   cudaGraph_t graph_ = nullptr;
 };
 
+// Those that do nothing by themselves are left as they are.
+void EnableNode(cudaGraphExec_t exec, cudaGraphNode_t node, bool is_on) {
+  const cudaGraphNodeType type = TypeOf(node);
+  if (type == cudaGraphNodeTypeEmpty) return;
+  if (type != cudaGraphNodeTypeKernel && type != cudaGraphNodeTypeMemcpy &&
+      type != cudaGraphNodeTypeMemset) {
+    throw ProbeError(ErrorKind::kBadArgument, "the graph has a " + std::string(KindOf(type)) +
+                                                  ", which CUDA cannot leave out of a launch");
+  }
+  CGD_CUDA(cudaGraphNodeSetEnabled(exec, node, is_on ? 1 : 0));
+}
+
 cudaGraphExec_t Instantiate(cudaGraph_t graph) {
   cudaGraphExec_t exec = nullptr;
   CGD_CUDA(cudaGraphInstantiate(&exec, graph, 0));
@@ -208,32 +221,57 @@ struct ApartGraph::State {
     }
     dag.emplace(theirs.size(), EdgesOf(original, theirs));
     pieces = dag->Cut(may_trail);
-    execs.resize(pieces.size(), nullptr);
+    for (std::vector<cudaGraphExec_t>& one : execs) one.resize(pieces.size(), nullptr);
   }
   ~State() {
-    for (cudaGraphExec_t exec : execs) {
-      if (exec != nullptr) (void)cudaGraphExecDestroy(exec);
+    for (const std::vector<cudaGraphExec_t>& list : execs) {
+      for (cudaGraphExec_t exec : list) {
+        if (exec != nullptr) (void)cudaGraphExecDestroy(exec);
+      }
     }
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  cudaGraphExec_t Make(const Dag::Nodes& piece) const {
+  cudaGraphExec_t Make(const Dag::Nodes& piece, bool with_own) const {
     if (piece.size() == 1) {
       const OwnGraph one;
       if (AddCopy(one.get(), handles[piece[0]])) return Instantiate(one.get());
     }
     const OwnGraph part(graph.get());
     std::unordered_set<cudaGraphNode_t> kept;
+    Handles own;
     for (const std::uint32_t node : piece) {
       cudaGraphNode_t copy = nullptr;
       CGD_CUDA(cudaGraphNodeFindInClone(&copy, handles[node], part.get()));
       kept.insert(copy);
+      if (infos[node].is_own) own.push_back(copy);
     }
     for (const cudaGraphNode_t node : HandlesOf(part.get())) {
       if (kept.find(node) == kept.end()) CGD_CUDA(cudaGraphDestroyNode(node));
     }
-    return Instantiate(part.get());
+    cudaGraphExec_t exec = Instantiate(part.get());
+    try {
+      for (const cudaGraphNode_t node : own) EnableNode(exec, node, with_own);
+    } catch (const ProbeError&) {
+      (void)cudaGraphExecDestroy(exec);
+      throw;
+    }
+    return exec;
+  }
+
+  // Null: nothing of the piece is launched.
+  cudaGraphExec_t Get(std::size_t piece, bool with_own) {
+    const Dag::Nodes& nodes = pieces[piece];
+    const auto own = std::count_if(nodes.begin(), nodes.end(),
+                                   [this](std::uint32_t node) { return infos[node].is_own; });
+    if (!with_own && own == static_cast<std::ptrdiff_t>(nodes.size())) return nullptr;
+    cudaGraphExec_t& exec = execs[own > 0 && !with_own ? 1 : 0][piece];
+    if (exec == nullptr) {
+      const RelaxedCapture relaxed;
+      exec = Make(nodes, with_own);
+    }
+    return exec;
   }
 
   const OwnGraph graph;
@@ -241,7 +279,8 @@ struct ApartGraph::State {
   std::vector<NodeInfo> infos;
   std::optional<Dag> dag;
   std::vector<Dag::Nodes> pieces;
-  std::vector<cudaGraphExec_t> execs;  // by piece; null: not launched yet
+  // With our own nodes and without them, by piece; null: not launched yet.
+  std::array<std::vector<cudaGraphExec_t>, 2> execs;
 };
 
 ApartGraph::ApartGraph(void* graph) {
@@ -265,16 +304,16 @@ const std::vector<NodeInfo>& ApartGraph::nodes() const { return state_->infos; }
 const Dag& ApartGraph::dag() const { return *state_->dag; }
 const std::vector<Dag::Nodes>& ApartGraph::pieces() const { return state_->pieces; }
 
-void ApartGraph::Launch(std::size_t piece, void* stream) {
+void ApartGraph::Launch(std::size_t piece, void* stream, bool with_own) {
   if (piece >= state_->pieces.size()) {
     throw ProbeError(ErrorKind::kBadArgument, "the graph has no such piece");
   }
-  cudaGraphExec_t& exec = state_->execs[piece];
-  if (exec == nullptr) {
-    const RelaxedCapture relaxed;
-    exec = state_->Make(state_->pieces[piece]);
-  }
-  CGD_CUDA(cudaGraphLaunch(exec, static_cast<cudaStream_t>(stream)));
+  cudaGraphExec_t exec = state_->Get(piece, with_own);
+  if (exec != nullptr) CGD_CUDA(cudaGraphLaunch(exec, static_cast<cudaStream_t>(stream)));
+}
+
+void ApartGraph::Prepare(bool with_own) {
+  for (std::size_t i = 0; i < state_->pieces.size(); ++i) (void)state_->Get(i, with_own);
 }
 
 void ApartGraph::PutInto(void* graph) const {
@@ -320,6 +359,25 @@ CaptureOrder OrderOf(void* stream, const std::vector<NodeAccess>& accesses) {
     throw ProbeError(ErrorKind::kSystem, error.what());
   }
   return order;
+}
+
+void Enable(void* exec, void* graph, bool only_own, bool is_on) {
+  const RelaxedCapture relaxed;
+  Handles chosen;
+  for (const cudaGraphNode_t node : HandlesOf(GraphOf(graph))) {
+    if (!only_own || capture::NameOfNode(node).empty()) chosen.push_back(node);
+  }
+  auto* const of_graph = static_cast<cudaGraphExec_t>(exec);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    try {
+      EnableNode(of_graph, chosen[i], is_on);
+    } catch (const ProbeError&) {
+      for (std::size_t before = 0; before < i; ++before) {
+        EnableNode(of_graph, chosen[before], /*is_on=*/true);
+      }
+      throw;
+    }
+  }
 }
 
 void RemoveNodes(void* graph) {

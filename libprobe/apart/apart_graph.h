@@ -47,7 +47,11 @@ class ApartGraph {
   const std::vector<Dag::Nodes>& pieces() const;
 
   // Launches one piece on `stream`. What it launches is made at the first launch, and kept.
-  void Launch(std::size_t piece, void* stream);
+  // Without `with_own` our own nodes do nothing, so that the replay is not counted.
+  void Launch(std::size_t piece, void* stream, bool with_own = true);
+
+  // Makes all that Launch() launches, so that no launch fails in the middle of a replay.
+  void Prepare(bool with_own);
 
   // Makes `graph` what was copied: one node that has all of it.
   // Requires: `graph` has no nodes.
@@ -75,6 +79,11 @@ struct CaptureOrder {
 // Accesses of other nodes than those of the graph are left out.
 // Requires: `stream` is capturing. Fails: throws ProbeError.
 CaptureOrder OrderOf(void* stream, const std::vector<NodeAccess>& accesses);
+
+// Whether these nodes of `graph` do something when `exec` (cudaGraphExec_t), which was made of it,
+// is launched from now on: ours, or all. What is off still keeps the others in order.
+// Fails: throws ProbeError, and leaves all nodes on: one is neither a kernel nor a copy.
+void Enable(void* exec, void* graph, bool only_own, bool is_on);
 
 // Destroys the nodes of `graph`, so that what is instantiated of it does nothing. Fails:
 // ProbeError.

@@ -171,6 +171,11 @@ if os.environ.get("CGDEBUG_LAUNCH_BLOCKING") or os.environ.get("CGDEBUG_RACES"):
 
     _apart.start()
 
+if os.environ.get("CGDEBUG_ASK") or os.environ.get("CGDEBUG_REWIND"):
+    from . import _rewind
+
+    _rewind.start()
+
 from . import _debug_server, _old_name  # noqa: E402
 from ._after_import import call_after_import as _call_after_import  # noqa: E402
 

@@ -32,6 +32,8 @@ _LOOKS_EACH_S = 0.1  # so that Ctrl-C is seen
 _MOST_OPS = 8  # of a piece that are shown
 
 _started = False
+_is_mapping = False  # of captures
+_finds_races = False
 
 
 def start() -> None:
@@ -54,10 +56,16 @@ def _install(torch) -> None:
             _launch_in_pieces(graph_class)
         else:
             tell(VARIABLE, f"torch {torch.__version__} keeps no captured graph")
-    _map_captures(graph_class, finds_races)
+    map_captures(graph_class, finds_races)
 
 
-def _map_captures(graph_class, finds_races: bool) -> None:
+def map_captures(graph_class, finds_races: bool = False) -> None:
+    """From here on it is known which op made which node of a graph. Once per process."""
+    global _is_mapping, _finds_races
+    _finds_races = _finds_races or finds_races
+    if _is_mapping:
+        return
+    _is_mapping = True
     end_name = _graphs.end_of_captures(graph_class)
     begin, end = graph_class.capture_begin, getattr(graph_class, end_name)
 
@@ -65,7 +73,7 @@ def _map_captures(graph_class, finds_races: bool) -> None:
     def capture_begin(self, *args, **kwargs):
         self.__dict__.pop("_cgdebug_map", None)  # of a capture that nobody has ended
         begin(self, *args, **kwargs)
-        self._cgdebug_map = _Capture(finds_races)
+        self._cgdebug_map = _Capture(_finds_races)
 
     @functools.wraps(end)
     def end_of_capture(self):
@@ -75,9 +83,10 @@ def _map_captures(graph_class, finds_races: bool) -> None:
         end(self)
         if capture is not None:
             capture.has_ended()
-            own = getattr(self, "_cgdebug_apart", None)
-            if own is not None:
-                own.captured(capture)
+            for name in ("_cgdebug_apart", "_cgdebug_kept"):
+                own = getattr(self, name, None)
+                if own is not None:
+                    own.captured(capture)
 
     graph_class.capture_begin = capture_begin
     setattr(graph_class, end_name, end_of_capture)
@@ -95,7 +104,7 @@ def _launch_in_pieces(graph_class) -> None:
             kwargs.pop("keep_graph", None)
         make(self, *args, **kwargs)
         # Who keeps the graph may change it, and launch it in another way.
-        self._cgdebug_apart = None if keeps else _Graph(raw=_plain(graph_class.raw_cuda_graph))
+        self._cgdebug_apart = None if keeps else _Graph(raw=plain(graph_class.raw_cuda_graph))
 
     @functools.wraps(replay)
     def replay_in_pieces(self):
@@ -125,12 +134,16 @@ def _launch_in_pieces(graph_class) -> None:
 
 
 class _Capture:
-    """A capture that is under way on this thread. number: 0 if it cannot be followed."""
+    """A capture that is under way on this thread.
+
+    number: 0 if it cannot be followed
+    label:  what the graph was called when it began
+    """
 
     def __init__(self, finds_races: bool):
         import torch
 
-        self.number, self.device = 0, 0
+        self.number, self.device, self.label = 0, 0, ""
         self.map: NodeMap | None = None
         self._mapping: typing.Any = None
         self._order: typing.Any = None
@@ -140,6 +153,7 @@ class _Capture:
             stream = torch.cuda.current_stream()
             self.device = stream.device_index
             self.number = _native.load().capture_of(stream.cuda_stream)
+            self.label = _native.graph_label()
             if self.number:
                 from ._op_log.node_map import Mapping
 
@@ -190,7 +204,7 @@ class _Capture:
                 node_order.notes.tell_missing(self.number, self._missing)
 
 
-def _plain(method):
+def plain(method):
     """Not what tells us that somebody may launch the graph past replay()."""
     while hasattr(method, "__wrapped__"):
         method = method.__wrapped__

@@ -14,6 +14,7 @@ class Dtype(typing.NamedTuple):
     # The unsigned integer of its size, for a type that NumPy has only with ml_dtypes.
     bits: str | None
     min_normal: float  # the smallest normal number; 0 where none is subnormal
+    number: int  # in memory that processes share
 
 
 @functools.cache

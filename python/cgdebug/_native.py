@@ -115,6 +115,13 @@ def set_step(step: int | None, stream: int | None) -> None:
         probe_module().set_step(step, stream)
 
 
+def graph_label() -> str:
+    """What a graph whose capture begins now is called."""
+    label, scoped = set_graph_label("", False)
+    set_graph_label(label, scoped)
+    return label
+
+
 def set_graph_label(label: str, scoped: bool) -> tuple[str, bool]:
     """Remembers the label until the native module is loaded; returns what was set before."""
     global _graph_label

@@ -55,6 +55,7 @@ def watch(
     hooks: typing.Any = None,
     hash: typing.Callable | None = None,
     stats: typing.Mapping[str, typing.Callable] | None = None,
+    rewind: int = 0,
 ) -> Watch:
     """Puts a probe on the output of every module of `model` that `select` names:
 
@@ -88,6 +89,9 @@ def watch(
             "part/fwd/layers.3.attn": the statistics stay those of the whole tensor.
 
     frames, hooks, hash, stats: of levels with a log, see debug_mode(), and so are values="GLOBS".
+    rewind: N: of each graph that is captured from now on, what its last N replays were given is
+            kept, so that `cgdebug-cli ask JOB@REPLAY` can run one again and say what any op made.
+            As $CGDEBUG_REWIND, which see.
 
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,
@@ -106,6 +110,10 @@ def watch(
            error.
     """
     globs = values if isinstance(values, str) else None
+    if rewind:
+        from . import _rewind
+
+        _rewind.keep(rewind)
     return Watch(
         model,
         select,

@@ -2,9 +2,11 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -13,6 +15,8 @@
 #include "cgdebug/probe.h"
 #include "libprobe/apart/apart_graph.h"
 #include "libprobe/capture/graph/capture_nodes.h"
+#include "libprobe/capture/lane/op_log_lane.h"
+#include "proto/layout/device_stats.h"
 #include "python/src/gil.h"
 
 namespace cgdebug::python {
@@ -43,6 +47,11 @@ py::list NodesOf(const ApartGraph& graph) {
   return nodes;
 }
 
+struct RowBatch {
+  static constexpr std::size_t kMost = capture::kMostOpLogTensors;  // of one launch
+  std::vector<capture::OpLogTensor> tensors;
+};
+
 }  // namespace
 
 void RegisterApart(py::module_& module) {
@@ -71,10 +80,12 @@ void RegisterApart(py::module_& module) {
       .def_property_readonly("pieces", [](const ApartGraph& graph) { return graph.pieces(); })
       .def(
           "launch",
-          [](ApartGraph& graph, std::size_t piece, std::uintptr_t stream) {
-            graph.Launch(piece, Pointer(stream));
+          [](ApartGraph& graph, std::size_t piece, std::uintptr_t stream, bool with_own) {
+            graph.Launch(piece, Pointer(stream), with_own);
           },
-          py::arg("piece"), py::arg("stream"), py::call_guard<WithoutGil>())
+          py::arg("piece"), py::arg("stream"), py::arg("with_own") = true,
+          py::call_guard<WithoutGil>())
+      .def("prepare", &ApartGraph::Prepare, py::arg("with_own"), py::call_guard<WithoutGil>())
       .def(
           "put_into",
           [](const ApartGraph& graph, std::uintptr_t other) { graph.PutInto(Pointer(other)); },
@@ -104,6 +115,43 @@ void RegisterApart(py::module_& module) {
         return std::tuple(order.nodes, unordered, pairs);
       },
       py::arg("stream"), py::arg("accesses"));
+  module.def(
+      "enable_nodes",
+      [](std::uintptr_t exec, std::uintptr_t graph, bool only_own, bool is_on) {
+        apart::Enable(Pointer(exec), Pointer(graph), only_own, is_on);
+      },
+      py::arg("exec"), py::arg("graph"), py::arg("only_own"), py::arg("is_on"),
+      py::call_guard<WithoutGil>());
+  module.attr("row_scratch_bytes") = capture::ScratchBytesOfRows();
+  // The statistics of dense tensors: (address, number of the dtype, elements).
+  py::class_<RowBatch>(module, "RowBatch")
+      .def(py::init([](const std::vector<std::tuple<std::uintptr_t, int, std::uint64_t>>& tensors) {
+             RowBatch batch;
+             for (const auto& [address, dtype, count] : tensors) {
+               capture::OpLogTensor& one = batch.tensors.emplace_back();
+               one.data = Pointer(address);
+               one.dtype = static_cast<Dtype>(dtype);
+               one.count = count;
+               one.row = static_cast<std::uint32_t>((batch.tensors.size() - 1) % RowBatch::kMost);
+             }
+             return batch;
+           }),
+           py::arg("tensors"))
+      // As layout::DeviceStats at `rows`, one behind another.
+      .def(
+          "compute",
+          [](const RowBatch& batch, std::uintptr_t rows, std::uintptr_t scratch, int device,
+             std::uintptr_t stream) {
+            const std::span<const capture::OpLogTensor> all(batch.tensors);
+            for (std::size_t first = 0; first < all.size(); first += RowBatch::kMost) {
+              capture::ComputeRowsNow(
+                  Pointer(rows + first * sizeof(layout::DeviceStats)), Pointer(scratch),
+                  all.subspan(first, std::min(RowBatch::kMost, all.size() - first)), device,
+                  Pointer(stream));
+            }
+          },
+          py::arg("rows"), py::arg("scratch"), py::arg("device"), py::arg("stream"),
+          py::call_guard<WithoutGil>());
   module.def(
       "remove_nodes", [](std::uintptr_t graph) { apart::RemoveNodes(Pointer(graph)); },
       py::arg("graph"), py::call_guard<WithoutGil>());

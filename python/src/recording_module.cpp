@@ -448,8 +448,8 @@ py::list Dtypes() {
     const py::object bits = info.is_bits_in_npy()
                                 ? py::object(py::str("uint" + std::to_string(8 * info.bytes)))
                                 : py::object(py::none());
-    rows.append(
-        py::make_tuple(info.name, info.short_name, info.safetensors, bits, info.min_normal));
+    rows.append(py::make_tuple(info.name, info.short_name, info.safetensors, bits, info.min_normal,
+                               static_cast<int>(info.dtype)));
   }
   return rows;
 }

@@ -132,6 +132,16 @@ constexpr Setting kSettings[] = {
      "`1`, as `run --races` sets it: `races` and `why` name ops of a captured graph that touch the "
      "same bytes with no path between them",
      &IsFlag},
+    {"CGDEBUG_ASK", "job",
+     "`1`, as `run --ask` sets it: `ask` says what any op of a captured graph makes in its next "
+     "replay",
+     &IsFlag},
+    {"CGDEBUG_REWIND", "job",
+     "how many of the last replays of each captured graph `ask` can run again, as `run --rewind` "
+     "sets it: their inputs are kept on the device, and a copy of the state that the graph "
+     "changes, "
+     "in at most `CGDEBUG_DEVICE_MIB`",
+     &IsNumber<1, 1 << 20>},
     {"CGDEBUG_CONFIG", "Python jobs, `run`",
      "a file of settings, such as `cgdebug.toml`: its keys are the variables that a job reads, in "
      "lower case and without `cgdebug_`, as in `watch = [\"blk*\", \"!blk3\"]` or `fail_on = "

@@ -61,6 +61,19 @@ OpLogBatch MakeBatch(const Buffers& buffers, void* parts, std::span<const OpLogT
 
 std::uint64_t OpLogStagingBytes() { return (kOpLogRowsOfPage + kMostBlocks) * kRowBytes; }
 std::uint64_t OpLogPartsBytes() { return kMostBlocksOfLarge * kRowBytes; }
+std::uint64_t ScratchBytesOfRows() { return sizeof(DirectState) + OpLogPartsBytes(); }
+
+void ComputeRowsNow(void* rows, void* scratch, std::span<const OpLogTensor> tensors, int device,
+                    void* stream) {
+  const DeviceGuard guard(device);
+  Buffers buffers;
+  buffers.staging = rows;
+  buffers.state = static_cast<DirectState*>(scratch);
+  OpLogBatch batch =
+      MakeBatch(buffers, static_cast<std::byte*>(scratch) + sizeof(DirectState), tensors);
+  Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch,
+         static_cast<cudaStream_t>(stream), /*overlaps=*/false);
+}
 
 Position ComputeRows(const Buffers& buffers, void* parts, std::span<const OpLogTensor> tensors,
                      std::uint32_t launch, void* stream_handle, const Position& at) {

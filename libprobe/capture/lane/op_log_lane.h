@@ -46,4 +46,12 @@ inline constexpr std::uint64_t kLargeOpLogBatch = std::uint64_t{32} << 20;  // b
 Position ComputeRows(const Buffers& buffers, void* parts, std::span<const OpLogTensor> tensors,
                      std::uint32_t launch, void* stream, const Position& at);
 
+// Computes rows at once, outside of any capture: those of `tensors` at `rows`, an array of
+// layout::DeviceStats in device memory. `scratch`: ScratchBytesOfRows() of device memory, zero
+// before its first use, which no other stream uses.
+// Requires: at least one tensor, at most kMostOpLogTensors. Fails: throws ProbeError.
+std::uint64_t ScratchBytesOfRows();
+void ComputeRowsNow(void* rows, void* scratch, std::span<const OpLogTensor> tensors, int device,
+                    void* stream);
+
 }  // namespace cgdebug::capture

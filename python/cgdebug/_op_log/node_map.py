@@ -10,6 +10,7 @@ import threading
 import typing
 
 import torch
+from torch.utils import _pytree
 
 from .. import _native
 from .._fail_soft import guard
@@ -21,6 +22,10 @@ from .written import Kind, storage_of
 
 _SENT = (Kind.C10D, Kind.FUNCTIONAL)  # they run on a stream of their own
 _INDEX = (torch.int64, torch.int32)
+_PLAIN = (
+    *(bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 
 
 class Given(typing.NamedTuple):
@@ -31,6 +36,7 @@ class Given(typing.NamedTuple):
     extent:   address of its first byte, and behind its last one; (0, 0): not known, or empty
     strides:  in elements
     is_whole: whether the op is known to touch all of its elements
+    device:   number of the GPU; -1: host memory
     """
 
     argument: str
@@ -43,6 +49,7 @@ class Given(typing.NamedTuple):
     strides: tuple[int, ...] = ()
     item_bytes: int = 1
     is_whole: bool = True
+    device: int = -1
 
     @property
     def is_dense(self) -> bool:
@@ -50,11 +57,29 @@ class Given(typing.NamedTuple):
         return self.extent[1] - self.extent[0] == math.prod(self.shape) * self.item_bytes
 
 
+class Call(typing.NamedTuple):
+    """With what an op was called. In place of the n-th tensor is Tensor(n), and in that of what is
+    neither a tensor nor plain, Other."""
+
+    args: tuple
+    kwargs: dict[str, typing.Any]
+    tensors: tuple[Given, ...]
+
+
+class Tensor(typing.NamedTuple):
+    number: int
+
+
+class Other(typing.NamedTuple):
+    kind: str  # name of its class
+
+
 class Op(typing.NamedTuple):
     """An op that has added nodes to a graph.
 
     name:     of its first row
     is_exact: whether what it touches is in `given`
+    call:     None: of a kernel that is no op
     """
 
     name: str
@@ -63,6 +88,7 @@ class Op(typing.NamedTuple):
     site: str
     given: tuple[Given, ...]
     is_exact: bool = True
+    call: Call | None = None
 
 
 class NodeMap:
@@ -72,6 +98,7 @@ class NodeMap:
     graph:  the number of the capture
     op_of:  by node (cudaGraphNode_t)
     behind: by node that no op has added: the op that ran before
+    parameters: (first byte, behind the last one) of what ops read of parameters and buffers
 
     Thread: any."""
 
@@ -80,6 +107,7 @@ class NodeMap:
         self.rows: list[str] = []  # the names, from number 1 on
         self.op_of: dict[int, Op] = {}
         self.behind: dict[int, Op] = {}
+        self.parameters: set[tuple[int, int]] = set()
         self._nodes = _native.load().CaptureNodes(graph)
         self._new: list[int] = []  # of the op or the kernel that is running
         self._outer: list[int] = []  # of the op, before a kernel in it
@@ -150,9 +178,11 @@ class NodeMap:
 
     # --- what a MapRecorder tells
 
-    def ran(self, op: str, place: names.Place, given: tuple[Given, ...], is_exact: bool) -> None:
+    def ran(
+        self, op: str, place: names.Place, given: tuple[Given, ...], is_exact: bool, call: Call
+    ) -> None:
         name = self.row_name(self._made)
-        self._ran = Op(name, op, place.module, place.site, given, is_exact)
+        self._ran = Op(name, op, place.module, place.site, given, is_exact, call)
 
     def begin_kernel(self) -> None:
         """A kernel that is no op is about to run. What was taken is the op's around it."""
@@ -182,22 +212,36 @@ class MapRecorder(Recorder):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._written_rows: dict[int, list[str]] = {}  # by id of the call: of what it will write
+        # By id of the call: the rows of what it will write, and with what it was called.
+        self._begun: dict[int, tuple[list[str], Call]] = {}
 
     def _before(self, plan, args, kwargs):
         if plan.kind in _SENT:
             self.log.take_elsewhere(is_of_op=False)
         call = super()._before(plan, args, kwargs)
-        self._written_rows[id(call)] = [
+        rows = [
             self._row_of(tensor) if one.mutated else ""
             for one in call.arguments
             for tensor in one.tensors
         ]
+        self._begun[id(call)] = rows, self._call_of(args, kwargs)
         return call
+
+    def _call_of(self, args, kwargs) -> Call:
+        tensors: list[Given] = []
+
+        def take(value):
+            if not isinstance(value, torch.Tensor):
+                return value if isinstance(value, _PLAIN) else Other(type(value).__name__)
+            tensors.append(_given("", value, self._row_of(value), True, False))
+            return Tensor(len(tensors) - 1)
+
+        args, kwargs = _pytree.tree_map(take, (tuple(args), dict(kwargs)))
+        return Call(args, kwargs, tuple(tensors))
 
     def _after(self, call, result) -> None:
         plan = call.plan
-        before = self._written_rows.pop(id(call), [])
+        before, with_what = self._begun.pop(id(call), ([], Call((), {}, ())))
         super()._after(call, result)
         if plan.kind in _SENT:  # to a stream that nobody has waited for yet
             self.log.take_elsewhere(is_of_op=True)
@@ -217,6 +261,9 @@ class MapRecorder(Recorder):
             )
             for (one, tensor), row in zip(tensors, before)
         ]
+        for one, (_, tensor) in zip(given, tensors):
+            if one.reads and self.names.parameter_at(tensor):
+                self.log.parameters.add(one.extent)
         known = {one.extent for one in given}
         for tensor in _results(result):
             made = _given("", tensor, self._row_of(tensor), False, True)
@@ -226,7 +273,7 @@ class MapRecorder(Recorder):
             tensor.is_cuda and tensor.numel() and not storage_of(tensor)
             for tensor in (*(tensor for _, tensor in tensors), *_results(result))
         )
-        self.log.ran(plan.name, call.place, tuple(given), is_exact)
+        self.log.ran(plan.name, call.place, tuple(given), is_exact, with_what)
 
     def begin_kernel(self) -> None:
         super().begin_kernel()
@@ -319,6 +366,7 @@ def _given(
         tuple(tensor.stride()) if begin else (),
         tensor.element_size(),
         is_whole,
+        tensor.get_device(),
     )
 
 

@@ -61,6 +61,8 @@ struct RunOptions {
   bool eager = false;
   bool blocking = false;
   bool races = false;
+  bool ask = false;
+  unsigned rewind = 0;
   std::string config;
   Variables configured = {};  // what a file of settings says beside these options
   std::vector<std::string> command;
@@ -283,7 +285,7 @@ void Report(const Context& context, const RunSummary& summary, const RunOptions&
   if (options.races) context.Hint("cgdebug-cli races");
   const bool has_probes = std::ranges::any_of(
       summary.sessions, [](const live::Session& session) { return session.probes > 0; });
-  const bool is_of_graphs = options.blocking || options.races;
+  const bool is_of_graphs = options.blocking || options.races || options.ask || options.rewind > 0;
   if (is_of_graphs && options.watch.empty() && !has_probes && summary.NotSeen().empty()) return;
   context.Say(SummaryText(summary, fail_on, context.err));
   const std::string no_graph = NoGraphText(options);
@@ -434,6 +436,8 @@ Result<void> AddConfig(const Context& context, RunOptions* options) {
       options->blocking = options->blocking || text == "1";
     } else if (name == "CGDEBUG_RACES") {
       options->races = options->races || text == "1";
+    } else if (name == "CGDEBUG_ASK") {
+      options->ask = options->ask || text == "1";
     } else if (name == "CGDEBUG_FAIL_ON") {
       options->fail_on = text;
     } else if (name == "CGDEBUG_ON") {
@@ -468,6 +472,8 @@ Result<Variables> VariablesOf(const RunOptions& options) {
   Variables of_graphs;
   if (options.blocking) of_graphs.emplace_back("CGDEBUG_LAUNCH_BLOCKING", "1");
   if (options.races) of_graphs.emplace_back("CGDEBUG_RACES", "1");
+  if (options.ask) of_graphs.emplace_back("CGDEBUG_ASK", "1");
+  if (options.rewind > 0) of_graphs.emplace_back("CGDEBUG_REWIND", std::to_string(options.rewind));
   Result<Variables> variables = WatchVariables(options.watch, options.eager, of_graphs);
   if (!variables.ok()) return variables;
   const Result<void> values = AddValues(options, &*variables);
@@ -610,6 +616,14 @@ RunFunction AddRun(CLI::App& app) {
   app.add_flag("--races", options->races,
                "look at each captured graph for ops that touch the same bytes with no path between "
                "them; 'cgdebug-cli races' names them");
+  app.add_flag(
+      "--ask", options->ask,
+      "let 'cgdebug-cli ask' say what any op of a captured graph makes in its next replay");
+  app.add_option("--rewind", options->rewind,
+                 "keep what the last N replays of each captured graph were given, so that "
+                 "'cgdebug-cli ask' can run one again and say what any op of it made")
+      ->check(WholeNumber(1, 1 << 20))
+      ->type_name("N");
   app.add_option("--config", options->config,
                  "a file of settings for the job, as in `watch = [\"blk*\"]`; default: "
                  "$CGDEBUG_CONFIG or ./cgdebug.toml. Options and variables come before it")

@@ -1,0 +1,105 @@
+"""CGDEBUG_ASK and CGDEBUG_REWIND: what any op of a captured graph made, in a replay that is over or
+in the next one, without a probe that was captured for it.
+
+`cgdebug-cli ask` asks, mailbox.py takes the question, and the job answers it on its own thread in
+front of its next replay of that graph (kept_graph.py). A replay that is over is run again: from a
+copy of the state that was kept before it (recorder.py), with the inputs that each replay since had.
+What it leaves must have the bits that it left then; else there is no answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import typing
+
+from .. import _apart, _words
+from .._after_import import call_after_import
+from .._fail_soft import guard, tell
+
+ASK = "CGDEBUG_ASK"
+REWIND = "CGDEBUG_REWIND"
+
+_started = False
+_replays = 0  # that are kept of each graph that is made from now on
+_is_installed = False
+
+
+def start() -> None:
+    """Installs it as soon as torch is imported, once per process. Does nothing without one of the
+    variables."""
+    global _started
+    if _started or not (os.environ.get(ASK) or os.environ.get(REWIND)):
+        return
+    _started = True
+    call_after_import("torch", _install)
+
+
+def keep(replays: int) -> None:
+    """From here on, the last `replays` of each graph that is captured can be asked about.
+    Fails: ValueError."""
+    global _replays
+    if isinstance(replays, bool) or not isinstance(replays, int) or replays < 1:
+        raise ValueError(f"rewind is a number of replays, 1 or more, not {replays!r}")
+    import torch
+
+    _replays = max(_replays, replays)
+    _install_into(getattr(torch.cuda, "CUDAGraph", None))
+
+
+def _install(torch) -> None:
+    global _replays
+    _replays = max(_replays, int(_words.setting(REWIND) or 0))
+    if _replays or _words.setting(ASK) == "1":
+        _install_into(getattr(torch.cuda, "CUDAGraph", None))
+
+
+def _install_into(graph_class: typing.Any) -> None:
+    global _is_installed
+    if _is_installed or not hasattr(graph_class, "capture_begin"):
+        return
+    _is_installed = True
+    if _words.setting(_apart.VARIABLE) == "1":
+        tell("questions about replays", f"{_apart.VARIABLE} launches graphs in pieces already")
+        return
+    if not hasattr(graph_class, "raw_cuda_graph_exec"):
+        tell("questions about replays", "this torch keeps no captured graph")
+        return
+    _keep_graphs(graph_class)
+    _apart.map_captures(graph_class)
+
+
+def _keep_graphs(graph_class) -> None:
+    make, replay, reset = graph_class.__init__, graph_class.replay, graph_class.reset
+
+    @functools.wraps(make)
+    def __init__(self, *args, **kwargs):
+        keeps = bool(args[0]) if args else bool(kwargs.get("keep_graph", False))
+        if not keeps:
+            args, kwargs = (True, *args[1:]), {**kwargs}
+            kwargs.pop("keep_graph", None)
+        make(self, *args, **kwargs)
+        self._cgdebug_kept = None
+        if not keeps:  # who keeps the graph may change it, and launch it in another way
+            with guard("a graph that can be asked"):
+                from .kept_graph import KeptGraph
+
+                self._cgdebug_kept = KeptGraph(self, _replays)
+
+    @functools.wraps(replay)
+    def replay_and_answer(self):
+        kept = getattr(self, "_cgdebug_kept", None)
+        if kept is None:
+            return replay(self)
+        return kept.replay(self, replay)
+
+    @functools.wraps(reset)
+    def forgetting_reset(self):
+        kept = getattr(self, "_cgdebug_kept", None)
+        if kept is not None:
+            kept.forget()
+        reset(self)
+
+    graph_class.__init__ = __init__
+    graph_class.replay = replay_and_answer
+    graph_class.reset = forgetting_reset

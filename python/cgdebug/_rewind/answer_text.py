@@ -1,0 +1,162 @@
+"""An answer as text and as JSON."""
+
+from __future__ import annotations
+
+import typing
+
+from .._dtypes import table
+
+if typing.TYPE_CHECKING:
+    from .kept_graph import Answer, Row
+    from .mailbox import Question
+
+_MOST_ROWS = 40
+_MOST_READS = 8
+
+
+def of(question: Question, answer: Answer, values: str) -> tuple[int, str, dict[str, typing.Any]]:
+    """(what to exit with, text, JSON)"""
+    from . import mailbox
+
+    shown = [row for row in answer.rows if question.wants(row.name)]
+    if not shown:
+        text = (
+            f"no row of graph {answer.graph} is called {' or '.join(question.rows)}; there are "
+            f"{len(answer.rows)}, such as {', '.join(row.name for row in answer.rows[:3])}"
+        )
+        return mailbox.NO_MATCH, text, {"error": text}
+    bad = [row for row in shown if _is_bad(row)]
+    masks = [row for row in shown if not row.stats.is_finite and not _is_bad(row)]
+    first = bad[0] if bad else None
+    lines = [f"replay {answer.replay} of graph {answer.graph}: {answer.verified}"]
+    if first is not None:
+        lines += _first_lines(answer.rows, first)
+    if question.rows:
+        lines += [_row_text(row) for row in shown[:_MOST_ROWS]]
+        if len(shown) > _MOST_ROWS:
+            lines.append(f"and {len(shown) - _MOST_ROWS} more rows: ask for fewer, or with --json")
+    summary = f"{len(shown)} rows, {len(bad)} with NaN or Inf"
+    if masks:
+        summary += f", {len(masks)} with -Inf alone (masks?), the first {masks[0].name}"
+    lines.append(f"{summary}; {answer.seconds * 1e3:.0f} ms")
+    if values:
+        lines.append(_save(shown, values))
+    json = {
+        "verdict": "found" if bad else "nothing_found",
+        "graph": answer.graph,
+        "replay": answer.replay,
+        "verified": answer.verified,
+        "seconds": answer.seconds,
+        "first_nonfinite": first and _row_json(first),
+        "masks": [row.name for row in masks],
+        "rows": [_row_json(row) for row in shown],
+    }
+    return (mailbox.FOUND if bad else mailbox.OK), "\n".join(lines), json
+
+
+def of_repro(
+    question: Question, answer: Answer, directory: str
+) -> tuple[int, str, dict[str, typing.Any]]:
+    from . import mailbox, repro
+
+    ops = {id(row.op): row.op for row in answer.rows if row.op and question.wants(row.name)}
+    if len(ops) != 1:
+        names = list(dict.fromkeys(row.name for row in answer.rows if row.op))
+        text = (
+            f"{' or '.join(question.rows) or 'no row'} names {len(ops)} ops of graph "
+            f"{answer.graph}, and one is written. Name its row, such as {', '.join(names[:3])}"
+        )
+        return mailbox.NO_MATCH, text, {"error": text}
+    (op,) = ops.values()
+    made = [row.value for row in answer.rows if row.op is op and row.value is not None]
+    given = answer.given.get(id(op), [])
+    try:
+        script = repro.write(op, answer.replay, answer.graph, given, made, directory)
+    except repro.CannotWrite as error:
+        text = f"no script: {error}"
+        return mailbox.TROUBLE, text, {"error": text}
+    text = f"replay {answer.replay} of graph {answer.graph}: {answer.verified}\n"
+    text += f"{op.op} {op.name} with what it was given: {script}\nnext:  python {script}"
+    json = {"graph": answer.graph, "replay": answer.replay, "op": op.op, "name": op.name}
+    return mailbox.OK, text, {**json, "script": script, "verified": answer.verified}
+
+
+def _is_bad(row: Row) -> bool:
+    return bool(row.stats.nan or row.stats.pos_inf)
+
+
+def _first_lines(rows: list[Row], first: Row) -> list[str]:
+    what = "NaN" if first.stats.nan else "Inf"
+    lines = [f"first {what}: {_row_text(first)}"]
+    if first.op is None:
+        return [*lines, "  it came from outside of the graph"]
+    lines.append(f"  op      {first.op.op}")
+    if first.op.module:
+        lines.append(f"  module  {first.op.module}")
+    if first.op.site:
+        lines.append(f"  line    {first.op.site}")
+    before = {}
+    for row in rows:
+        if row is first:
+            break
+        before[row.name] = row
+    for one in [one for one in first.op.given if one.reads][:_MOST_READS]:
+        known = before.get(one.row)
+        lines.append(f"  reads   {_row_text(known) if known else one.row or one.argument}")
+    return lines
+
+
+def _row_text(row: Row) -> str:
+    one, stats = row.given, row.stats
+    known = table().get(one.dtype)
+    text = f"{row.name}  {known.short if known else one.dtype}[{','.join(map(str, one.shape))}]"
+    text += f"  n={stats.elements}"
+    for count, what in ((stats.nan, "NaN"), (stats.pos_inf, "Inf"), (stats.neg_inf, "-Inf")):
+        if count:
+            text += f" {'all' if count == stats.elements else count} {what}"
+    if stats.elements > stats.nan + stats.pos_inf + stats.neg_inf:
+        text += f"  in [{stats.min:.6g}, {stats.max:.6g}] mean {stats.mean:.6g}"
+    return text
+
+
+def _row_json(row: Row) -> dict[str, typing.Any]:
+    stats, op = row.stats, row.op
+    is_any = stats.elements > stats.nan + stats.pos_inf + stats.neg_inf
+    return {
+        "name": row.name,
+        "op": op.op if op else "input",
+        "module": op.module if op else "",
+        "site": op.site if op else "",
+        "dtype": row.given.dtype,
+        "shape": list(row.given.shape),
+        "count": stats.elements,
+        "nan": stats.nan,
+        "pos_inf": stats.pos_inf,
+        "neg_inf": stats.neg_inf,
+        "min": stats.min if is_any else None,
+        "max": stats.max if is_any else None,
+        "mean": stats.mean if is_any else None,
+        "hash": f"{stats.hash:016x}",
+        "ordered_hash": f"{stats.ordered:08x}",
+    }
+
+
+def _save(rows: list[Row], path: str) -> str:
+    """As safetensors, by name of the row. Fails: OSError."""
+    import torch
+
+    tensors: dict[str, typing.Any] = {}
+    for row in rows:
+        if row.value is not None:
+            name, number = row.name, 1
+            while name in tensors:  # written again
+                number += 1
+                name = f"{row.name}#{number}"
+            tensors[name] = row.value.detach().contiguous().cpu()
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        torch.save(tensors, path)
+        return f"values of {len(tensors)} rows: {path}, for torch.load()"
+    save_file(tensors, path)
+    return f"values of {len(tensors)} rows: {path}, as safetensors"

@@ -1,0 +1,416 @@
+"""A captured graph that can be asked about."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import threading
+import time
+import typing
+
+import torch
+from torch.utils._mode_utils import no_dispatch
+
+from .. import _apart, _native
+from .._fail_soft import guard, tell
+from . import mailbox
+from .memory import Copy, Spans, tensor_at
+from .recorder import CannotKeep, Recorder
+from .rows import ROW_BYTES, RowMaker, Stats, unpack, unpack_all
+from .touched import Touched, listed
+
+if typing.TYPE_CHECKING:
+    from .._op_log.node_map import Given, NodeMap, Op
+    from .mailbox import Question
+
+
+_NOTHING = contextlib.nullcontext()
+_NO_STATS = unpack(bytes(ROW_BYTES))
+
+
+class Refused(Exception):
+    """Why there is no answer, as a sentence."""
+
+
+class NotReproduced(Refused):
+    """The replay that was run again is not the same one."""
+
+
+class Row(typing.NamedTuple):
+    """What an op wrote, or an input of the graph; op: None for that."""
+
+    op: Op | None
+    given: Given
+    stats: Stats
+    value: torch.Tensor | None = None  # a copy, if it was asked for
+
+    @property
+    def name(self) -> str:
+        """As an op log calls it; what an op changes in place has the name of the op."""
+        if self.op is None or not self.given.reads:
+            return self.given.row or (self.op.op if self.op else "")
+        changed = [one for one in self.op.given if one.reads and one.writes]
+        name = self.op.name or self.op.op
+        return name if len(changed) == 1 else f"{name}.{changed.index(self.given)}"
+
+
+class Answer(typing.NamedTuple):
+    """replay: which one; verified: by what, as a sentence
+    given:  by id of the op: copies of what it was called with, where they were asked for"""
+
+    graph: str
+    replay: int
+    rows: list[Row]
+    verified: str
+    seconds: float
+    given: dict[int, list[torch.Tensor]]
+
+
+class KeptGraph:
+    """One torch.cuda.CUDAGraph. Thread: one at a time, as torch's own; mailbox.py asks from another
+    one."""
+
+    def __init__(self, graph, replays: int):
+        self._kept_replays = replays
+        self._raw = _apart.plain(type(graph).raw_cuda_graph)
+        self._exec = _apart.plain(type(graph).raw_cuda_graph_exec)
+        self._lock = threading.Lock()
+        self._question: Question | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        question = self._take_question()
+        if question is not None:
+            question.refuse("the graph is gone")
+        mailbox.leave(self)
+        self.capture = 0
+        self.label = ""
+        self.replays = 0
+        self.replayed_at = 0.0
+        self._device = 0
+        self._map: NodeMap | None = None
+        self._touched: Touched | None = None
+        self._pieces: typing.Any = None
+        self._recorder: Recorder | None = None
+        self._why_not = ""  # nothing is kept
+        self._has_begun = False
+
+    # --- of the job
+
+    def captured(self, capture) -> None:
+        """capture: _apart's, which has ended."""
+        self.forget()
+        self._map, self.capture, self._device = capture.map, capture.number, capture.device
+        self.label = capture.label
+        if self.capture:
+            mailbox.join(self)
+
+    @property
+    def name(self) -> str:
+        return self.label or str(self.capture)
+
+    def replay(self, graph, torch_replay) -> None:
+        if not self.capture or torch.cuda.is_current_stream_capturing():
+            return torch_replay(graph)
+        question = self._take_question()
+        with guard("what is kept of replays"), _unseen():
+            if not self._has_begun:
+                self._begin(graph)
+            if question is not None and question.replay is not None:
+                past, question = question, None
+                past.answer(lambda: self._past(graph, torch_replay, past))
+            self.replays += 1
+            if self._recorder is not None:
+                self._recorder.before(self.replays)
+        if question is None:
+            torch_replay(graph)
+        else:
+            self._next(graph, torch_replay, question)
+        self.replayed_at = time.monotonic()
+        if self._recorder is not None:
+            with guard("what is kept of replays"), _unseen():
+                self._recorder.after(self.replays)
+
+    def _begin(self, graph) -> None:
+        """In front of the first replay."""
+        self._has_begun = True
+        graph.instantiate()
+        if self._map is None:
+            self._why_not = "its ops could not be followed while it was captured"
+            return
+        if not self._kept_replays:
+            self._touched = Touched(self._map, self._device, set())
+            self._why_not = "nothing is kept. Type: cgdebug-cli run --rewind 64 -- COMMAND"
+            return
+        try:
+            nodes = self._take_apart(graph).nodes
+        except Exception as error:
+            self._why_not = _sentence(error)
+            return
+        own = {one["handle"] for one in nodes if one["is_own"]}
+        self._touched = Touched(self._map, self._device, own)
+        waits = next((one["name"] for one in nodes if "nccl" in one["name"].lower()), "")
+        if self._touched.collective or waits:
+            self._why_not = (
+                f"it has a collective, {self._touched.collective or waits}: a rank that ran it "
+                f"again alone would wait for the others for ever"
+            )
+        elif self._touched.unknown:
+            self._why_not = "what it reads and writes is not known: "
+            self._why_not += listed(self._touched.unknown)
+        if self._why_not:
+            tell(f"replays of graph {self.name}", self._why_not)
+            return
+        try:
+            self._recorder = Recorder(
+                self._touched,
+                [torch.cuda.default_generators[self._device]] * self._touched.is_random,
+                self._device,
+                graph.pool(),
+                self._kept_replays,
+                mailbox.room(self._device),
+            )
+        except CannotKeep as error:
+            self._why_not = str(error)
+        except torch.OutOfMemoryError:
+            self._why_not = "the device has no memory for copies"
+        except Exception as error:
+            self._why_not = _sentence(error)
+        if self._why_not:
+            tell(f"replays of graph {self.name}", self._why_not)
+
+    def _take_question(self) -> Question | None:
+        with self._lock:
+            question, self._question = self._question, None
+        return question
+
+    # --- of who asks
+
+    def ask(self, question: Question) -> bool:
+        """False: another question is waiting. Thread: any."""
+        with self._lock:
+            if self._question is not None:
+                return False
+            self._question = question
+            return True
+
+    def withdraw(self, question: Question) -> bool:
+        """False: it is being answered. Thread: any."""
+        with self._lock:
+            if self._question is not question:
+                return False
+            self._question = None
+            return True
+
+    def state_text(self) -> str:
+        if self._recorder is not None:
+            return self._recorder.state_text()
+        return self._why_not or "it has not been replayed"
+
+    # --- answers
+
+    def _take_apart(self, graph):
+        if self._pieces is None:
+            self._pieces = _native.load().ApartGraph(self._raw(graph))
+        return self._pieces
+
+    def _enable(self, graph, only_own: bool, is_on: bool) -> None:
+        """Fails: Refused."""
+        try:
+            _native.load().enable_nodes(self._exec(graph), self._raw(graph), only_own, is_on)
+        except Exception as error:
+            raise Refused(str(error).partition("\n")[0]) from None
+
+    def _next(self, graph, torch_replay, question: Question) -> None:
+        """This replay runs in pieces. Its results are the job's."""
+        begun = time.monotonic()
+        has_run = False
+        try:
+            with _unseen():
+                if self._touched is None:
+                    raise Refused(self._why_not)
+                apart = self._take_apart(graph)
+                apart.prepare(with_own=True)
+                self._enable(graph, only_own=False, is_on=False)
+                has_run = True
+                try:
+                    torch_replay(graph)  # moves random numbers on, and launches nothing
+                finally:
+                    self._enable(graph, only_own=False, is_on=True)
+                rows, given = self._step(apart, question, with_own=True)
+        except Exception as error:
+            if not has_run:
+                torch_replay(graph)
+            question.refuse(_sentence(error))
+            return
+        seconds = time.monotonic() - begun
+        verified = "it is the job's own replay, run in pieces"
+        question.done(Answer(self.name, self.replays, rows, verified, seconds, given))
+
+    def _past(self, graph, torch_replay, question: Question) -> Answer:
+        """Fails: Refused; all is as it was then."""
+        begun = time.monotonic()
+        recorder, asked = self._recorder, question.replay or 0
+        if recorder is None or self._touched is None:
+            raise Refused(self._why_not or "it has not been replayed")
+        if asked < 0:
+            asked += self.replays + 1
+        kept = recorder.replays()
+        if kept is None or not kept[0] <= asked <= kept[1]:
+            raise Refused(f"replay {asked} is not kept: there is {recorder.state_text()}")
+        changed = recorder.changed_constants()
+        if changed:
+            raise Refused(
+                f"{changed} bytes that it reads and that are not kept, such as weights, have "
+                f"changed since its first replay"
+            )
+        apart = self._take_apart(graph)
+        apart.prepare(with_own=False)
+        generator = torch.cuda.default_generators[self._device]
+        try:
+            living = self._touched.living(self._device, graph.pool())
+            now = Copy(Spans([*living, *self._touched.state, *recorder.inputs]), self._device)
+        except torch.OutOfMemoryError:
+            raise Refused("the device has no memory to put the job's state aside") from None
+        torch.cuda.synchronize(self._device)  # other streams may still write what is put aside
+        now.save()
+        random = generator.get_state()
+        try:
+            return self._run_again(graph, torch_replay, apart, recorder, asked, question, begun)
+        finally:
+            now.restore()
+            generator.set_state(random)
+            torch.cuda.current_stream(self._device).synchronize()
+
+    def _run_again(self, graph, torch_replay, apart, recorder, asked, question, begun) -> Answer:
+        held = list[tuple[int, torch.Tensor]]()
+        first = recorder.restore(asked)
+        self._enable(graph, only_own=True, is_on=False)
+        try:
+            for replay in range(first, asked):
+                recorder.give(replay)
+                torch_replay(graph)
+                held.append((replay, self._left(recorder)))
+            recorder.give(asked)
+            self._enable(graph, only_own=False, is_on=False)
+            torch_replay(graph)  # random numbers
+        finally:
+            self._enable(graph, only_own=False, is_on=True)
+        rows, given = self._step(apart, question, with_own=False)
+        held.append((asked, self._left(recorder)))
+        for replay, left in held:
+            then, again = recorder.left_by(replay), unpack_all(left)[: len(recorder.left)]
+            for one, was, now in zip(recorder.left, then, again):
+                if (was.ordered, was.hash) != (now.ordered, now.hash):
+                    raise NotReproduced(
+                        f"replay {replay}, run again, leaves other bits in "
+                        f"{one.row or 'memory'} {one.dtype}{list(one.shape)}"
+                    )
+        if not recorder.left:
+            raise NotReproduced("the graph leaves nothing by which a second run could be verified")
+        verified = f"{len(recorder.left)} tensors have the bits that replay {asked} left in them"
+        if first < asked:
+            verified += f", as have those of the {asked - first} replays before it, from {first} on"
+        return Answer(self.name, asked, rows, verified, time.monotonic() - begun, given)
+
+    def _left(self, recorder: Recorder) -> torch.Tensor:
+        rows = torch.zeros_like(recorder._slots[0].rows)
+        recorder.compute_left(rows)
+        return rows
+
+    def _step(
+        self, apart, question: Question, with_own: bool
+    ) -> tuple[list[Row], dict[int, list[torch.Tensor]]]:
+        """Launches the graph piece by piece, and looks at what each op has written: the rows, and
+        what the ops that were asked for were given."""
+        assert self._touched is not None and self._map is not None
+        maker = RowMaker(self._device)
+        place_of = {node["handle"]: number for number, node in enumerate(apart.nodes)}
+        piece_of = {node: piece for piece, nodes in enumerate(apart.pieces) for node in nodes}
+        ends: dict[int, list[Op]] = {}
+        begins: dict[int, list[Op]] = {}
+        span: dict[int, tuple[int, int]] = {}
+        for handle, op in self._map.op_of.items():
+            if handle in place_of:
+                piece = piece_of[place_of[handle]]
+                first, last = span.get(id(op), (piece, piece))
+                span[id(op)] = min(first, piece), max(last, piece)
+        for op in self._touched.ops:
+            if id(op) in span:
+                begins.setdefault(span[id(op)][0], []).append(op)
+                ends.setdefault(span[id(op)][1], []).append(op)
+        given_to: dict[int, list[torch.Tensor]] = {}
+        inputs = self._inputs(maker)
+        made = [one for op in self._touched.ops for one in op.given if self._is_row(maker, one)]
+        space = maker.space(len(inputs) + len(made))
+        rows: list[Row] = []
+
+        def look(op: Op | None, given: list[Given]) -> None:
+            tensors = [tensor_at(one, self._device).contiguous() for one in given]
+            maker.compute(maker.batch(tensors), space, len(rows))
+            for one, tensor in zip(given, tensors):
+                row = Row(op, one, _NO_STATS)
+                keeps = question.values and question.wants(row.name)
+                rows.append(row._replace(value=tensor.clone()) if keeps else row)
+
+        if inputs:
+            look(None, inputs)
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        for piece in range(len(apart.pieces)):
+            for op in begins.get(piece, ()) if question.repro else ():
+                names = [Row(op, one, _NO_STATS).name for one in op.given if one.writes]
+                if op.call and any(map(question.wants, names)):
+                    given_to[id(op)] = [self._copy_of(one) for one in op.call.tensors]
+            apart.launch(piece, stream, with_own)
+            for op in ends.get(piece, ()):
+                given = [one for one in op.given if self._is_row(maker, one)]
+                if given:
+                    look(op, given)
+        stats = unpack_all(space)
+        return [row._replace(stats=one) for row, one in zip(rows, stats)], given_to
+
+    def _is_here(self, maker: RowMaker, given: Given) -> bool:
+        is_one = given.device == self._device and maker.can(given.dtype)
+        return is_one and given.extent[0] < given.extent[1]
+
+    def _is_row(self, maker: RowMaker, given: Given) -> bool:
+        return given.writes and self._is_here(maker, given)
+
+    def _copy_of(self, given: Given) -> torch.Tensor:
+        if given.extent[0] < given.extent[1] and given.device == self._device:
+            return tensor_at(given, self._device).clone()
+        dtype = getattr(torch, given.dtype)
+        return torch.empty(given.shape, dtype=dtype, device=torch.device("cuda", self._device))
+
+    def _inputs(self, maker: RowMaker) -> list[Given]:
+        """What the graph reads before any op of it has written it, once each."""
+        assert self._touched is not None
+        written, found = Spans(), dict[str, "Given"]()
+        for op in self._touched.ops:
+            for one in op.given:
+                is_input = one.reads and one.row.startswith("in/") and one.row not in found
+                is_there = self._is_here(maker, one)
+                if is_input and is_there and not written.inside(*one.extent):
+                    found[one.row] = one
+            for one in op.given:
+                if one.writes:
+                    written.add(*one.extent)
+        return list(found.values())
+
+
+def _unseen():
+    """What runs in it is no op of the job's."""
+    if torch._C._len_torch_dispatch_stack() == 0 and not torch.is_grad_enabled():
+        return _NOTHING
+    scope = contextlib.ExitStack()
+    scope.enter_context(no_dispatch())
+    scope.enter_context(torch.no_grad())
+    return scope
+
+
+def _sentence(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def matches(name: str, globs: list[str]) -> bool:
+    return not globs or any(fnmatch.fnmatchcase(name, one) for one in globs)

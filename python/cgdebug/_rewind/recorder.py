@@ -1,0 +1,211 @@
+"""What is kept of the last replays of one graph, so that one of them can be run again.
+
+Of each replay: its inputs, the states of random numbers, and the statistics of what it left, by
+which a second run is held against it. If the graph changes state, every now and then a copy of that
+state. All of it in memory of the device, so a replay waits for nothing.
+"""
+
+from __future__ import annotations
+
+import typing
+
+import numpy
+import torch
+
+from .memory import Copy, Spans, bytes_at
+from .rows import ROW_BYTES, RowMaker, Stats, unpack_all
+from .touched import Touched
+
+if typing.TYPE_CHECKING:
+    from .._op_log.node_map import Given
+
+_MOST_LEFT_BYTES = 64 << 20  # read again behind each replay
+_NAN_WORD = 1  # of layout::DeviceStats
+
+
+class CannotKeep(Exception):
+    """Why nothing is kept, as a sentence."""
+
+
+class _Slot:
+    """One replay that is kept."""
+
+    def __init__(self, inputs: Copy, rows: torch.Tensor):
+        self.inputs, self.rows = inputs, rows
+        self.replay = 0
+        self.random: list[torch.Tensor] = []
+
+
+class Recorder:
+    """replays: how many are kept. Thread: that of the replays. Fails: CannotKeep."""
+
+    def __init__(
+        self,
+        touched: Touched,
+        generators: list[torch.Generator],
+        device: int,
+        pool: typing.Any,
+        replays: int,
+        most_bytes: int,
+    ):
+        self.touched, self._generators, self._device = touched, generators, device
+        self.frozen = ""  # why nothing more is kept
+        self.frozen_at = 0
+        living = touched.living(device, pool)
+        self._rows = RowMaker(device)
+        # Of the largest tensors it would take too long.
+        self.left = []
+        budget = _MOST_LEFT_BYTES
+        for one in sorted(touched.left.values(), key=lambda one: one.extent[1] - one.extent[0]):
+            size = one.extent[1] - one.extent[0]
+            can = self._rows.can(one.dtype) and one.is_dense
+            if can and 0 < size <= budget and living.has(*one.extent):
+                budget -= size
+                self.left.append(one)
+        self._left_rows = self._rows.batch([_flat(one, device) for one in self.left])
+        room = most_bytes - 2 * touched.state.bytes
+        if room < 0:
+            raise CannotKeep(
+                f"it changes {_mib(touched.state.bytes)} in place, and two copies of that are more "
+                f"than the {_mib(most_bytes)} that may be used. More: CGDEBUG_DEVICE_MIB"
+            )
+        self.inputs, self.not_kept = _fitting(touched.inputs, room // (replays + 1))
+        row_bytes = max(len(self.left), 1) * ROW_BYTES
+        self._all_rows = self._rows.space(replays * max(len(self.left), 1))
+        self._slots = [
+            _Slot(Copy(self.inputs, device), rows) for rows in self._all_rows.split(row_bytes)
+        ]
+        # What was left is looked at some replays later, so that the job waits for nothing.
+        self._pinned = torch.zeros(self._all_rows.shape, dtype=torch.uint8, pin_memory=True)
+        self._words = self._pinned.numpy().view(numpy.uint64).reshape(replays, -1, 16)
+        self._looks_each = max(1, replays // 8)
+        self._copied: tuple[int, torch.cuda.Event] | None = None
+        self._copies: list[tuple[int, Copy]] = []  # (the replay that was next, copy), oldest first
+        self._each = max(1, replays // 2)
+        if len(touched.state):
+            self._copies = [(0, Copy(touched.state, device)) for _ in range(2)]
+        self.bytes = sum(one.inputs.bytes for one in self._slots)
+        self.bytes += sum(copy.bytes for _, copy in self._copies)
+        self._first = 0
+        self._constants = self._constant_rows()
+
+    def _constant_rows(self) -> list[tuple[int, int, torch.Tensor]]:
+        """Of what the graph reads and nobody keeps, in the first replay."""
+        found = []
+        for begin, end in [*self.touched.parameters, *self.not_kept]:
+            found.append((begin, end, self._rows.space(1)))
+            self._compute_bytes(begin, end, found[-1][2])
+        return found
+
+    def _compute_bytes(self, begin: int, end: int, row: torch.Tensor) -> None:
+        self._rows.compute(self._rows.batch([bytes_at(begin, end, self._device)]), row)
+
+    def changed_constants(self) -> int:
+        """How many bytes of what nobody keeps are not what they were in the first replay."""
+        changed = 0
+        now = self._rows.space(1)
+        for begin, end, before in self._constants:
+            self._compute_bytes(begin, end, now)
+            if not torch.equal(now, before):
+                changed += end - begin
+        return changed
+
+    def before(self, replay: int) -> None:
+        if self.frozen:
+            return
+        self._first = self._first or replay
+        slot = self._slots[replay % len(self._slots)]
+        slot.replay = replay
+        slot.inputs.save()
+        slot.random = [one.get_state() for one in self._generators]
+        if self._copies and (replay - self._first) % self._each == 0:
+            oldest = self._copies.pop(0)[1]
+            oldest.save()
+            self._copies.append((replay, oldest))
+
+    def after(self, replay: int) -> None:
+        if self.frozen or not self.left:
+            return
+        self.compute_left(self._slots[replay % len(self._slots)].rows)
+        if replay % self._looks_each == 0:
+            self._look()
+            self._pinned.copy_(self._all_rows, non_blocking=True)
+            self._copied = replay, torch.cuda.Event()
+            self._copied[1].record()
+
+    def compute_left(self, rows: torch.Tensor) -> None:
+        self._rows.compute(self._left_rows, rows)
+
+    def _look(self) -> None:
+        """A replay that left a NaN ends what is kept, so that it stays there."""
+        if self._copied is None or not self._copied[1].query():
+            return
+        bad = [
+            slot
+            for number, slot in enumerate(self._slots)
+            if 0 < slot.replay <= self._copied[0] and self._words[number, :, _NAN_WORD].any()
+        ]
+        if bad:
+            first = min(bad, key=lambda slot: slot.replay)
+            nan = self._words[first.replay % len(self._slots), :, _NAN_WORD]
+            name = self.left[int(nan.argmax())].row or "what it left"
+            self.frozen = f"replay {first.replay} left NaN in {name}"
+            self.frozen_at = first.replay
+
+    # --- a replay that is over
+
+    def replays(self) -> tuple[int, int] | None:
+        """The first and the last one that can be run again."""
+        known = [one.replay for one in self._slots if one.replay]
+        if not known:
+            return None
+        first, last = min(known), max(known)
+        if self._copies:
+            copied = [replay for replay, _ in self._copies if replay]
+            first = max(first, min(copied))
+        return first, last
+
+    def restore(self, replay: int) -> int:
+        """Puts back the state that there was before `replay` or an earlier one, which is returned.
+        Requires: replays() has it."""
+        if not self._copies:
+            return replay
+        at, copy = max(
+            (one for one in self._copies if 0 < one[0] <= replay), key=lambda one: one[0]
+        )
+        copy.restore()
+        return at
+
+    def give(self, replay: int) -> None:
+        """Puts back what `replay` was given."""
+        slot = self._slots[replay % len(self._slots)]
+        slot.inputs.restore()
+        for generator, state in zip(self._generators, slot.random):
+            generator.set_state(state)
+
+    def left_by(self, replay: int) -> list[Stats]:
+        return unpack_all(self._slots[replay % len(self._slots)].rows)[: len(self.left)]
+
+    def state_text(self) -> str:
+        kept = self.replays()
+        text = "nothing yet" if kept is None else f"replays {kept[0]} to {kept[1]}"
+        return f"{text}, {_mib(self.bytes)}" + f"; kept no more: {self.frozen}" * bool(self.frozen)
+
+
+def _fitting(spans: Spans, most_bytes: int) -> tuple[Spans, Spans]:
+    """The smallest ones that fit together, and the rest."""
+    kept, rest = Spans(), Spans()
+    for begin, end in sorted(spans, key=lambda run: run[1] - run[0]):
+        fits = kept.bytes + end - begin <= most_bytes
+        (kept if fits else rest).add(begin, end)
+    return kept, rest
+
+
+def _flat(given: Given, device: int) -> torch.Tensor:
+    """In the order of memory."""
+    begin, end = given.extent
+    return bytes_at(begin, end, device).view(torch.uint8).view(getattr(torch, given.dtype))
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB" if size >= 10 << 20 else f"{size / 2**20:.2g} MiB"

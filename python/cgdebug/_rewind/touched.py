@@ -1,0 +1,105 @@
+"""Which memory a captured graph reads and writes, from what its ops were given."""
+
+from __future__ import annotations
+
+import math
+import typing
+
+import torch
+
+from .memory import Spans
+
+if typing.TYPE_CHECKING:
+    from .._op_log.node_map import Given, NodeMap, Op
+
+_MOST_NAMED = 3
+
+
+class Touched:
+    """inputs:     read, and never written; no parameter
+    parameters: read, and never written
+    state:      read before it is written, or written in part: a second run is another one, unless
+                it is put back
+    written:    all that is written
+    left:       what its last op in each place left there
+    unknown:    sentences: what is not known to have no effect on these
+    is_random:  whether random numbers may be drawn
+    collective: the first op that waits for other ranks; empty: none is known
+    """
+
+    def __init__(self, node_map: NodeMap, device: int, own: set[int]):
+        """own: nodes of ours"""
+        self.ops: list[Op] = list({id(op): op for op in node_map.op_of.values()}.values())
+        parameters = Spans(node_map.parameters)
+        self.written, self.left = Spans(), dict[tuple[int, int], "Given"]()
+        read_first = Spans()
+        elsewhere: dict[str, None] = {}
+        for op in self.ops:
+            given = [one for one in op.given if one.extent[0] < one.extent[1]]
+            for one in given:
+                if one.device != device and (one.writes or math.prod(one.shape) > 1):
+                    elsewhere[f"{_name(op)}, which uses memory that is not of this device"] = None
+            given = [one for one in given if one.device == device]
+            for one in given:
+                is_part = one.writes and not (one.is_whole and one.is_dense)
+                if one.reads or is_part:
+                    for part in self.written.outside(*one.extent):
+                        read_first.add(*part)
+            for one in given:
+                if one.writes:
+                    self.written.add(*one.extent)
+                    self.left[one.extent] = one
+        self.state = read_first.common(self.written)
+        never_written = read_first.without(self.written)
+        self.inputs = never_written.without(parameters)
+        self.parameters = never_written.common(parameters)
+        self.unknown = _unknown(node_map, own) + list(elsewhere)
+        self.collective = next((_name(op) for op in self.ops if _is_collective(op)), "")
+        self.is_random = any(map(_may_be_random, self.ops))
+
+    def living(self, device: int, pool: typing.Any) -> Spans:
+        """What is written and outlives a replay: all outside of the graph's own memory, and in it
+        what somebody holds now."""
+        own, held = Spans(), Spans()
+        for segment in torch.cuda.memory_snapshot():
+            if segment["device"] != device or tuple(segment["segment_pool_id"]) != tuple(pool):
+                continue
+            at = segment["address"]
+            own.add(at, at + segment["total_size"])
+            for block in segment["blocks"]:
+                if block["state"] != "inactive":
+                    held.add(at, at + block["size"])
+                at += block["size"]
+        outside = self.written.without(own)
+        return Spans([*outside, *self.written.common(own).common(held)])
+
+
+def _is_collective(op: Op) -> bool:
+    return op.op.startswith(("c10d", "_c10d_functional", "symm_mem"))
+
+
+def _may_be_random(op: Op) -> bool:
+    namespace, _, rest = op.op.partition(".")
+    base, _, overload = rest.partition(".")
+    if namespace not in ("aten", "prims"):
+        return True
+    packet = getattr(getattr(torch.ops, namespace), base, None)
+    found = getattr(packet, overload or "default", None)
+    return found is None or torch.Tag.nondeterministic_seeded in found.tags
+
+
+def _unknown(node_map: NodeMap, own: set[int]) -> list[str]:
+    behind = {id(op): op for node, op in node_map.behind.items() if node not in own}.values()
+    found = [f"a node that no op made, launched behind {_name(op)}" for op in behind]
+    inexact = {id(op): op for op in node_map.op_of.values() if not op.is_exact}.values()
+    return found + [f"{_name(op)}, which touches memory that nobody tells" for op in inexact]
+
+
+def _name(op: Op) -> str:
+    return f"{op.name or op.op} ({op.site})" if op.site else op.name or op.op
+
+
+def listed(texts: list[str]) -> str:
+    shown = "; ".join(texts[:_MOST_NAMED])
+    more = len(texts) - _MOST_NAMED
+    return f"{shown}; and {more} more" if more > 0 else shown

@@ -1,0 +1,356 @@
+"""cgdebug-cli ask: what an op of a captured graph made, in a replay that is over or in the next."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
+HERE = pathlib.Path(__file__).parent
+# Replays until the file is there; each line of standard input is a command before it goes on.
+HEAD = """
+import os, pathlib, sys
+import torch
+torch.use_deterministic_algorithms(True)
+torch.utils.deterministic.fill_uninitialized_memory = False
+import cgdebug
+import rewind_programs
+
+def go_on(one, name):
+    print("ready", os.getpid(), flush=True)
+    while not pathlib.Path(name).exists():
+        one()
+        torch.cuda.synchronize()
+"""
+
+
+class Running:
+    def __init__(self, code, directory, **environment):
+        self.done = directory / "done"
+        program = HEAD + textwrap.dedent(code).replace("DONE", repr(str(self.done)))
+        environment.setdefault("CGDEBUG_REWIND", "32")
+        environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, **environment, "PYTHONPATH": f"{HERE}:{os.environ['PYTHONPATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        words = self.process.stdout.readline().split()
+        assert words[:1] == ["ready"], self.process.stderr.read()
+        self.pid = words[1]
+
+    def finish(self):
+        self.done.touch()
+        out, err = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, err
+        return out, err
+
+
+@pytest.fixture
+def running(daemon, tmp_path):
+    started = []
+
+    def start(code, **environment):
+        started.append(Running(code, tmp_path, **environment))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.communicate()
+
+
+TRAINING = """
+    one = rewind_programs.Training()
+    for number in range(1, 46):
+        one.replay(bad=number == 37)
+    go_on(one.replay, DONE)
+"""
+
+
+def test_the_op_that_made_the_first_inf_of_a_replay_that_is_over_is_named(running, cli):
+    job = running(TRAINING)
+    told = cli("ask", f"{job.pid}@37")
+    assert told.returncode == 1, (told.stdout, told.stderr)
+    assert "have the bits that replay 37 left" in told.stdout
+    assert "first Inf: fwd/Model/mul_0" in told.stdout or "first NaN" in told.stdout, told.stdout
+    assert "aten.mul.Tensor" in told.stdout and "rewind_programs.py" in told.stdout
+    answer = json.loads(cli("--json", "ask", f"{job.pid}@37").stdout)
+    assert answer["first_nonfinite"]["op"] == "aten.mul.Tensor", answer["first_nonfinite"]
+    whole = json.loads(cli("--json", "ask", f"{job.pid}@36").stdout)
+    assert whole["verdict"] == "nothing_found" and len(whole["rows"]) > 100
+    job.finish()
+
+
+def test_what_is_not_kept_is_refused_by_name(running, cli):
+    job = running(TRAINING)
+    for place, words in (("@3", "replay 3 is not kept"), ("@9999", "replay 9999 is not kept")):
+        told = cli("ask", job.pid + place)
+        assert told.returncode == 3 and words in told.stderr, (told.stdout, told.stderr)
+    told = cli("ask", f"{job.pid}@g:decode@37")
+    assert told.returncode == 4 and "no graph 'decode'" in told.stderr, told.stderr
+    told = cli("ask", f"{job.pid}@37", "fwd/no_such_row")
+    assert told.returncode == 4 and "no row of graph" in told.stderr, told.stderr
+    job.finish()
+
+
+def test_a_job_that_was_asked_goes_on_with_the_bits_of_one_that_was_not(running, cli, tmp_path):
+    code = """
+        one = rewind_programs.Training()
+        for number in range(1, 20):
+            one.replay()
+        if ASKED:
+            count = [0]
+            def more():
+                count[0] += 1
+                one.replay()
+            go_on(more, DONE)
+            first = count[0]
+        else:
+            print("ready", os.getpid(), flush=True)
+            first = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+            first = int(os.environ["FIRST"])
+            for _ in range(first):
+                one.replay()
+        for _ in range(500):
+            one.replay()
+        import hashlib
+        digest = hashlib.sha256()
+        for tensor in one.state():
+            digest.update(tensor.reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
+        print(first, digest.hexdigest())
+    """
+    asked = running(code.replace("ASKED", "True"))
+    for place in ("@-5", "@-1", ""):
+        told = cli("ask", asked.pid + place)
+        assert told.returncode == 0, (told.stdout, told.stderr)
+    first, digest = asked.finish()[0].split()
+    alone = running(code.replace("ASKED", "False"), FIRST=first, CGDEBUG_REWIND="")
+    assert alone.finish()[0].split() == [first, digest]
+
+
+def test_what_the_next_replay_makes_is_what_a_captured_copy_has(running, cli, tmp_path):
+    code = """
+        import threading
+        import torch.nn as nn
+        torch.manual_seed(0)
+        layer = nn.Linear(16, 16).cuda()
+        x = torch.randn(4, 16, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad():
+            layer(x)
+            with torch.cuda.graph(graph):
+                inner = layer(x)
+                copy = inner.clone()
+                inner.mul_(2)
+        def replay():
+            x.add_(0.125)
+            graph.replay()
+        go_on(replay, DONE)
+        graph.replay()
+        torch.cuda.synchronize()
+        torch.save([x.cpu(), copy.cpu()], "x.pt")
+    """
+    job = running(code, CGDEBUG_REWIND="", CGDEBUG_ASK="1")
+    values = tmp_path / "rows.safetensors"
+    told = cli("ask", job.pid, "*", "--values", values)
+    assert told.returncode == 0, (told.stdout, told.stderr)
+    assert "the job's own replay" in told.stdout
+    from safetensors.torch import load_file
+
+    rows = load_file(values)
+    made = {name: value for name, value in rows.items() if name.startswith("fwd/")}
+    before, copy, doubled = made.values()
+    assert list(made) == ["fwd/Linear/addmm_0", "fwd/clone_0", "fwd/mul__0"]
+    assert torch.equal(before, copy) and torch.equal(doubled, 2 * copy)
+    told = cli("ask", f"{job.pid}@-1")
+    assert told.returncode == 3 and "run --rewind" in told.stderr, told.stderr
+    job.finish()
+
+
+def test_a_nan_that_was_given_is_said_to_come_from_outside(running, cli):
+    code = """
+        one = rewind_programs.Inference()
+        for number in range(1, 41):
+            one.ids.add_(1).remainder_(256)
+            one.gain.fill_(float("nan") if number == 30 else 1.0)
+            one.graph.replay()
+        go_on(one.replay, DONE)
+    """
+    job = running(code, CGDEBUG_REWIND="128")
+    told = cli("ask", f"{job.pid}@30")
+    assert told.returncode == 1 and "it came from outside of the graph" in told.stdout, told.stdout
+    assert "first NaN: in/Model/mul_0.other" in told.stdout, told.stdout
+    job.finish()
+
+
+def test_inputs_alone_are_kept_of_a_graph_that_changes_nothing(running, cli):
+    code = """
+        one = rewind_programs.Inference()
+        for number in range(1, 101):
+            one.replay(bad=number == 90)
+        go_on(one.replay, DONE)
+    """
+    job = running(code, CGDEBUG_REWIND="128")
+    told = cli("ask", f"{job.pid}@90")
+    assert told.returncode == 1, (told.stdout, told.stderr)
+    assert "aten.mul.Tensor" in told.stdout, told.stdout
+    job.finish()
+
+
+def test_a_weight_that_has_changed_is_said(running, cli):
+    code = """
+        one = rewind_programs.Inference()
+        for number in range(1, 20):
+            one.replay()
+        with torch.no_grad():
+            one.model.head.weight.add_(1)
+        go_on(one.replay, DONE)
+    """
+    job = running(code)
+    told = cli("ask", f"{job.pid}@10")
+    assert told.returncode == 3 and "have changed since its first replay" in told.stderr, told
+    job.finish()
+
+
+def test_a_kernel_that_is_not_deterministic_is_not_reproduced(running, cli):
+    code = """
+        torch.use_deterministic_algorithms(False)
+        total = torch.zeros(8, device="cuda")
+        index = torch.randint(0, 8, (1 << 20,), device="cuda")
+        x = torch.randn(1 << 20, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        def step():
+            total.zero_()
+            total.index_add_(0, index, x)
+        step()
+        with torch.cuda.graph(graph):
+            step()
+        for _ in range(20):
+            x.mul_(1.0001)
+            graph.replay()
+        go_on(graph.replay, DONE)
+    """
+    job = running(code)
+    told = cli("ask", f"{job.pid}@10")
+    assert told.returncode == 3 and "not reproduced" in told.stderr, (told.stdout, told.stderr)
+    job.finish()
+
+
+def test_probes_do_not_count_a_replay_that_is_run_again(running, cli):
+    code = """
+        probe = cgdebug.CudaGraphTensorProbe("p", [cgdebug.TensorRecord(capacity=64)])
+        x = torch.zeros(16, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = probe(x * 2) + 1
+        count = [0]
+        def replay():
+            x.add_(1)
+            graph.replay()
+            count[0] += 1
+        for _ in range(20):
+            replay()
+        go_on(replay, DONE)
+        torch.cuda.synchronize()
+        newest = probe.records()[-1]
+        assert newest.tensor[0].item() == 2 * count[0], (newest, count)
+        assert newest.replay == count[0], (newest, count)
+    """
+    job = running(code, CGDEBUG_ASK="1")
+    for place in ("@-5", "", "@-2"):
+        told = cli("ask", job.pid + place)
+        assert told.returncode == 0, (told.stdout, told.stderr)
+    job.finish()
+
+
+def test_memory_stays_as_it_is_over_many_replays(running, cli):
+    code = """
+        one = rewind_programs.Inference()
+        for _ in range(200):
+            one.replay()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        for _ in range(3000):
+            one.replay()
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() == before
+        go_on(one.replay, DONE)
+    """
+    running(code).finish()
+
+
+def test_a_killed_job_that_is_being_asked_ends_the_question(running, cli):
+    job = running(TRAINING)
+    asking = subprocess.Popen(
+        ["cgdebug-cli", "ask", job.pid, "fwd/*"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    job.process.kill()
+    begun = time.monotonic()
+    asking.communicate(timeout=60)
+    assert asking.returncode in (0, 1, 2, 4) and time.monotonic() - begun < 30
+
+
+def test_one_op_of_a_replay_that_is_over_is_a_script_of_its_own(running, cli, tmp_path):
+    job = running(TRAINING)
+    told = cli("repro", f"{job.pid}@37", "fwd/Model/mul_0", "-o", tmp_path / "repro")
+    assert told.returncode == 0, (told.stdout, told.stderr)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "repro" / "repro.py"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "makes the same bits" in done.stdout, done
+    assert "elements are not finite" in done.stdout
+    told = cli("repro", f"{job.pid}@37", "fwd/*", "-o", tmp_path / "other")
+    assert told.returncode == 4 and "one is written" in told.stderr, told.stderr
+    listed = cli("ask", job.pid, "--list")
+    assert listed.returncode == 0 and "kept no more: replay" in listed.stdout, listed.stdout
+    job.finish()
+
+
+@pytest.mark.parametrize("watch", ["*", "op:*", "graph:*"])
+def test_a_watched_job_is_asked_and_its_rows_count_no_replay_twice(running, cli, watch):
+    code = """
+        one = rewind_programs.Training()
+        for number in range(1, 46):
+            one.replay(bad=number == 37)
+        go_on(one.replay, DONE)
+        one.replay()
+        torch.cuda.synchronize()
+        print(one.graph._cgdebug_kept.replays)
+    """
+    job = running(code, CGDEBUG="1", CGDEBUG_WATCH=watch)
+    told = cli("ask", f"{job.pid}@37")
+    assert told.returncode == 1 and "aten.mul.Tensor" in told.stdout, (told.stdout, told.stderr)
+    told = cli("ask", f"{job.pid}@36")
+    assert told.returncode == 0, (told.stdout, told.stderr)
+    told = cli("ask", job.pid, "fwd/*")
+    assert told.returncode == 1, (told.stdout, told.stderr)
+    out, _ = job.finish()
+    sessions = json.loads(cli("--json", "status", job.pid).stdout)["sessions"]
+    assert out.strip() in json.dumps(sessions), (out, sessions)
+
+
+def test_watch_takes_how_many_replays_are_kept(running, cli):
+    code = """
+        class Program(rewind_programs.Inference):
+            pass
+        model = torch.nn.Linear(2, 2)
+        cgdebug.watch(model, level="graph", rewind=16)
+        one = Program()
+        for number in range(1, 20):
+            one.replay()
+        go_on(one.replay, DONE)
+    """
+    job = running(code, CGDEBUG_REWIND="", CGDEBUG="1")
+    told = cli("ask", f"{job.pid}@-3")
+    assert told.returncode == 0 and "tensors have the bits" in told.stdout, told
+    job.finish()

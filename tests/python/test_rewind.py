@@ -1,0 +1,212 @@
+"""cgdebug-cli ask, without a GPU: the memory of a graph as numbers, the mailbox, the refusals."""
+
+import json
+import os
+import pathlib
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from cgdebug._op_log.node_map import Call, Given, Op, Tensor
+from cgdebug._rewind import repro
+from cgdebug._rewind.memory import Spans
+from cgdebug._rewind.rows import ROW_BYTES, unpack
+from cgdebug._rewind.touched import Touched
+
+
+def given(begin, end, reads=False, writes=False, row="", **options):
+    size = (end - begin) // 4
+    options = {"is_whole": True, "device": 0, "strides": (1,), "item_bytes": 4, **options}
+    return Given("", row, "float32", (size,), (begin, end), reads, writes, **options)
+
+
+class Map:
+    """What a NodeMap is asked for."""
+
+    def __init__(self, *ops, parameters=(), behind=()):
+        self.op_of = dict(enumerate(ops, 1))
+        self.behind = dict(behind)
+        self.parameters = set(parameters)
+
+
+def op(*what, name="aten.add.Tensor", is_exact=True):
+    return Op("fwd/add_0", name, "", "a.py:1 in f", tuple(what), is_exact)
+
+
+def test_spans_are_disjoint_and_know_what_is_inside_and_outside():
+    spans = Spans([(10, 20), (30, 40), (20, 25), (5, 6), (38, 50)])
+    assert list(spans) == [(5, 6), (10, 25), (30, 50)] and spans.bytes == 36
+    assert spans.inside(0, 32) == [(5, 6), (10, 25), (30, 32)]
+    assert spans.outside(0, 32) == [(0, 5), (6, 10), (25, 30)]
+    assert spans.inside(25, 30) == [] and spans.outside(12, 20) == []
+    assert spans.has(11, 24) and not spans.has(11, 26)
+    other = Spans([(0, 12), (24, 31)])
+    assert list(spans.common(other)) == [(5, 6), (10, 12), (24, 25), (30, 31)]
+    assert list(spans.without(other)) == [(12, 24), (31, 50)]
+    spans.add(7, 7)
+    assert list(spans) == [(5, 6), (10, 25), (30, 50)]
+
+
+def test_inputs_state_and_weights_are_told_apart():
+    weight, ids, state, scratch, out = (100, 200), (200, 240), (300, 340), (400, 440), (500, 540)
+    touched = Touched(
+        Map(
+            op(given(*weight, reads=True), given(*ids, reads=True), given(*scratch, writes=True)),
+            op(given(*scratch, reads=True), given(*state, reads=True, writes=True)),
+            op(given(*state, reads=True), given(*out, writes=True, row="fwd/out")),
+            parameters=[weight],
+        ),
+        0,
+        set(),
+    )
+    assert list(touched.inputs) == [ids] and list(touched.parameters) == [weight]
+    assert list(touched.state) == [state]
+    assert list(touched.written) == [state, scratch, out]
+    assert touched.left[out].row == "fwd/out"
+    assert touched.unknown == [] and not touched.is_random and touched.collective == ""
+
+
+def test_memory_that_is_written_in_part_is_state():
+    cache = given(100, 200, writes=True, is_whole=False)
+    assert list(Touched(Map(op(cache)), 0, set()).state) == [(100, 200)]
+    holes = given(100, 200, writes=True, strides=(2,))._replace(shape=(12,))
+    assert list(Touched(Map(op(holes)), 0, set()).state) == [(100, 200)]
+
+
+def test_what_nobody_tells_is_said():
+    inexact = op(given(100, 200, writes=True), is_exact=False)
+    host = op(given(100, 200, reads=True, device=-1), given(300, 400, writes=True))
+    touched = Touched(Map(inexact, host, behind=[(7, inexact), (8, host)]), 0, own={8})
+    assert len(touched.unknown) == 3
+    assert any("launched behind fwd/add_0" in one for one in touched.unknown)
+    assert any("touches memory that nobody tells" in one for one in touched.unknown)
+    assert any("not of this device" in one for one in touched.unknown)
+    scalar = op(given(100, 104, reads=True, device=-1), given(300, 400, writes=True))
+    assert Touched(Map(scalar), 0, set()).unknown == [], "its value was taken at the capture"
+
+
+def test_random_numbers_and_collectives_are_known_by_the_op():
+    assert Touched(Map(op(name="aten.native_dropout.default")), 0, set()).is_random
+    assert Touched(Map(op(name="triton.a_kernel.default")), 0, set()).is_random
+    assert not Touched(Map(op(name="aten.mm.default")), 0, set()).is_random
+    found = Touched(Map(op(name="c10d.allreduce_.default")), 0, set()).collective
+    assert found == "fwd/add_0 (a.py:1 in f)"
+
+
+def test_a_row_of_nothing_is_empty():
+    stats = unpack(bytes(ROW_BYTES))
+    assert stats.elements == 0 and stats.is_finite and stats.first_nonfinite is None
+
+
+def test_an_op_alone_says_whether_it_makes_the_same_bits(tmp_path, monkeypatch):
+    x, y = torch.randn(4, 8), torch.randn(8, 4).t()
+    tensors = [one.clone() for one in (x, y)]
+    call = Call(
+        (Tensor(0), Tensor(1)),
+        {"alpha": 2},
+        tuple(
+            Given(
+                "", "", "float32", tuple(one.shape), (4, 8), True, False, one.stride(), 4, True, 0
+            )
+            for one in (x, y)
+        ),
+    )
+    one = Op("fwd/add_0", "aten.add.Tensor", "", "a.py:1 in f", (), True, call)
+    script = repro.write(one, 37, "bs=8", tensors, [torch.add(x, y, alpha=2)], str(tmp_path))
+    path = pathlib.Path(script)
+    text = path.read_text(encoding="utf-8").replace('device="cuda"', 'device="cpu"')
+    path.write_text(text, encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 0 and "makes the same bits" in done.stdout, done
+    repro.write(one, 37, "bs=8", tensors, [x], str(tmp_path))
+    path.write_text(text, encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 1 and "makes other bits" in done.stdout, done
+    with pytest.raises(repro.CannotWrite, match="no op of torch"):
+        repro.check(one._replace(call=None, op="triton.k.default"))
+
+
+LISTENS = """
+    import os, sys, time
+    import cgdebug
+    from cgdebug._rewind import mailbox
+
+    class Graph:
+        capture, label, replays, replayed_at, name = 1, "decode", 7, 1.0, "decode"
+        def ask(self, question):
+            return True
+        def withdraw(self, question):
+            return True
+        def state_text(self):
+            return "replays 3 to 7, 1 MiB"
+
+    graph = Graph()
+    mailbox.join(graph)
+    print(os.getpid(), mailbox.path_of(os.getpid()), flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def listening(daemon):
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(LISTENS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    pid, path = process.stdout.readline().split()
+    yield pid, path
+    process.communicate("\n", timeout=30)
+    assert not os.path.exists(path), "the socket goes with the process"
+
+
+def test_a_question_reaches_the_process_that_has_the_graph(listening, cli):
+    pid, path = listening
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    told = cli("ask", pid, "--list")
+    assert told.returncode == 0 and "graph decode: 7 replays; replays 3 to 7" in told.stdout, told
+    assert json.loads(cli("--json", "ask", pid, "--list").stdout)["graphs"][0]["graph"] == "decode"
+    told = cli("ask", "--list")
+    assert told.returncode == 0 and "decode" in told.stdout, "the only one"
+    told = cli("ask", f"{pid}@g:prefill@3")
+    assert told.returncode == 4 and "no graph 'prefill'" in told.stderr and "decode" in told.stderr
+    told = cli("ask", f"{pid}@g:decode", "--timeout", "1")
+    assert told.returncode == 5 and "was not replayed within 1 s" in told.stderr, told.stderr
+
+
+def test_bad_questions_end_no_process(listening, cli):
+    pid, path = listening
+    for sent in (b"", b"nonsense\n", b"[]\n", b'{"timeout_s": "x"}\n', b"{}"):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(path)
+            peer.sendall(sent)
+            peer.shutdown(socket.SHUT_WR)
+            peer.settimeout(30)
+            while peer.recv(1 << 16):
+                pass
+    assert cli("ask", pid, "--list").returncode == 0
+
+
+def test_who_takes_no_questions_is_told_what_to_type(daemon, cli):
+    told = cli("ask", "4711@3")
+    assert told.returncode == 4 and "run --rewind" in told.stderr, told.stderr
+    told = cli("ask", "4711@0")
+    assert told.returncode == 2 and "replays count from 1" in told.stderr, told.stderr
+    told = cli("repro", "4711@3", "fwd/x")
+    assert told.returncode == 2 and "--output" in told.stderr, told.stderr
+
+
+@pytest.mark.parametrize("number", [0, -1, True, "8", 1.5])
+def test_rewind_is_a_number_of_replays(number):
+    import cgdebug
+
+    if number == 0:
+        return cgdebug.watch(torch.nn.Linear(1, 1), rewind=0).close()
+    with pytest.raises(ValueError, match="rewind is a number of replays"):
+        cgdebug.watch(torch.nn.Linear(1, 1), rewind=number)
