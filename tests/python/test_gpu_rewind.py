@@ -354,3 +354,76 @@ def test_watch_takes_how_many_replays_are_kept(running, cli):
     told = cli("ask", f"{job.pid}@-3")
     assert told.returncode == 0 and "tensors have the bits" in told.stdout, told
     job.finish()
+
+
+def test_why_verifies_its_first_finding_where_the_job_has_kept_the_replay(running, cli):
+    job = running(TRAINING, CGDEBUG="1", CGDEBUG_WATCH="op:*")
+    told = cli("why", job.pid)
+    assert told.returncode == 1, (told.stdout, told.stderr)
+    assert "verified: run again" in told.stdout, told.stdout
+    first = json.loads(cli("--json", "why", job.pid, "--verify").stdout)["findings"][0]
+    assert first["level"] == "verified", first
+    job.finish()
+
+
+def test_why_says_that_a_job_takes_no_questions(running, cli):
+    job = running(TRAINING, CGDEBUG="1", CGDEBUG_WATCH="op:*", CGDEBUG_REWIND="")
+    told = cli("why", job.pid, "--verify")
+    assert told.returncode == 1, (told.stdout, told.stderr)
+    assert "not verified: the job takes no questions" in told.stdout, told.stdout
+    assert "verified" not in cli("why", job.pid).stdout
+    job.finish()
+
+
+def test_the_how_to_is_right(running, cli):
+    page = (HERE.parents[1] / "client" / "docs" / "already-happened.md").read_text()
+    job = running(TRAINING)
+    told = cli("ask", f"{job.pid}@37").stdout
+    for line in ("  op      aten.mul.Tensor", "  module  Model", "  reads   in/Model/mul_0.other"):
+        assert line in page and line in told, (line, told)
+    job.finish()
+
+
+def test_collectives_are_refused_before_anything_is_touched(running, cli):
+    code = """
+        import torch.distributed as dist
+        dist.init_process_group("nccl", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+        x = torch.ones(1 << 12, device="cuda")
+        dist.all_reduce(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x * 2
+            dist.all_reduce(y)
+        for _ in range(8):
+            graph.replay()
+        go_on(graph.replay, DONE)
+        torch.cuda.synchronize()
+        dist.destroy_process_group()
+    """
+    job = running(code.replace("127.0.0.1:0", "127.0.0.1:29563"))
+    told = cli("ask", f"{job.pid}@5")
+    assert told.returncode == 3 and "has a collective" in told.stderr, (told.stdout, told.stderr)
+    job.finish()
+
+
+def test_a_callable_that_torch_graphs_is_asked(running, cli):
+    code = """
+        torch.manual_seed(0)
+        model = rewind_programs.Model().cuda()
+        ids = torch.zeros(4, 32, dtype=torch.long, device="cuda")
+        gain = torch.ones(4, 1, 1, device="cuda")
+        model = torch.cuda.make_graphed_callables(model, (ids, gain))
+        def step(bad=False):
+            model.zero_grad()
+            use = torch.full_like(gain, 3e38) if bad else gain
+            model(ids.random_(0, 256), use).sum().backward()
+        for number in range(1, 20):
+            step(number == 15)
+        go_on(step, DONE)
+    """
+    job = running(code)
+    listed = json.loads(cli("--json", "ask", job.pid, "--list").stdout)["graphs"]
+    assert len(listed) == 2, listed
+    told = cli("ask", f"{job.pid}@g:{listed[0]['graph']}@15")
+    assert told.returncode == 1 and "aten.mul.Tensor" in told.stdout, (told.stdout, told.stderr)
+    job.finish()

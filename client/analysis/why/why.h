@@ -19,11 +19,20 @@
 namespace cgdebug::analysis::why {
 
 enum class Level {
+  kVerified,    // and a second run of the replay, which has the same bits, shows it, too
   kShown,       // it follows from recorded bits
   kConsistent,  // a pattern of a fault, which may also be meant
 };
 constexpr std::string_view NameOf(Level level) {
-  return level == Level::kShown ? "shown" : "consistent";
+  switch (level) {
+    case Level::kVerified:
+      return "verified";
+    case Level::kShown:
+      return "shown";
+    case Level::kConsistent:
+      break;
+  }
+  return "consistent";
 }
 
 // A row of an op log, or a probe, at one replay of its slot.
@@ -65,7 +74,7 @@ struct Causes {
   std::vector<std::string> not_asked;
   bool goes_on = false;  // of a live job: more will come
 
-  bool found() const { return !findings.empty() && findings.front().level == Level::kShown; }
+  bool found() const { return !findings.empty() && findings.front().level != Level::kConsistent; }
   // Whether "nothing found" may be said.
   bool complete() const { return not_looked.empty(); }
   Outcome outcome() const { return OutcomeOf(found(), complete()); }

@@ -10,6 +10,7 @@
 #include "client/analysis/why/why_report.h"
 #include "client/cli/command.h"
 #include "client/cli/commands/find/causes.h"
+#include "client/cli/commands/find/verified_causes.h"
 #include "client/cli/sources/sources.h"
 #include "client/cli/views/source_rows.h"
 #include "client/cli/views/tensor/snapshot_text.h"
@@ -21,6 +22,7 @@ namespace {
 struct WhyCommand {
   std::string source = "live";
   std::size_t max_rows = 10;
+  bool verify = false;
 };
 
 int RunWhy(Context& context, const WhyCommand& command) {
@@ -28,8 +30,9 @@ int RunWhy(Context& context, const WhyCommand& command) {
   if (const int failed = OpenSourceOfRanks(context, command.source, &source); failed != kExitOk) {
     return failed;
   }
-  const Result<analysis::why::Causes> causes = analysis::why::FindCauses(*source);
+  Result<analysis::why::Causes> causes = analysis::why::FindCauses(*source);
   if (!causes.ok()) return context.Fail(kExitTrouble, causes.error().message);
+  VerifyCauses(context, *source, command.verify, &*causes);
   const analysis::why::CommandOf command_of = CommandsOf(context, *source, command.source);
   return ShowFound(
       context, *source, causes->outcome(),
@@ -71,6 +74,9 @@ RunFunction AddWhy(CLI::App& app) {
   app.add_option("--max-rows", command->max_rows, "how many findings to show (10)")
       ->check(WholeNumber(1))
       ->type_name("N");
+  app.add_flag("--verify", command->verify,
+               "run the replays of the findings again, where a live job has kept them (run "
+               "--rewind); without it, that of the first one");
   return [command](Context& context) { return RunWhy(context, *command); };
 }
 

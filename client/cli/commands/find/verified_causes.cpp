@@ -1,0 +1,88 @@
+#include "client/cli/commands/find/verified_causes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "client/cli/exit_codes.h"
+#include "client/cli/remote/job_questions.h"
+#include "client/cli/sources/sources.h"
+#include "client/live/sessions.h"
+
+namespace cgdebug::cli {
+namespace {
+
+constexpr unsigned kTimeoutSeconds = 5;
+constexpr std::size_t kMostAsked = 8;
+
+using analysis::why::Finding;
+using analysis::why::Level;
+
+bool CanBeRunAgain(const source::Source& source, const Finding& finding) {
+  const source::Slot& slot = source.slots()[finding.place.slot];
+  return finding.level == Level::kShown && finding.place.replay > 0 && slot.graph_id != 0;
+}
+
+std::optional<std::int64_t> PidOf(Context& context, const source::Source& source,
+                                  const source::Slot& slot) {
+  const Result<std::vector<live::Session>> sessions = live::ListSessions(context.client());
+  if (!sessions.ok()) return std::nullopt;
+  const std::string key = KeyOfJob(source, slot);
+  for (const live::Session& one : *sessions) {
+    if (one.state == live::SessionState::kAlive && live::MatchesSession(one, key)) return one.pid;
+  }
+  return std::nullopt;
+}
+
+// The sentence about `name` in a replay that was run again: whether it is not finite there either.
+std::string Compared(const Json& answer, const std::string& name, Finding* finding) {
+  const std::string verified = answer.value("verified", "");
+  for (const Json& row : answer.value("rows", Json::array())) {
+    if (row.value("name", "") != name) continue;
+    if (row.value("nan", 0) + row.value("pos_inf", 0) + row.value("neg_inf", 0) == 0) {
+      return fmt::format("not reproduced: {} is finite in the replay that was run again", name);
+    }
+    finding->level = Level::kVerified;
+    return "verified: run again, " + verified;
+  }
+  return fmt::format("not verified: the job has no row {}", name);
+}
+
+void Verify(Context& context, const source::Source& source, bool says_why_not, Finding* finding) {
+  const source::Slot& slot = source.slots()[finding->place.slot];
+  const std::optional<std::int64_t> pid = PidOf(context, source, slot);
+  if (!pid) return;
+  const Json question = {{"graph", std::to_string(slot.graph_id)},
+                         {"replay", finding->place.replay},
+                         {"rows", Json::array()},
+                         {"timeout_s", kTimeoutSeconds}};
+  const Result<JobAnswer> answer = AskJob(context, *pid, question);
+  if (!answer.ok() && !says_why_not) return;  // the job takes no questions
+  std::string text;
+  if (!answer.ok()) {
+    text = "not verified: the job takes no questions. Type: cgdebug-cli run --rewind 64 -- COMMAND";
+  } else if (answer->code > kExitFound) {
+    const bool is_other = answer->text.starts_with("not reproduced");
+    text = (is_other ? "" : "not verified: ") + answer->text;
+  } else {
+    text = Compared(answer->json, slot.probe, finding);
+  }
+  finding->facts.insert(finding->facts.begin(), {finding->place, std::move(text)});
+}
+
+}  // namespace
+
+void VerifyCauses(Context& context, const source::Source& source, bool all,
+                  analysis::why::Causes* causes) {
+  if (!causes->goes_on) return;  // a recording has no graphs
+  std::size_t asked = 0;
+  for (Finding& finding : causes->findings) {
+    if (!CanBeRunAgain(source, finding)) continue;
+    Verify(context, source, all, &finding);
+    if (++asked == (all ? kMostAsked : 1)) break;
+  }
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,29 @@
+// job_questions.h: asks a job, which answers by itself on a socket beside the daemon's
+// (python/cgdebug/_rewind/mailbox.py).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "client/analysis/json_number.h"
+#include "client/cli/context.h"
+#include "daemon/core/base/result.h"
+
+namespace cgdebug::cli {
+
+struct JobAnswer {
+  int code = 0;      // what to exit with
+  std::string text;  // for people; of codes over 1 what went wrong
+  Json json;
+};
+
+// The one process that `selector` names and that takes questions. The daemon need not know it: it
+// may have no probe. Returns 0, or what to exit with after the reason has been printed.
+// Requires: the context is connected.
+int FindJobToAsk(Context& context, const std::string& selector, std::int64_t* pid);
+
+// Waits for the answer as long as the question says. Fails: the process takes no questions, or
+// ends.
+Result<JobAnswer> AskJob(const Context& context, std::int64_t pid, const Json& question);
+
+}  // namespace cgdebug::cli
