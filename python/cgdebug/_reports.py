@@ -141,9 +141,9 @@ class Causes(_Search):
 
 class Cause:
     """One cause. `kind`: "overflow"; `level`: "shown" follows from recorded bits, "consistent" is a
-    pattern that may be meant (`cgdebug-cli why` has "verified", too: a second run shows it); `text`: a sentence; `place`: the row; `rows`: the rows that show it,
-    each with what it shows; `refute`: what would show that it is none; `next`: the command that
-    shows the place."""
+    pattern that may be meant (`cgdebug-cli why` has "verified", too: a second run shows it);
+    `text`: a sentence; `place`: the row; `rows`: the rows that show it, each with what it shows;
+    `refute`: what would show that it is none; `next`: the command that shows the place."""
 
     def __init__(self, document: dict):
         self.kind: str = document["kind"]
