@@ -119,8 +119,9 @@ class KeptGraph:
             if question is not None and question.replay is not None:
                 past, question = question, None
                 past.answer(lambda: self._past(graph, torch_replay, past))
-            self.replays += 1
-            if self._recorder is not None:
+        self.replays += 1
+        if self._recorder is not None:
+            with guard("what is kept of replays"), _unseen():
                 self._recorder.before(self.replays)
         if question is None:
             torch_replay(graph)
@@ -399,10 +400,15 @@ class KeptGraph:
 
 
 def _unseen():
-    """What runs in it is no op of the job's."""
-    if torch._C._len_torch_dispatch_stack() == 0 and not torch.is_grad_enabled():
+    """What runs in it is no op of the job's, and its tensors can be written in any mode."""
+    if not (
+        torch._C._len_torch_dispatch_stack()
+        or torch.is_grad_enabled()
+        or torch.is_inference_mode_enabled()
+    ):
         return _NOTHING
     scope = contextlib.ExitStack()
+    scope.enter_context(torch.inference_mode(False))
     scope.enter_context(no_dispatch())
     scope.enter_context(torch.no_grad())
     return scope

@@ -115,18 +115,22 @@ class Recorder:
             return
         self._first = self._first or replay
         slot = self._slots[replay % len(self._slots)]
-        slot.replay = replay
+        slot.replay = 0  # until all of it is there
         slot.inputs.save()
         slot.random = [one.get_state() for one in self._generators]
         if self._copies and (replay - self._first) % self._each == 0:
             oldest = self._copies.pop(0)[1]
+            self._copies.insert(0, (0, oldest))
             oldest.save()
-            self._copies.append((replay, oldest))
+            self._copies = [*self._copies[1:], (replay, oldest)]
+        slot.replay = replay
 
     def after(self, replay: int) -> None:
         if self.frozen or not self.left:
             return
-        self.compute_left(self._slots[replay % len(self._slots)].rows)
+        slot = self._slots[replay % len(self._slots)]
+        if slot.replay == replay:
+            self.compute_left(slot.rows)
         if replay % self._looks_each == 0:
             self._look()
             self._pinned.copy_(self._all_rows, non_blocking=True)
