@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,7 +11,7 @@
 #include <vector>
 
 #include "daemon/core/base/result.h"
-#include "daemon/ingest/slot/log_masks.h"
+#include "daemon/ingest/segment_slots.h"
 #include "daemon/ingest/slot/slot_consumer.h"
 #include "daemon/model/registry.h"
 #include "libprobe/ring/segment/segment_view.h"
@@ -34,8 +33,8 @@ class AttachedSegment {
   // Until its producer is gone and what it left is read.
   bool alive() const { return alive_; }
   // Whether its producer is gone and what it left is being read.
-  bool draining() const { return draining_; }
-  std::size_t slot_count() const { return graph_order_.size(); }
+  bool draining() const { return drain_.is_on; }
+  std::size_t slot_count() const { return slots_.all().size(); }
   // Whether its memory was truncated, so that nothing more can be read from it.
   bool broken() const { return broken_; }
   // CLOCK_REALTIME of the newest snapshot; without one, of the job's start.
@@ -85,16 +84,36 @@ class AttachedSegment {
   void AnswerRoom();
 
  private:
-  struct Refused {
-    std::string reason;
-    bool may_pass = false;  // it is tried again
+  // What is known of the passes over the slots.
+  struct Pass {
+    std::uint64_t activity = 0;          // when the pass began
+    std::uint64_t seen_activity = 0;     // everything up to here is read
+    std::uint64_t retried_activity = 0;  // when a snapshot was last seen coming
+    std::int64_t looked_ns = 0;  // when the slots, or the activity word, were last looked at
+    bool ever_polled = false;
+    // In this pass.
+    bool is_open = false;
+    bool consumed_any = false;
+    bool coming = false;        // an entry that is not whole yet
+    bool put_off = false;       // slots for the next one
+    bool awaits_clock = false;  // a slot does
+
+    void Begin() { consumed_any = coming = put_off = awaits_clock = false; }
+  };
+  // Of a job that is gone, while what it left is read.
+  struct Drain {
+    bool is_on = false;
+    std::size_t next_slot = 0;     // where the next pass begins
+    std::uint64_t left = 0;        // at most so many snapshots can it have left
+    std::size_t empty_passes = 0;  // in a row
+  };
+  // Consumed, but credit not moved yet.
+  struct Unsettled {
+    std::vector<SlotConsumer*> slots;
+    std::uint64_t bytes = 0;
   };
   AttachedSegment(std::unique_ptr<ring::SegmentView> view, const Destination& destination);
   void ShowToldReplica();
-  void ScanDirectory();
-  void OpenSlot(std::uint32_t index, std::uint64_t word);
-  void RefuseSlot(std::uint32_t index, const std::string& reason, bool may_pass);
-  void CloseSlot(std::uint32_t index);
   // Commits one snapshot of the slot; returns whether there was one.
   bool CommitOne(SlotConsumer* slot);
   void Settle();
@@ -107,45 +126,19 @@ class AttachedSegment {
   // Tells the sinks of freezes that nobody has dealt with.
   void LookForFreezes();
   void LookForFreeze(std::uint32_t device);
-  // The one of the slot's timestamps; null: they come from the host's.
-  GpuClock* ClockOf(const pipeline::SlotIdentity& slot);
   // Whether the slot is not read yet, because its timestamps could be far off.
   bool AwaitsClock(const SlotConsumer& slot) const;
-  // The slot with this order of registration, also if it is gone. One without a name if it is not
-  // known.
-  pipeline::SlotPtr SlotWithOrder(std::uint64_t order) const;
 
   const std::string name_;
   std::unique_ptr<ring::SegmentView> view_;  // null after Release()
   Destination destination_;
   pipeline::SessionPtr session_;
-  std::map<int, GpuClock> clocks_;  // by device
-  LogMasks masks_;
-  std::vector<std::uint64_t> words_;                  // of the directory, as last seen
-  std::vector<std::unique_ptr<SlotConsumer>> slots_;  // by directory index; may be empty
-  std::vector<SlotConsumer*> graph_order_;
-  // Still shown, oldest first; the rows of an op log together.
-  std::deque<std::vector<pipeline::SlotPtr>> given_up_;
-  std::size_t given_up_count_ = 0;            // of the slots in it
-  std::map<std::uint32_t, Refused> refused_;  // by directory index
-  std::int64_t released_last_ns_ = 0;         // last_timestamp_ns() of the slots that are gone
-  std::uint64_t activity_ = 0;                // when the pass began
-  std::uint64_t seen_activity_ = 0;           // everything up to here is read
-  std::uint64_t retried_activity_ = 0;        // when a snapshot was last seen coming
-  std::int64_t looked_ns_ = 0;  // when the slots, or the activity word, were last looked at
-  std::optional<std::chrono::steady_clock::time_point> await_until_;  // set by the first pass
-  bool awaits_clock_ = false;                                         // in this pass: a slot does
-  bool consumed_any_ = false;                                         // in this pass
-  bool coming_ = false;                   // in this pass: an entry that is not whole yet
-  bool put_off_ = false;                  // in this pass: slots for the next one
-  std::vector<SlotConsumer*> unsettled_;  // consumed, but credit not moved yet
-  std::uint64_t unsettled_bytes_ = 0;
-  bool in_pass_ = false;
-  bool ever_polled_ = false;
-  bool draining_ = false;
-  std::size_t next_slot_ = 0;     // of graph_order_: where a pass over a dead job begins
-  std::uint64_t drain_left_ = 0;  // at most so many snapshots can a dead job have left
-  std::size_t empty_passes_ = 0;  // in a row, of a dead job
+  SegmentSlots slots_;
+  Pass pass_;
+  Drain drain_;
+  Unsettled unsettled_;
+  std::int64_t released_last_ns_ = 0;  // last_timestamp_ns() of the slots that are gone
+  std::optional<std::chrono::steady_clock::time_point> await_until_;        // set by the first pass
   std::array<std::uint64_t, layout::kMaxFreezeDevices> seen_freezes_ = {};  // serials
   std::map<layout::NotSeenKind, layout::NotSeen> told_;                     // to the sinks
   bool alive_ = true;
