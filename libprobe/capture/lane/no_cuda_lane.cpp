@@ -48,6 +48,8 @@ Position ComputeRows(const Buffers&, void*, std::span<const OpLogTensor>, std::u
                      const Position&) {
   Refuse();
 }
+std::uint64_t ScratchBytesOfRows() { return 0; }
+void ComputeRowsNow(void*, void*, std::span<const OpLogTensor>, int, void*) { Refuse(); }
 Position PositionOf(void*) { Refuse(); }
 void Join(void*, const Position&) { Refuse(); }
 void PutBehind(void*, const Position&, const std::vector<void*>&) { Refuse(); }
@@ -75,9 +77,11 @@ ApartGraph::~ApartGraph() = default;
 const std::vector<NodeInfo>& ApartGraph::nodes() const { capture::Refuse(); }
 const Dag& ApartGraph::dag() const { capture::Refuse(); }
 const std::vector<Dag::Nodes>& ApartGraph::pieces() const { capture::Refuse(); }
-void ApartGraph::Launch(std::size_t, void*) { capture::Refuse(); }
+void ApartGraph::Launch(std::size_t, void*, bool) { capture::Refuse(); }
+void ApartGraph::Prepare(bool) { capture::Refuse(); }
 void ApartGraph::PutInto(void*) const { capture::Refuse(); }
 CaptureOrder OrderOf(void*, const std::vector<NodeAccess>&) { capture::Refuse(); }
+void Enable(void*, void*, bool, bool) { capture::Refuse(); }
 void RemoveNodes(void*) { capture::Refuse(); }
 bool AwaitStream(void*, std::chrono::nanoseconds) { return true; }
 
