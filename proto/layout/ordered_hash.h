@@ -28,11 +28,14 @@ constexpr std::uint64_t OrderedFactor(unsigned j) {
   return j < 2 ? (j == 0 ? 0x9e3779b1 : 0x85ebca77) : (j == 2 ? 0xc2b2ae3d : 0x27d4eb2f);
 }
 
+constexpr std::uint64_t kOrderedWeightStep = 0x9e3779b97f4a7c15;
+constexpr std::uint64_t kOrderedWeightMix = 0xd6e8feb86659fd93;
+
 // Of the n-th 16 bytes. All bits of a product count from its 32nd on, so the weight is a mix of all
 // bits of n; neighbours, and sums and differences of them, look like random numbers.
 constexpr std::uint64_t OrderedWeight(std::uint64_t n) {
-  std::uint64_t weight = (n + 1) * 0x9e3779b97f4a7c15;
-  weight = (weight ^ weight >> 32) * 0xd6e8feb86659fd93;
+  std::uint64_t weight = (n + 1) * kOrderedWeightStep;
+  weight = (weight ^ weight >> 32) * kOrderedWeightMix;
   return weight ^ weight >> 32;
 }
 
@@ -88,9 +91,10 @@ constexpr Raw OrderedBits(Raw bits, std::uint64_t largest) {
 constexpr std::uint64_t OrderedHash(std::uint64_t sum) { return sum >> 32; }
 
 // The sum of elements that lie one behind the other in logical order, on the CPU. `may_be_nan`:
-// takes longer. Requires: `data` holds `count` elements of a known dtype.
+// takes longer. `first`: what the 16 bytes before the first-th add is left out.
+// Requires: `data` holds `count` elements of a known dtype.
 inline std::uint64_t OrderedSum(Dtype dtype, const std::byte* data, std::uint64_t count,
-                                bool may_be_nan) {
+                                bool may_be_nan, std::uint64_t first = 0) {
   const std::size_t element_bytes = DtypeBytes(dtype);
   const std::uint64_t bytes = count * element_bytes, largest = LargestOrderedBits(dtype);
   const auto replace_nans = [&](std::uint32_t(&words)[4], auto raw) {
@@ -119,7 +123,7 @@ inline std::uint64_t OrderedSum(Dtype dtype, const std::byte* data, std::uint64_
     }
     sum += OrderedTerm(n, words[0], words[1], words[2], words[3]);
   };
-  for (std::uint64_t n = 0; n < bytes / 16; ++n) {
+  for (std::uint64_t n = first; n < bytes / 16; ++n) {
     std::memcpy(words, data + 16 * n, 16);
     add(n);
   }

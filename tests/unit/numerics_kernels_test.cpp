@@ -9,6 +9,7 @@
 
 #include "daemon/core/numerics/kernels/cpu.h"
 #include "daemon/core/numerics/stats.h"
+#include "proto/layout/ordered_hash.h"
 #include "tests/unit/numerics_test_util.h"
 
 namespace cgdebug::numerics {
@@ -64,6 +65,21 @@ TEST(StatsKernel, LongRunsOfTheEndsOfIntegersAreExact) {
   ExpectExactSums<std::int32_t>(Dtype::kInt32, -kNarrow, kNarrow, kNarrow + 1);
   ExpectExactSums<std::int32_t>(Dtype::kInt32, -kNarrow, -kNarrow, kMin);
   ExpectExactSums<std::int32_t>(Dtype::kInt32, kMin, ~kMin, 0);
+}
+
+TEST(StatsKernel, TheOrderedHashIsThatOfTheDefinitionOnEveryCpu) {
+  for (std::size_t count = 0; count < 2'100; count += count < 150 ? 1 : 61) {
+    std::vector<std::uint16_t> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<std::uint16_t>(40'503 * i * i);
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < count; ++i) sum += layout::OrderedTermOf(i, values[i]);
+    const TestTensor tensor = Vector(Dtype::kUint16, values);
+    for (const Cpu cpu : AvailableCpus()) {
+      const WithCpu chosen(cpu);
+      EXPECT_EQ(ComputeStats(tensor.view()).ordered_hash, layout::OrderedHash(sum))
+          << count << " elements, cpu " << static_cast<int>(cpu);
+    }
+  }
 }
 
 TEST(StatsKernel, EveryByteButZeroIsTrueOnEveryCpu) {

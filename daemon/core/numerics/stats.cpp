@@ -9,6 +9,7 @@
 
 #include "daemon/core/numerics/kernels/decode.h"
 #include "daemon/core/numerics/kernels/moments.h"
+#include "daemon/core/numerics/kernels/ordered_hash_kernel.h"
 #include "daemon/core/numerics/kernels/ordered_key.h"
 #include "daemon/core/numerics/kernels/stats_kernel.h"
 #include "proto/layout/ordered_hash.h"
@@ -354,6 +355,12 @@ void Summarize(const TensorView& view, bool histogram, Stats* stats) {
 
 namespace {
 
+std::uint64_t SumInOrder(const TensorView& view, bool may_be_nan) {
+  std::uint64_t sum = 0, done = 0;
+  if (!may_be_nan) done = ChosenOrderedKernel()(view.data.data(), view.data.size() / 16, &sum);
+  return sum + layout::OrderedSum(view.dtype, view.data.data(), view.count(), may_be_nan, done);
+}
+
 Stats Compute(const TensorView& view, bool histogram) {
   Stats stats;
   stats.count = view.count();
@@ -362,8 +369,7 @@ Stats Compute(const TensorView& view, bool histogram) {
   VisitDtype(view.dtype, [&](auto element) {
     Summarize<typename decltype(element)::type>(view, histogram, &stats);
   });
-  stats.ordered_hash = layout::OrderedHash(
-      layout::OrderedSum(view.dtype, view.data.data(), stats.count, /*may_be_nan=*/stats.nan > 0));
+  stats.ordered_hash = layout::OrderedHash(SumInOrder(view, /*may_be_nan=*/stats.nan > 0));
   return stats;
 }
 
