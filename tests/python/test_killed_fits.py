@@ -141,6 +141,8 @@ def test_a_fit_that_is_killed_keeps_its_steps_and_counts_the_rest(fit, cli, fram
         assert never_sent[0] in said, said
         assert any(never_sent[0] in sentence for sentence in lost), lost
         told = cli("-s", job_id(framework, level), "tail", "-n", "1000", "--only", "nan").stdout
+        ended = next(line for line in told.splitlines() if " died after " in line)
+        assert never_sent[0] in ended, ended
         marks = re.findall(r"\bcall (\d+)/s(\d+)\b", told)
         assert marks and marks[0] == (str(bad), str(BAD)), told
         ops = json.loads(cli("--json", "ops", f"{path}@call:{bad}").stdout)

@@ -172,7 +172,12 @@ std::string EventPrinter::HumanSession(const live::Event& change) {
       fmt::format("-- session {} {} after {} {}{}, {} lost", Printable(session.label),
                   has_died ? "died" : "ended", FormatGrouped(session.replay), session.replay_word(),
                   session.replay == 1 ? "" : "s", FormatGrouped(lost));
-  return has_died || lost > 0 ? options_.style.Yellow(line) : line;
+  const std::vector<std::string> not_seen = live::NotSeenTexts({&session});
+  if (!not_seen.empty()) line += fmt::format("; not seen: {}", Printable(not_seen.front()));
+  if (not_seen.size() > 1) {
+    line += fmt::format(" and {} more: cgdebug-cli status {}", not_seen.size() - 1, session.key);
+  }
+  return has_died || lost > 0 || !not_seen.empty() ? options_.style.Yellow(line) : line;
 }
 
 std::string EventPrinter::Human(const live::Event& event) {
