@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "client/live/sessions.h"
@@ -66,7 +67,7 @@ struct TailRequest {
   bool follow = false;     // then stay until the client stops or every session has ended
   Only only = Only::kAll;
   bool until_exit = false;  // with follow: end when the selected sessions have ended
-  std::optional<int> rank = {};
+  std::vector<std::pair<int, int>> ranks = {};  // the first and the last of each range; none: all
   WhichSlots which = {};
   bool pages = false;  // one event, not one for each row, for each page of an op log and replay
 };

@@ -266,7 +266,11 @@ Result<client::TailEnd> Tail(client::Client& client, const TailRequest& request,
   message.set_follow(request.follow);
   message.set_only(static_cast<v1::TailRequest::Only>(request.only));
   message.set_until_exit(request.until_exit);
-  if (request.rank) message.set_rank(*request.rank);
+  for (const auto& [first, last] : request.ranks) {
+    v1::TailRequest::Ranks* const ranks = message.add_ranks();
+    ranks->set_first(first);
+    ranks->set_last(last);
+  }
   message.set_pages(request.pages);
   if (!request.which.selects_all()) FillWhich(request.which, message.mutable_which());
   return client.Tail(message, [&](const v1::TailReply& reply) { return on_event(EventOf(reply)); });

@@ -137,6 +137,10 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
 
 bool TailStream::SelectsSession(const pipeline::SessionIdentity& session) const {
   if (request_.has_rank() && session.rank != request_.rank()) return false;
+  const auto has_it = [&session](const v1::TailRequest::Ranks& ranks) {
+    return ranks.first() <= session.rank && session.rank <= ranks.last();
+  };
+  if (request_.ranks_size() > 0 && std::ranges::none_of(request_.ranks(), has_it)) return false;
   return MatchesSession(session, request_.session());
 }
 

@@ -387,3 +387,35 @@ def test_check_says_why_a_rank_that_is_alone_has_nothing_to_compare(
     assert rank.line() == "ready"
     (said,) = checked([rank], 1, [1])
     assert said.startswith(f"NotCheckedError cgdebug.check: {reason}"), said
+
+
+TALKS = """
+rank = int(os.environ["RANK"])
+p = CudaGraphTensorProbe("x", [TensorStats()], mode="always")
+print("ready")
+sys.stdin.readline()
+for _ in range(20 if rank == 1 else 3):
+    p(torch.full((4,), float(rank)))
+print("done")
+sys.stdin.readline()
+"""
+
+
+def test_the_newest_snapshots_are_those_of_the_ranks_that_were_asked_for(ranks_of, cli):
+    ranks = ranks_of(TALKS, "talks")
+    for one in (ranks[0], ranks[2], ranks[1]):  # rank 1 has the newest ones
+        one.go_on()
+        assert one.line() == "done"
+    arguments = ("tail", "x", "-n", "4", "--session", "talks")
+
+    def shown(*ranks):
+        told = cli("--json", *arguments, *ranks)
+        lines = [json.loads(line) for line in told.stdout.splitlines()]
+        return [line["rank"] for line in lines if line["event"] == "snapshot"]
+
+    wait_until(lambda: len(shown("--ranks", "0,2")) == 4, "four snapshots of ranks 0 and 2")
+    assert set(shown("--ranks", "0,2")) == {0, 2}
+    assert shown("--ranks", "1") == [1] * 4
+    assert shown("--ranks", "0..1") == [1] * 4, "the newest of both"
+    for one in ranks:
+        one.finish()

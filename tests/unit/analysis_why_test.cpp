@@ -462,6 +462,22 @@ TEST(Why, CapturesThatFailedOrHoldNoWorkAreToldOfALiveJob) {
   EXPECT_EQ(json["findings"][0]["next"], "cgdebug-cli graphs 'live'");
 }
 
+TEST(Why, CapturesOfAProcessWithoutAProbeAndThoseThatAreNotListedAreNotLookedAt) {
+  GraphLog log = Healthy();
+  layout::GraphFacts failed{.order = 1, .label = "bs=8", .state = layout::GraphState::kFailed};
+  source::Slot other = log.Slots()[0];
+  other.session = "bare-7";
+  other.rank = -1;
+  log.graphs = {{.of = other, .census = {}}, {.of = log.Slots()[0], .census = {}}};
+  log.graphs->front().census.graphs = {failed};
+  log.graphs->back().census.unlisted = 12;
+  const Causes causes = CausesOf(log);
+  EXPECT_FALSE(causes.complete());
+  EXPECT_THAT(causes.not_looked,
+              Contains(AllOf(HasSubstr("captures of bare-7, which has no probe: graph bs=8 ended"),
+                             HasSubstr("12 captures of "), HasSubstr("not listed one by one"))));
+}
+
 TEST(Why, WhatNobodyAskedForIsSaidAndLeavesTheAnswerComplete) {
   GraphLog log = Healthy();
   const Causes causes = CausesOf(log);

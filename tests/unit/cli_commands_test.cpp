@@ -400,8 +400,9 @@ TEST_F(CommandsTest, TailPrintsALineAnEventAndAsksForWhatWasTyped) {
   const v1::TailRequest request = daemon_->requests().back().tail();
   EXPECT_EQ(request.last(), 7u);
   EXPECT_EQ(request.only(), v1::TailRequest::NONFINITE);
-  EXPECT_TRUE(request.has_rank());
-  EXPECT_EQ(request.rank(), 2);
+  ASSERT_EQ(request.ranks_size(), 1);
+  EXPECT_EQ(request.ranks(0).first(), 2);
+  EXPECT_EQ(request.ranks(0).last(), 2);
   EXPECT_EQ(request.probes(0), "blk*");
   EXPECT_FALSE(request.follow());
 

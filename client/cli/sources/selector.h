@@ -15,6 +15,10 @@ namespace cgdebug::cli {
 // "0,1,8..15"; empty selects every rank.
 class RankSet {
  public:
+  struct Range {
+    int first;
+    int last;
+  };
   // Fails: anything except a comma list of numbers and ranges; the message shows a correct one.
   static Result<RankSet> Parse(std::string_view text);
 
@@ -22,12 +26,9 @@ class RankSet {
   bool Contains(int rank) const;
   // The only rank, or -1 when there are several or all.
   int Single() const;
+  const std::vector<Range>& ranges() const { return ranges_; }
 
  private:
-  struct Range {
-    int first;
-    int last;
-  };
   std::vector<Range> ranges_;
 };
 

@@ -50,6 +50,34 @@ std::size_t SlotOf(const source::Source& source, const source::Slot& process) {
   return found == slots.end() ? slots.size() : static_cast<std::size_t>(found - slots.begin());
 }
 
+std::string NameOf(const source::Slot& process) {
+  return process.rank < 0 ? process.session : fmt::format("rank {}", process.rank);
+}
+
+void Note(const std::string& sentence, Found* answer) {
+  answer->not_looked += (answer->not_looked.empty() ? "" : "; ") + sentence;
+}
+
+void NoteUnlisted(const source::ProcessGraphs& process, Found* answer) {
+  if (process.census.unlisted == 0) return;
+  Note(fmt::format("{} captures of {} are counted, and not listed one by one",
+                   process.census.unlisted, NameOf(process.of)),
+       answer);
+}
+
+// A finding has a place, and this process has none.
+void NoteWithoutProbe(const source::ProcessGraphs& process, Found* answer) {
+  for (const GraphFacts& graph : process.census.graphs) {
+    const auto kind =
+        std::ranges::find_if(kKinds, [&](const Kind& one) { return one.matches(graph); });
+    if (kind == std::end(kKinds)) continue;
+    Note(fmt::format("captures of {}, which has no probe: {} {}", NameOf(process.of), NameOf(graph),
+                     kind->says),
+         answer);
+    return;
+  }
+}
+
 }  // namespace
 
 Found FindBadCaptures(const Evidence& evidence) {
@@ -67,8 +95,12 @@ Found FindBadCaptures(const Evidence& evidence) {
   }
   std::size_t count = 0;
   for (const source::ProcessGraphs& process : *evidence.graphs) {
+    NoteUnlisted(process, &answer);
     const std::size_t slot = SlotOf(source, process.of);
-    if (slot == source.slots().size()) continue;
+    if (slot == source.slots().size()) {
+      NoteWithoutProbe(process, &answer);
+      continue;
+    }
     for (const Kind& kind : kKinds) {
       std::vector<const GraphFacts*> found;
       for (const GraphFacts& graph : process.census.graphs) {

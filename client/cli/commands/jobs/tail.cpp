@@ -49,7 +49,9 @@ live::TailRequest MakeRequest(const Context& context, const TailOptions& options
   request.only = ParseOnly(options.only);
   // Who names probes wants to see them.
   request.pages = !options.rows && !context.options.json && request.probes.empty() && !which.shape;
-  if (context.ranks.Single() >= 0) request.rank = context.ranks.Single();
+  for (const RankSet::Range& one : context.ranks.ranges()) {
+    request.ranks.emplace_back(one.first, one.last);
+  }
   return request;
 }
 
