@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/analysis/ops/masks.h"
+#include "client/analysis/ranks/ranks.h"
 #include "tests/support/check_fixture.h"
 
 namespace cgdebug::analysis {
@@ -298,6 +299,41 @@ TEST(Masks, GradientsOfAStepThatTheGradScalerSkippedAreANote) {
   EXPECT_EQ(CheckOf(log).first->snapshot.key.replay, 2u) << "that step was not skipped";
   log.Change(0, 1, {NAN, 2});
   EXPECT_EQ(CheckOf(log).first->slot, 0u) << "what the forward pass computed is no gradient";
+}
+
+TEST(Masks, WhatCheckExcusesRanksExcusesToo) {
+  Log log;
+  log.Row("aten.mm.default", {1, 2});
+  log.Row("aten.mm.default", {kInf, NAN}, "1");
+  log.Slots()[1].probe = "bwd/net/mm_0";
+  log.Row("aten._amp_foreach_non_finite_check_and_unscale_.default", {1}, "2");
+  log.Slots()[2].probe = "fwd/_amp_foreach_non_finite_check_and_unscale__0.found_inf";
+  const std::size_t value = log.AddSlot("bwd/net/mm_0.value", {2});
+  log.Add(value, 1, {kInf, NAN});
+  log.Add(value, 2, {kInf, NAN});
+  for (const std::size_t slot : {std::size_t{1}, value}) {
+    source::Finding told;
+    told.kind = source::Finding::Kind::kNan;
+    told.slot = slot;
+    told.replay = 1;
+    log.findings.push_back(told);
+  }
+  const auto first_of = [&log] {
+    RankFold fold({});
+    EXPECT_TRUE(fold.Add(log, "a.cgrec").ok());
+    const RanksReport report = fold.Finish();
+    EXPECT_EQ(report.rows.size(), 1u);
+    return report.rows.front().process.first_nonfinite;
+  };
+  EXPECT_FALSE(CheckOf(log).found());
+  EXPECT_EQ(first_of(), std::nullopt);
+  log.findings.front().replay = 9;  // of which nothing is here
+  ASSERT_TRUE(first_of());
+  EXPECT_EQ(first_of()->replay, 9u);
+  log.findings.clear();
+  log.Change(2, 2, {0});
+  ASSERT_TRUE(first_of()) << "that step was not skipped";
+  EXPECT_EQ(first_of()->replay, 2u);
 }
 
 }  // namespace

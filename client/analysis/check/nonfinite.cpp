@@ -3,7 +3,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,17 +17,10 @@ Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan
   std::vector<SeenSlot> seen;
   for (Scanned& scanned : scan->probes()) seen.push_back(std::move(scanned.seen));
   const Excuses excuses = FindExcuses(source, seen);
-  // ROW.value keeps what a row of an op log holds, so it has the excuse of that row.
-  std::map<std::tuple<std::string, int, std::uint64_t, std::string>, std::size_t> row_of;
-  for (const Scanned& one : scan->probes()) {
-    const Slot& slot = source.slots()[one.slot];
-    if (slot.op.empty()) continue;
-    row_of[{slot.session, slot.rank, slot.graph_id, slot.probe + ".value"}] = one.slot;
-  }
-  const auto excused_as = [&](std::size_t index) {
-    const Slot& slot = source.slots()[index];
-    const auto row = row_of.find({slot.session, slot.rank, slot.graph_id, slot.probe});
-    return slot.op.empty() && row != row_of.end() ? row->second : index;
+  const std::map<std::size_t, std::size_t> rows_of_values = RowsOfValues(source);
+  const auto excused_as = [&](std::size_t slot) {
+    const auto row = rows_of_values.find(slot);
+    return row == rows_of_values.end() ? slot : row->second;
   };
   const Scanned* of_first = nullptr;
   const Scanned::Nonfinite* first = nullptr;

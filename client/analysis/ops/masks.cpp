@@ -262,4 +262,23 @@ std::vector<std::uint32_t> MasksOf(const OpLog& log) {
   return numbers;
 }
 
+std::map<std::size_t, std::size_t> RowsOfValues(const source::Source& source) {
+  using Name = std::tuple<std::string, int, std::uint64_t, std::string>;
+  std::map<Name, std::size_t> row_of;
+  const std::vector<source::Slot>& slots = source.slots();
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const source::Slot& slot = slots[i];
+    if (slot.op.empty()) continue;
+    row_of[{slot.session, slot.rank, slot.graph_id, slot.probe + ".value"}] = i;
+  }
+  std::map<std::size_t, std::size_t> found;
+  for (std::size_t i = 0; i < slots.size() && !row_of.empty(); ++i) {
+    const source::Slot& slot = slots[i];
+    if (!slot.op.empty()) continue;
+    const auto row = row_of.find({slot.session, slot.rank, slot.graph_id, slot.probe});
+    if (row != row_of.end()) found[i] = row->second;
+  }
+  return found;
+}
+
 }  // namespace cgdebug::analysis

@@ -51,6 +51,10 @@ using Excuses = std::map<std::pair<std::size_t, SeenSlot::Time>, Excuse>;  // by
 // Those of the snapshots of rows of op logs that have one. `seen`: slots in graph order.
 Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& seen);
 
+// ROW.value keeps what a row of an op log holds, so it has the excuse of that row: the slots of
+// such probes, and those of their rows.
+std::map<std::size_t, std::size_t> RowsOfValues(const source::Source& source);
+
 // Whether a row of an op log has what lies in the padding rows of another one, its only input.
 bool IsPaddingRow(std::string_view op);
 // Whether it says which rows of its run are real.

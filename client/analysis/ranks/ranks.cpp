@@ -179,6 +179,7 @@ class RankFold::State {
     std::map<std::size_t, std::size_t> process_of;  // by slot
     LogRows of_whole;
     LogRows& rows = options_.follows ? rows_[path] : of_whole;
+    const std::map<std::size_t, std::size_t> rows_of_values = RowsOfValues(source);
     for (const std::size_t slot : WantedSlots(source, options_.scope)) {
       const Slot& info = source.slots()[slot];
       const std::size_t process = process_of[slot] = Enlist(Describe(info, path));
@@ -201,7 +202,7 @@ class RankFold::State {
         places_[{process, *key}][path] = slot;
       }
       LogRow* row = nullptr;
-      if (!info.op.empty()) {
+      if (!info.op.empty() || rows_of_values.contains(slot)) {
         row = &rows[slot];
         row->process = process;
         row->seen.slot = slot;
@@ -287,9 +288,11 @@ class RankFold::State {
   // and that may not be here.
   void TakeNonfinite(Source& source, const std::string& path,
                      const std::map<std::size_t, std::size_t>& process_of, const LogRows& rows) {
+    const std::map<std::size_t, std::size_t> rows_of_values = RowsOfValues(source);
     std::vector<SeenSlot> seen;
     for (const std::size_t slot : WantedSlots(source, options_.scope)) {
-      if (const auto row = rows.find(slot); row != rows.end()) seen.push_back(row->second.seen);
+      const auto row = rows.find(slot);
+      if (row != rows.end() && !rows_of_values.contains(slot)) seen.push_back(row->second.seen);
     }
     const Excuses excuses = FindExcuses(source, seen);
     std::set<std::size_t> masks;
@@ -298,8 +301,10 @@ class RankFold::State {
     }
     if (!masks.empty()) kept_.masks[path] = masks.size();
     for (const auto& [slot, row] : rows) {
+      const auto value = rows_of_values.find(slot);
+      const std::size_t excused_as = value == rows_of_values.end() ? slot : value->second;
       for (const LogRow::Nonfinite& one : row.nonfinite) {
-        if (excuses.contains({slot, one.time})) continue;
+        if (excuses.contains({excused_as, one.time})) continue;
         TakeEarlier(one.place, &kept_.processes[row.process].first_nonfinite);
       }
     }
@@ -313,12 +318,21 @@ class RankFold::State {
         continue;
       }
       const bool is_mask = masks.contains(told.slot) && told.kind == source::Finding::Kind::kInf;
-      if (is_mask) continue;
+      if (is_mask || HasJudged(rows, told)) continue;
       const RankPlace place = PlaceOf(source, told);
       std::optional<RankPlace>& first = kept_.processes[process->second].first_nonfinite;
       const bool is_here = first && first->probe == place.probe && first->replay == place.replay;
       if (!is_here) TakeEarlier(place, &first);
     }
+  }
+
+  // Whether the snapshot is here: then what it holds was sorted out with its row.
+  static bool HasJudged(const LogRows& rows, const source::Finding& told) {
+    const auto row = rows.find(told.slot);
+    return row != rows.end() &&
+           std::ranges::any_of(row->second.seen.times, [&told](const SeenSlot::Time& time) {
+             return time.first == told.replay;
+           });
   }
 
   void NoteProbe(const std::string& probe, std::size_t process) {
