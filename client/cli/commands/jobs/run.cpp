@@ -30,6 +30,7 @@
 #include "client/live/status.h"
 #include "daemon/core/base/glob.h"
 #include "daemon/core/base/suggest.h"
+#include "daemon/core/options/number.h"
 #include "daemon/core/words/condition.h"
 #include "daemon/core/words/config_file.h"
 #include "daemon/core/words/finding_kinds.h"
