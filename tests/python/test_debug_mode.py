@@ -418,3 +418,19 @@ def test_torch_has_the_annotations_that_probes_use():
         pytest.skip("a torch whose annotations are others")
     assert annotations._annotations_enabled is False
     assert next(iter(parameters)) == "annotation"
+
+
+def test_a_mode_of_the_program_ends_as_it_would_when_the_log_was_opened_inside_it(debug_mode):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
+    log = debug_mode(model)
+    with FlopCounterMode(display=False) as flops:
+        log.__enter__()
+        model(x)
+    counted = flops.get_total_flops()
+    model(x)
+    log.__exit__(None, None, None)
+    assert flops.get_total_flops() == counted == 2 * 2 * 4 * 4
+    assert [row.op for row in log.log().rows if "addmm" in row.op] == ["aten.addmm.default"]
+    assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []

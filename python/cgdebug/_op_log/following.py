@@ -47,7 +47,7 @@ class Followed:
                 triton_kernels.follow(recorder)
             self._undo.callback(compiled_code.unfollow, recorder)
             compiled_code.follow(recorder)
-            mode.__enter__()
+            enter_below(mode)
         except BaseException:
             self.end()
             raise
@@ -110,6 +110,20 @@ def is_tracing() -> bool:
         torch._C._get_dispatch_mode(key) is not None
         for key in (keys.FAKE, keys.FUNCTIONAL, keys.PROXY)
     )
+
+
+def enter_below(mode: OpMode) -> None:
+    """Enters it below the modes of the program: one that ends takes the topmost mode off the
+    thread, whichever that is."""
+    modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    above = [one for one in modes if getattr(one, "_mode_key", None) is None]
+    for _ in above:
+        torch.utils._python_dispatch._pop_mode()
+    try:
+        mode.__enter__()
+    finally:
+        for one in above:
+            torch.utils._python_dispatch._push_mode(one)
 
 
 def leave(mode: OpMode) -> None:

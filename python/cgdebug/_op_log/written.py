@@ -205,13 +205,18 @@ def handles_ops(kind: type) -> bool:
     return handler is not torch._C._disabled_torch_dispatch_impl
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def storage_of(tensor: torch.Tensor) -> int:
     """The address of the memory that a tensor shares with its views; 0 where there is none."""
-    if torch.nn.parameter.is_lazy(tensor):
+    # An eager log asks this some ten times a row. why_unseen() says the same in words.
+    kind = type(tensor)
+    if kind not in _PLAIN and (torch.nn.parameter.is_lazy(tensor) or handles_ops(kind)):
         return 0
-    if handles_ops(type(tensor)) or why_unseen(tensor) or tensor.numel() == 0:
+    if tensor.is_nested or tensor.layout is not torch.strided:
         return 0
-    if tensor.device.type == "meta":
+    if not (tensor.is_cpu or tensor.is_cuda) or tensor.numel() == 0:
         return 0
     if torch._C._is_cow_tensor(tensor):  # asking would make the copy
         return 0
