@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import operator
 import typing
 
 import torch
@@ -177,13 +178,16 @@ def graph_memory(
     What torch's caching allocator does not give out is not in it: what graphs themselves take, or
     libraries.
 
-    Fails: ValueError: it is no such snapshot; RuntimeError: there is no GPU to take one of."""
+    Fails: ValueError: it is no such snapshot; TypeError: what `tensors` or `graphs` names has no
+    memory; RuntimeError: there is no GPU to take one of."""
     if snapshot is None:
         if not torch.cuda.is_available():
             raise RuntimeError("graph_memory: there is no GPU. Give it a snapshot that was dumped")
         snapshot = typing.cast(dict, torch.cuda.memory._snapshot())
+    places = [_address_of(name, one) for name, one in (tensors or {}).items()]
+    pools = [(name, _pool_of(name, one)) for name, one in (graphs or {}).items()]
     try:
-        return _Reader(snapshot, tensors or {}, graphs or {}).read()
+        return _Reader(snapshot, places, pools).read()
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             "graph_memory: a snapshot is what torch.cuda.memory._snapshot() returns, and this is "
@@ -213,14 +217,19 @@ class _Life:
 
 
 class _Reader:
-    def __init__(self, snapshot, tensors, graphs):
+    def __init__(
+        self,
+        snapshot,
+        names: list[tuple[str, int | None, int]],
+        graphs: list[tuple[str, tuple[int, int]]],
+    ):
         self._gaps: list[str] = []
         self._segments = [_segment_of(one) for one in snapshot["segments"]]
         self._traces = [list(one) for one in snapshot.get("device_traces", ())]
-        self._names = [_address_of(name, one) for name, one in tensors.items()]
+        self._names = names
         self._graphs: dict[tuple[int, int], list[str]] = collections.defaultdict(list)
-        for name, one in graphs.items():
-            self._graphs[tuple(one if isinstance(one, (tuple, list)) else one.pool())].append(name)
+        for name, pool in graphs:
+            self._graphs[pool].append(name)
 
     def read(self) -> GraphMemory:
         lifetimes = [
@@ -241,7 +250,11 @@ class _Reader:
             held = [block for pool in pools for block in pool.keepers if not block.stack]
             if held:
                 total = _amount(sum(block.bytes for block in held))
-                self._gaps.append(f"the stacks of {total} that are held: the history began later")
+                self._gaps.append(
+                    f"the stacks of {total} that are held: the history began later, has "
+                    "overwritten them, or was asked for no stacks of Python; or torch alone "
+                    "asked for the memory"
+                )
         self._look_for_names(pools)
         return GraphMemory(tuple(pools), tuple(lifetimes), tuple(self._gaps))
 
@@ -345,11 +358,22 @@ class _Reader:
                 return segment.pool
         return None
 
+    def _has(self, device: int | None, address: int) -> bool:
+        return any(
+            one.begin <= address < one.end and device in (None, one.device)
+            for one in self._segments
+        )
+
     def _look_for_names(self, pools: list[MemoryPool]) -> None:
         found = {name for pool in pools for block in pool.blocks for name in block.tensors}
-        lost = [name for name, _, _ in self._names if name not in found]
-        if lost:
-            self._gaps.append(f"where these are, in no memory of the allocator: {_listed(lost)}")
+        lost = [one for one in self._names if one[0] not in found]
+        freed = [name for name, device, place in lost if self._has(device, place)]
+        elsewhere = [name for name, _, _ in lost if name not in freed]
+        if freed:
+            self._gaps.append(f"what these hold: their memory was freed: {_listed(freed)}")
+        if elsewhere:
+            gap = f"where these are, in no memory of the allocator: {_listed(elsewhere)}"
+            self._gaps.append(gap)
         there = {pool.id for pool in pools}
         gone = [name for pool, names in self._graphs.items() if pool not in there for name in names]
         if gone:
@@ -372,7 +396,21 @@ def _address_of(name: str, of: torch.Tensor | int) -> tuple[str, int | None, int
     if isinstance(of, torch.Tensor):
         of = getattr(of, "_local_tensor", of)  # of a DTensor
         return name, of.device.index if of.is_cuda else -1, of.data_ptr()
-    return name, None, int(of)
+    try:
+        return name, None, operator.index(of)
+    except TypeError:
+        kind = type(of).__name__
+        raise TypeError(f"graph_memory: {name!r} is a {kind}, no tensor and no address") from None
+
+
+def _pool_of(name: str, of) -> tuple[int, int]:
+    if not isinstance(of, (tuple, list)):
+        if not hasattr(of, "pool"):
+            kind = type(of).__name__
+            raise TypeError(f"graph_memory: {name!r} is a {kind}, no CUDAGraph and no pool of one")
+        of = of.pool()
+    first, second = of
+    return first, second
 
 
 def _stack_of(entry) -> tuple[str, ...]:

@@ -126,6 +126,24 @@ def test_a_tensor_that_keeps_a_pool_alive_is_named(made_up):
     assert any("in no memory of the allocator: gone" in gap for gap in memory.gaps)
 
 
+def test_a_tensor_whose_memory_was_freed_is_not_said_to_be_elsewhere(made_up):
+    gaps = cgdebug.graph_memory(made_up, tensors={"freed": 0x8280000, "gone": 0x7}).gaps
+    assert any("their memory was freed: freed" in gap for gap in gaps), gaps
+    assert any("in no memory of the allocator: gone" in gap for gap in gaps), gaps
+
+
+def test_a_stack_that_is_not_there_may_have_been_overwritten(made_up):
+    made_up["segments"][2]["blocks"][0]["frames"] = []
+    gaps = cgdebug.graph_memory(made_up).gaps
+    assert any("the stacks of 1 MiB" in gap and "has overwritten them" in gap for gap in gaps)
+
+
+@pytest.mark.parametrize("wrong", [{"tensors": {"x": "y"}}, {"graphs": {"x": 3}}])
+def test_what_has_no_memory_is_refused_as_that(made_up, wrong):
+    with pytest.raises(TypeError, match=r"graph_memory: 'x' is a (str|int), no "):
+        cgdebug.graph_memory(made_up, **wrong)
+
+
 def test_what_is_not_known_is_said(made_up):
     gaps = cgdebug.graph_memory(made_up, graphs={"old": (7, 0)}).gaps
     assert any("what was freed 1 times" in gap for gap in gaps), gaps
