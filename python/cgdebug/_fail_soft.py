@@ -26,14 +26,19 @@ def guard(what: str) -> typing.Iterator[None]:
 
 def tell(what: str, problem: str) -> None:
     """Prints the problem, once for each `what`, and counts it."""
-    is_new = what not in _told
-    _told.add(what)
-    if is_new:
-        say(f"{what}: {problem}. The job goes on without")
+    say_once(what, problem)
     with contextlib.suppress(Exception):
         from . import _native
 
         _native.not_seen(what, problem)
+
+
+def say_once(what: str, problem: str) -> None:
+    """Prints the problem of `what`, if it is its first. It is not counted."""
+    is_new = what not in _told
+    _told.add(what)
+    if is_new:
+        say(f"{what}: {problem}. The job goes on without")
 
 
 def say(text: str) -> None:

@@ -222,7 +222,8 @@ class CudaGraphTensorProbe:
         except (FoundError, NotCheckedError):
             raise
         except Exception as error:  # backward goes on
-            _fail_soft.tell(f"{self._name} (a gradient)", str(error))
+            _fail_soft.say_once(f"{self._name} (a gradient)", str(error))
+            self.note(str(error))
 
     def prepare(self, tensor: torch.Tensor) -> None:
         """Allocates for one later capture of a tensor like this, so that the capture does not."""
