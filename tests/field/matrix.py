@@ -23,6 +23,7 @@ import importlib.util
 import os
 import pathlib
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -133,11 +134,18 @@ def run_child(task: Task) -> None:
         "values": [*flat(values)],
         "frames": dict(counters["frames"]).get("ok", 0),
         "graphs": counters["stats"].get("unique_graphs", 0),
-        "breaks": sorted(counters["graph_break"].items()),
+        "breaks": sorted(
+            (without_addresses(text), n) for text, n in counters["graph_break"].items()
+        ),
         "skipped CUDA graphs": counters["inductor"]["cudagraph_skips"],
     }
     with open(task.folder / f"found{task.reopens}", "wb") as file:
         pickle.dump(found, file)
+
+
+def without_addresses(text: str) -> str:
+    """Each process has other ones."""
+    return re.sub("0x[0-9a-f]+", "0x", text)
 
 
 def flat(value):
@@ -241,7 +249,8 @@ def judge(program: Program, level: str, results: dict) -> tuple[str, str]:
     text = "same"
     for what in ("frames", "graphs", "breaks", "skipped CUDA graphs"):
         if watched.found[what] != alone.found[what]:
-            return "differs", f"{what} {alone.found[what]} -> {watched.found[what]}"
+            text = f"{what} {alone.found[what]} -> {watched.found[what]}"
+            return "differs", text if len(text) < 300 else f"{text[:300]}..."
     if watched.found["values"] != alone.found["values"]:
         eager = results.get((name_in_eager(program), "", False))
         if (

@@ -268,5 +268,5 @@ def compiled_ahead_of_time(run):
         made = torch.compile(model.forward, fullgraph=True, backend="inductor").aot_compile(
             ((X,), {})
         )
-        made.save_compiled_function(run.folder / "code")
+        made.save_compiled_function(run.folder / "code", external_data={"model": model})
         return made(model, X)
