@@ -166,6 +166,7 @@ def test_run_records_the_probes_that_were_asked_for(cli, tmp_path):
     result = cli(
         *["run", "-o", str(directory), "--record", "blk*", *how, "--", sys.executable, str(job)],
         CGDEBUG_RUN_ID=f"pytest-{os.getpid()}",
+        CGDEBUG_WAIT_MS="60000",  # a disk may take long to keep each snapshot
     )
     assert result.returncode == 0, result.stderr
     assert f"{directory}: 20 snapshots of 1 probe" in result.stderr
