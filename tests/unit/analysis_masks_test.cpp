@@ -330,6 +330,15 @@ TEST(Masks, WhatCheckExcusesRanksExcusesToo) {
   log.findings.front().replay = 9;  // of which nothing is here
   ASSERT_TRUE(first_of());
   EXPECT_EQ(first_of()->replay, 9u);
+  log.findings.resize(1);
+  log.findings.front().replay = 1;
+  log.findings.front().serial = 7;
+  log.serials[{1, 1}] = 7;
+  log.Slots()[1].in_body = true;
+  EXPECT_EQ(first_of(), std::nullopt);
+  log.findings.front().serial = 6;
+  ASSERT_TRUE(first_of()) << "another iteration of that replay, which is not here";
+  EXPECT_EQ(first_of()->replay, 1u);
   log.findings.clear();
   log.Change(2, 2, {0});
   ASSERT_TRUE(first_of()) << "that step was not skipped";

@@ -1,8 +1,7 @@
 #include "client/analysis/check/told.h"
 
+#include <algorithm>
 #include <string>
-
-#include "client/analysis/check/lead_up.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -11,19 +10,6 @@ using source::Key;
 using source::Slot;
 using source::Snapshot;
 using Told = source::Finding;
-
-// If the replay has several iterations, the finding is of the one with its serial.
-bool IsHere(source::Source& source, const Scanned& scanned, const Told& told) {
-  const Key* key = KeyOf(scanned, told.replay);
-  if (key == nullptr || told.serial == 0) return key != nullptr;
-  if (!source.slots()[scanned.slot].in_body) return true;
-  const Key* const end = scanned.keys.data() + scanned.keys.size();
-  for (; key != end && key->replay == told.replay; ++key) {
-    const Result<Snapshot> snapshot = source.Get(scanned.slot, *key);
-    if (snapshot.ok() && snapshot->serial == told.serial) return true;
-  }
-  return false;
-}
 
 void Add(FindingKind kind, const Told& told, FindingList* findings) {
   if (Finding* known = findings->Find(told.slot, kind); known != nullptr) {
@@ -40,6 +26,16 @@ void Add(FindingKind kind, const Told& told, FindingList* findings) {
 
 }  // namespace
 
+bool IsHere(source::Source& source, const std::vector<Key>& keys, const Told& told) {
+  const auto of_replay = std::ranges::equal_range(keys, told.replay, {}, &Key::replay);
+  if (of_replay.empty() || told.serial == 0) return !of_replay.empty();
+  if (!source.slots()[told.slot].in_body) return true;
+  return std::ranges::any_of(of_replay, [&](const Key& key) {
+    const Result<Snapshot> snapshot = source.Get(told.slot, key);
+    return snapshot.ok() && snapshot->serial == told.serial;
+  });
+}
+
 std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Scan& scan,
                             const std::optional<source::Moment>& first_bad, FindingList* findings) {
   std::optional<Told> first;
@@ -49,7 +45,7 @@ std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Sc
     const Scanned* const scanned = scan.Find(told.slot);
     if (scanned == nullptr || !scope.Wants(told.replay)) continue;
     const bool is_mismatch = told.kind == Told::Kind::kMismatch;
-    if (!is_mismatch && IsHere(source, *scanned, told)) continue;
+    if (!is_mismatch && IsHere(source, scanned->keys, told)) continue;
     // How many -Inf a mask has may change. What made it another way is in a row before it.
     const bool is_mask = scanned->has_mask && told.kind == Told::Kind::kInf;
     const FindingKind kind = is_mismatch ? FindingKind::kMismatch

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "client/analysis/check/check.h"
 #include "client/analysis/check/finding_list.h"
@@ -10,6 +11,11 @@
 #include "client/source/source.h"
 
 namespace cgdebug::analysis {
+
+// Whether the snapshot of which the daemon told is among `keys`, those of its slot. If its replay
+// has several iterations, it is the one with its serial.
+bool IsHere(source::Source& source, const std::vector<source::Key>& keys,
+            const source::Finding& told);
 
 // Adds what the daemon found in snapshots that are not here; the others were looked at already.
 // `first_bad`: when the first bad snapshot that is here came. Returns what came before that.

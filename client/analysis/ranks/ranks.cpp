@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/analysis/check/told.h"
 #include "client/analysis/ops/masks.h"
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/ranks/ranks_state.h"
@@ -211,7 +212,7 @@ class RankFold::State {
         return done;
       }
     }
-    TakeNonfinite(source, path, process_of, rows);
+    TakeNonfinite(source, path, process_of, rows, rows_of_values);
     kept_.unreadable.insert(about.unread.begin(), about.unread.end());
     // One that is still written is added again.
     if (options_.follows && about.is_growing) return {};
@@ -287,8 +288,8 @@ class RankFold::State {
   // Takes in the first NaN or Inf of rows that are no masks, and of snapshots that the daemon saw
   // and that may not be here.
   void TakeNonfinite(Source& source, const std::string& path,
-                     const std::map<std::size_t, std::size_t>& process_of, const LogRows& rows) {
-    const std::map<std::size_t, std::size_t> rows_of_values = RowsOfValues(source);
+                     const std::map<std::size_t, std::size_t>& process_of, const LogRows& rows,
+                     const std::map<std::size_t, std::size_t>& rows_of_values) {
     std::vector<SeenSlot> seen;
     for (const std::size_t slot : WantedSlots(source, options_.scope)) {
       const auto row = rows.find(slot);
@@ -318,7 +319,7 @@ class RankFold::State {
         continue;
       }
       const bool is_mask = masks.contains(told.slot) && told.kind == source::Finding::Kind::kInf;
-      if (is_mask || HasJudged(rows, told)) continue;
+      if (is_mask || HasJudged(source, rows, told)) continue;
       const RankPlace place = PlaceOf(source, told);
       std::optional<RankPlace>& first = kept_.processes[process->second].first_nonfinite;
       const bool is_here = first && first->probe == place.probe && first->replay == place.replay;
@@ -326,13 +327,16 @@ class RankFold::State {
     }
   }
 
-  // Whether the snapshot is here: then what it holds was sorted out with its row.
-  static bool HasJudged(const LogRows& rows, const source::Finding& told) {
+  // Whether the snapshot is here and was read: then what it holds was sorted out with its row.
+  static bool HasJudged(Source& source, const LogRows& rows, const source::Finding& told) {
     const auto row = rows.find(told.slot);
-    return row != rows.end() &&
-           std::ranges::any_of(row->second.seen.times, [&told](const SeenSlot::Time& time) {
-             return time.first == told.replay;
-           });
+    if (row == rows.end()) return false;
+    const bool was_read = std::ranges::any_of(
+        row->second.seen.times,
+        [&told](const SeenSlot::Time& time) { return time.first == told.replay; });
+    if (!was_read) return false;
+    const Result<std::vector<Key>> keys = source.Keys(told.slot);
+    return keys.ok() && IsHere(source, *keys, told);
   }
 
   void NoteProbe(const std::string& probe, std::size_t process) {
