@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "client/cli/exit_codes.h"
 #include "client/cli/remote/job_questions.h"
@@ -25,12 +25,10 @@ bool CanBeRunAgain(const source::Source& source, const Finding& finding) {
   return finding.level == Level::kShown && finding.place.replay > 0 && slot.graph_id != 0;
 }
 
-std::optional<std::int64_t> PidOf(Context& context, const source::Source& source,
-                                  const source::Slot& slot) {
-  const Result<std::vector<live::Session>> sessions = live::ListSessions(context.client());
-  if (!sessions.ok()) return std::nullopt;
+std::optional<std::int64_t> PidOf(const std::vector<live::Session>& sessions,
+                                  const source::Source& source, const source::Slot& slot) {
   const std::string key = KeyOfJob(source, slot);
-  for (const live::Session& one : *sessions) {
+  for (const live::Session& one : sessions) {
     if (one.state == live::SessionState::kAlive && live::MatchesSession(one, key)) return one.pid;
   }
   return std::nullopt;
@@ -50,9 +48,10 @@ std::string Compared(const Json& answer, const std::string& name, Finding* findi
   return fmt::format("not verified: the job has no row {}", name);
 }
 
-void Verify(Context& context, const source::Source& source, bool says_why_not, Finding* finding) {
+void Verify(const Context& context, const std::vector<live::Session>& sessions,
+            const source::Source& source, bool says_why_not, Finding* finding) {
   const source::Slot& slot = source.slots()[finding->place.slot];
-  const std::optional<std::int64_t> pid = PidOf(context, source, slot);
+  const std::optional<std::int64_t> pid = PidOf(sessions, source, slot);
   if (!pid) return;
   const Json question = {{"graph", std::to_string(slot.graph_id)},
                          {"replay", finding->place.replay},
@@ -77,12 +76,15 @@ void Verify(Context& context, const source::Source& source, bool says_why_not, F
 void VerifyCauses(Context& context, const source::Source& source, bool all,
                   analysis::why::Causes* causes) {
   if (!causes->goes_on) return;  // a recording has no graphs
-  std::size_t asked = 0;
+  std::vector<Finding*> chosen;
   for (Finding& finding : causes->findings) {
-    if (!CanBeRunAgain(source, finding)) continue;
-    Verify(context, source, all, &finding);
-    if (++asked == (all ? kMostAsked : 1)) break;
+    if (CanBeRunAgain(source, finding)) chosen.push_back(&finding);
+    if (chosen.size() == (all ? kMostAsked : 1)) break;
   }
+  if (chosen.empty()) return;
+  const Result<std::vector<live::Session>> sessions = live::ListSessions(context.client());
+  if (!sessions.ok()) return;
+  for (Finding* const finding : chosen) Verify(context, *sessions, source, all, finding);
 }
 
 }  // namespace cgdebug::cli
