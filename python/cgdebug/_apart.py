@@ -20,7 +20,7 @@ import typing
 
 from . import _graphs, _native, _words
 from ._after_import import call_after_import
-from ._fail_soft import guard, tell
+from ._fail_soft import guard, reason_of, tell
 
 if typing.TYPE_CHECKING:
     from ._op_log.node_map import NodeMap, Op
@@ -30,6 +30,9 @@ RACES = "CGDEBUG_RACES"
 HANGS_AFTER_S = 10.0
 _LOOKS_EACH_S = 0.1  # so that Ctrl-C is seen
 _MOST_OPS = 8  # of a piece that are shown
+
+_APART = "_cgdebug_apart"  # of a graph that is launched in pieces
+KEPT = "_cgdebug_kept"  # of one that can be asked about
 
 _started = False
 _is_mapping = False  # of captures
@@ -83,7 +86,7 @@ def map_captures(graph_class, finds_races: bool = False) -> None:
         end(self)
         if capture is not None:
             capture.has_ended()
-            for name in ("_cgdebug_apart", "_cgdebug_kept"):
+            for name in (_APART, KEPT):
                 own = getattr(self, name, None)
                 if own is not None:
                     own.captured(capture)
@@ -92,9 +95,12 @@ def map_captures(graph_class, finds_races: bool = False) -> None:
     setattr(graph_class, end_name, end_of_capture)
 
 
-def _launch_in_pieces(graph_class) -> None:
+def own_graphs(
+    graph_class, attribute: str, make_own: typing.Callable[[typing.Any], typing.Any]
+) -> None:
+    """From here on torch keeps the cudaGraph_t of each graph that is made, and what make_own(graph)
+    returns is its `attribute`, and replays it."""
     make, replay, reset = graph_class.__init__, graph_class.replay, graph_class.reset
-    exec_of = graph_class.raw_cuda_graph_exec
 
     @functools.wraps(make)
     def __init__(self, *args, **kwargs):
@@ -103,33 +109,39 @@ def _launch_in_pieces(graph_class) -> None:
             args, kwargs = (True, *args[1:]), {**kwargs}
             kwargs.pop("keep_graph", None)
         make(self, *args, **kwargs)
-        # Who keeps the graph may change it, and launch it in another way.
-        self._cgdebug_apart = None if keeps else _Graph(raw=plain(graph_class.raw_cuda_graph))
+        setattr(self, attribute, None)
+        if not keeps:  # who keeps the graph may change it, and launch it in another way
+            with guard("a graph that torch keeps"):
+                setattr(self, attribute, make_own(self))
 
     @functools.wraps(replay)
-    def replay_in_pieces(self):
-        own = getattr(self, "_cgdebug_apart", None)
-        if own is None:
-            return replay(self)
-        return own.replay(self, replay)
+    def own_replay(self):
+        own = getattr(self, attribute, None)
+        return replay(self) if own is None else own.replay(self, replay)
 
     @functools.wraps(reset)
     def forgetting_reset(self):
         reset(self)
-        own = getattr(self, "_cgdebug_apart", None)
+        own = getattr(self, attribute, None)
         if own is not None:
             own.forget()
 
+    graph_class.__init__ = __init__
+    graph_class.replay = own_replay
+    graph_class.reset = forgetting_reset
+
+
+def _launch_in_pieces(graph_class) -> None:
+    exec_of = graph_class.raw_cuda_graph_exec
+    own_graphs(graph_class, _APART, lambda graph: _Graph(raw=plain(graph_class.raw_cuda_graph)))
+
     @functools.wraps(exec_of)
     def raw_cuda_graph_exec(self):
-        own = getattr(self, "_cgdebug_apart", None)
+        own = getattr(self, _APART, None)
         if own is not None:
             own.leave_whole(self, "its cudaGraphExec_t was asked for")
         return exec_of(self)
 
-    graph_class.__init__ = __init__
-    graph_class.replay = replay_in_pieces
-    graph_class.reset = forgetting_reset
     graph_class.raw_cuda_graph_exec = raw_cuda_graph_exec
 
 
@@ -189,7 +201,7 @@ class _Capture:
                 stream = torch.cuda.current_stream().cuda_stream
                 self._order = node_order.order_of(self.map, stream)
         except Exception as error:  # the capture goes on
-            self._missing = str(error).partition("\n")[0] or type(error).__name__
+            self._missing = reason_of(error)
 
     def has_ended(self) -> None:
         """And there is a graph."""

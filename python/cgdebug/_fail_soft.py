@@ -33,6 +33,11 @@ def tell(what: str, problem: str) -> None:
         _native.not_seen(what, problem)
 
 
+def reason_of(error: Exception) -> str:
+    """Its first line."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
 def say_once(what: str, problem: str) -> None:
     """Prints the problem of `what`, if it is its first. It is not counted."""
     is_new = what not in _told

@@ -91,7 +91,7 @@ def watch(
     frames, hooks, hash, stats: of levels with a log, see debug_mode(), and so are values="GLOBS".
     rewind: N: of each graph that is captured from now on, what its last N replays were given is
             kept, so that `cgdebug-cli ask JOB@REPLAY` can run one again and say what any op made.
-            As $CGDEBUG_REWIND, which see.
+            $CGDEBUG_REWIND does the same.
 
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,

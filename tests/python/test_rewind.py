@@ -12,8 +12,9 @@ import textwrap
 import pytest
 import torch
 
+from cgdebug import _apart
 from cgdebug._op_log.node_map import Call, Given, Op, Tensor
-from cgdebug._rewind import repro
+from cgdebug._rewind import mailbox, repro
 from cgdebug._rewind.memory import Spans
 from cgdebug._rewind.rows import ROW_BYTES, unpack
 from cgdebug._rewind.touched import Touched
@@ -178,6 +179,57 @@ def test_a_question_reaches_the_process_that_has_the_graph(listening, cli):
     assert told.returncode == 4 and "no graph 'prefill'" in told.stderr and "decode" in told.stderr
     told = cli("ask", f"{pid}@g:decode", "--timeout", "1")
     assert told.returncode == 5 and "was not replayed within 1 s" in told.stderr, told.stderr
+
+
+def test_rows_are_named_as_everywhere():
+    def wants(*globs):
+        question = mailbox.Question(None, list(globs), values=False)
+        names = ("fwd/layers.3/mul_0", "fwd/layers.3/mm_0", "in/x")
+        return [name for name in names if question.wants(name)]
+
+    assert len(wants()) == 3
+    assert wants("fwd/*", "!*/mm_*") == ["fwd/layers.3/mul_0"]
+    assert wants("in/x", "fwd/layers.3/mm_0") == ["fwd/layers.3/mm_0", "in/x"]
+
+
+class Graph:
+    """As torch's, without a GPU."""
+
+    def __init__(self, keep_graph=False):
+        self.keep_graph, self.calls = keep_graph, []
+
+    def replay(self):
+        self.calls.append("replay")
+
+    def reset(self):
+        self.calls.append("reset")
+
+
+class Own:
+    def __init__(self, graph):
+        self.graph = graph
+
+    def replay(self, graph, torch_replay):
+        graph.calls.append("own")
+        torch_replay(graph)
+
+    def forget(self):
+        self.graph.calls.append("forget")
+
+
+def test_graphs_are_kept_unless_their_owner_keeps_them():
+    class Kept(Graph):
+        pass
+
+    _apart.own_graphs(Kept, "_own", Own)
+    for graph in (Kept(), Kept(False), Kept(keep_graph=False)):
+        graph.replay()
+        graph.reset()
+        assert graph.keep_graph and graph.calls == ["own", "replay", "reset", "forget"]
+    for graph in (Kept(True), Kept(keep_graph=True)):
+        graph.replay()
+        graph.reset()
+        assert graph.keep_graph and graph.calls == ["replay", "reset"]
 
 
 def test_bad_questions_end_no_process(listening, cli):

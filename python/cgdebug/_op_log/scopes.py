@@ -12,6 +12,7 @@ import weakref
 import torch
 
 from .. import _graphs, _native, _torch_logs
+from .._fail_soft import reason_of
 from .._watching.modules import is_selected
 from . import audit, names, padding, regions, threads
 from .capture_cost import CaptureCost
@@ -407,7 +408,7 @@ class _Capture:
             close.atexit = False  # when the process ends, graphs stay as they were
         except Exception as error:  # the capture goes on
             _log_failure(error)
-            _job_gaps.tell([f"the ops of a capture are not logged: {_text_of(error)}"])
+            _job_gaps.tell([f"the ops of a capture are not logged: {reason_of(error)}"])
 
     def give_up(self) -> None:
         self.end()
@@ -424,7 +425,7 @@ class _Capture:
             following.end()
         except Exception as error:
             _log_failure(error)
-            _job_gaps.tell([f"the end of a capture is not logged: {_text_of(error)}"])
+            _job_gaps.tell([f"the end of a capture is not logged: {reason_of(error)}"])
         if self.log is None:
             return
         if not self.log.rows:
@@ -467,10 +468,6 @@ def _end_of(graph, failed: bool) -> _Capture | None:
         else:
             capture.end()
     return capture
-
-
-def _text_of(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _log_failure(error: Exception) -> None:

@@ -9,13 +9,12 @@ What it leaves must have the bits that it left then; else there is no answer.
 
 from __future__ import annotations
 
-import functools
 import os
 import typing
 
 from .. import _apart, _words
 from .._after_import import call_after_import
-from .._fail_soft import guard, tell
+from .._fail_soft import tell
 
 ASK = "CGDEBUG_ASK"
 REWIND = "CGDEBUG_REWIND"
@@ -65,41 +64,11 @@ def _install_into(graph_class: typing.Any) -> None:
     if not hasattr(graph_class, "raw_cuda_graph_exec"):
         tell("questions about replays", "this torch keeps no captured graph")
         return
-    _keep_graphs(graph_class)
+    _apart.own_graphs(graph_class, _apart.KEPT, _kept)
     _apart.map_captures(graph_class)
 
 
-def _keep_graphs(graph_class) -> None:
-    make, replay, reset = graph_class.__init__, graph_class.replay, graph_class.reset
+def _kept(graph):
+    from .kept_graph import KeptGraph
 
-    @functools.wraps(make)
-    def __init__(self, *args, **kwargs):
-        keeps = bool(args[0]) if args else bool(kwargs.get("keep_graph", False))
-        if not keeps:
-            args, kwargs = (True, *args[1:]), {**kwargs}
-            kwargs.pop("keep_graph", None)
-        make(self, *args, **kwargs)
-        self._cgdebug_kept = None
-        if not keeps:  # who keeps the graph may change it, and launch it in another way
-            with guard("a graph that can be asked"):
-                from .kept_graph import KeptGraph
-
-                self._cgdebug_kept = KeptGraph(self, _replays)
-
-    @functools.wraps(replay)
-    def replay_and_answer(self):
-        kept = getattr(self, "_cgdebug_kept", None)
-        if kept is None:
-            return replay(self)
-        return kept.replay(self, replay)
-
-    @functools.wraps(reset)
-    def forgetting_reset(self):
-        kept = getattr(self, "_cgdebug_kept", None)
-        if kept is not None:
-            kept.forget()
-        reset(self)
-
-    graph_class.__init__ = __init__
-    graph_class.replay = replay_and_answer
-    graph_class.reset = forgetting_reset
+    return KeptGraph(graph, _replays)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import threading
 import time
 import typing
@@ -12,10 +11,10 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from .. import _apart, _native
-from .._fail_soft import guard, tell
+from .._fail_soft import guard, reason_of, tell
 from . import mailbox
 from .memory import Copy, Spans, tensor_at
-from .recorder import CannotKeep, Recorder
+from .recorder import CannotKeep, Recorder, room
 from .rows import ROW_BYTES, RowMaker, Stats, unpack, unpack_all
 from .touched import Touched, listed
 
@@ -146,7 +145,7 @@ class KeptGraph:
         try:
             nodes = self._take_apart(graph).nodes
         except Exception as error:
-            self._why_not = _sentence(error)
+            self._why_not = reason_of(error)
             return
         own = {one["handle"] for one in nodes if one["is_own"]}
         self._touched = Touched(self._map, self._device, own)
@@ -169,14 +168,14 @@ class KeptGraph:
                 self._device,
                 graph.pool(),
                 self._kept_replays,
-                mailbox.room(self._device),
+                room(self._device),
             )
         except CannotKeep as error:
             self._why_not = str(error)
         except torch.OutOfMemoryError:
             self._why_not = "the device has no memory for copies"
         except Exception as error:
-            self._why_not = _sentence(error)
+            self._why_not = reason_of(error)
         if self._why_not:
             tell(f"replays of graph {self.name}", self._why_not)
 
@@ -220,7 +219,7 @@ class KeptGraph:
         try:
             _native.load().enable_nodes(self._exec(graph), self._raw(graph), only_own, is_on)
         except Exception as error:
-            raise Refused(str(error).partition("\n")[0]) from None
+            raise Refused(reason_of(error)) from None
 
     def _next(self, graph, torch_replay, question: Question) -> None:
         """This replay runs in pieces. Its results are the job's."""
@@ -242,7 +241,7 @@ class KeptGraph:
         except Exception as error:
             if not has_run:
                 torch_replay(graph)
-            question.refuse(_sentence(error))
+            question.refuse(reason_of(error))
             return
         seconds = time.monotonic() - begun
         verified = "it is the job's own replay, run in pieces"
@@ -291,16 +290,16 @@ class KeptGraph:
             for replay in range(first, asked):
                 recorder.give(replay)
                 torch_replay(graph)
-                held.append((replay, self._left(recorder)))
+                held.append((replay, recorder.left_now()))
             recorder.give(asked)
             self._enable(graph, only_own=False, is_on=False)
             torch_replay(graph)  # random numbers
         finally:
             self._enable(graph, only_own=False, is_on=True)
         rows, given = self._step(apart, question, with_own=False)
-        held.append((asked, self._left(recorder)))
+        held.append((asked, recorder.left_now()))
         for replay, left in held:
-            then, again = recorder.left_by(replay), unpack_all(left)[: len(recorder.left)]
+            then, again = recorder.left_by(replay), unpack_all(left)
             for one, was, now in zip(recorder.left, then, again):
                 if (was.ordered, was.hash) != (now.ordered, now.hash):
                     raise NotReproduced(
@@ -313,11 +312,6 @@ class KeptGraph:
         if first < asked:
             verified += f", as have those of the {asked - first} replays before it, from {first} on"
         return Answer(self.name, asked, rows, verified, time.monotonic() - begun, given)
-
-    def _left(self, recorder: Recorder) -> torch.Tensor:
-        rows = torch.zeros_like(recorder._slots[0].rows)
-        recorder.compute_left(rows)
-        return rows
 
     def _step(
         self, apart, question: Question, with_own: bool
@@ -412,11 +406,3 @@ def _unseen():
     scope.enter_context(no_dispatch())
     scope.enter_context(torch.no_grad())
     return scope
-
-
-def _sentence(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
-
-
-def matches(name: str, globs: list[str]) -> bool:
-    return not globs or any(fnmatch.fnmatchcase(name, one) for one in globs)

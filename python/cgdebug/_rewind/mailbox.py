@@ -19,10 +19,8 @@ import threading
 import typing
 import weakref
 
-import torch
-
-from .. import _words
-from .._fail_soft import guard
+from .._fail_soft import guard, reason_of
+from .._reader import recording_module
 from . import answer_text
 
 if typing.TYPE_CHECKING:
@@ -36,7 +34,6 @@ _SENDS_FOR_S = 10.0
 _lock = threading.Lock()
 _graphs: weakref.WeakSet[KeptGraph] = weakref.WeakSet()
 _listener: socket.socket | None = None
-_path: pathlib.Path | None = None
 
 
 class Question:
@@ -52,9 +49,7 @@ class Question:
         self._is_answered = threading.Event()
 
     def wants(self, name: str) -> bool:
-        from .kept_graph import matches
-
-        return matches(name, self.rows)
+        return not self.rows or recording_module().is_selected(name, ",".join(self.rows))
 
     def answer(self, make: typing.Callable[[], Answer]) -> None:
         from .kept_graph import NotReproduced
@@ -65,7 +60,7 @@ class Question:
             self.is_other = True
             self.refuse(str(error))
         except Exception as error:
-            self.refuse(str(error).partition("\n")[0] or type(error).__name__)
+            self.refuse(reason_of(error))
 
     def done(self, result: Answer) -> None:
         self.result = result
@@ -93,13 +88,6 @@ def leave(graph: KeptGraph) -> None:
         _graphs.discard(graph)
 
 
-def room(device: int) -> int:
-    """The bytes of the device that may be used, as by rings in its memory."""
-    free, total = torch.cuda.mem_get_info(device)
-    asked = int(_words.setting("CGDEBUG_DEVICE_MIB") or 0) << 20
-    return asked or min(total // 4, free // 2)
-
-
 def path_of(pid: int) -> pathlib.Path:
     from .._wire import socket_path
 
@@ -108,7 +96,7 @@ def path_of(pid: int) -> pathlib.Path:
 
 def _listen() -> None:
     """Requires: _lock."""
-    global _listener, _path
+    global _listener
     path = path_of(os.getpid())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
@@ -117,18 +105,18 @@ def _listen() -> None:
     listener.bind(str(path))
     path.chmod(0o600)  # before anybody can connect
     listener.listen(4)
-    _listener, _path = listener, path
+    _listener = listener
     threading.Thread(target=_serve, args=(listener,), name="cgdebug-ask", daemon=True).start()
     weakref.finalize(_graphs, path.unlink, missing_ok=True)  # at exit
 
 
 def _forget_listener() -> None:
     """In a child process, which has no thread for it."""
-    global _listener, _path, _lock
+    global _listener, _lock
     _lock = threading.Lock()
     if _listener is not None:
         _listener.close()
-    _listener = _path = None
+    _listener = None
     _graphs.clear()
 
 
@@ -142,7 +130,7 @@ def _serve(listener: socket.socket) -> None:
         except OSError:
             return
         with contextlib.suppress(OSError, ValueError), peer:
-            pid, uid, _ = struct.unpack(
+            _, uid, _ = struct.unpack(
                 "iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             )
             if uid not in (os.getuid(), 0):

@@ -94,12 +94,16 @@ def bytes_at(begin: int, end: int, device: int) -> torch.Tensor:
     return whole
 
 
+def flat_at(given: Given, device: int) -> torch.Tensor:
+    """All elements from the first to the last of what an op was given, in the order of memory.
+    Requires: its extent is known."""
+    begin, end = given.extent
+    return bytes_at(begin, end, device).view(torch.uint8).view(getattr(torch, given.dtype))
+
+
 def tensor_at(given: Given, device: int) -> torch.Tensor:
     """What an op was given, in its memory. Requires: its extent is known."""
-    dtype = getattr(torch, given.dtype)
-    begin, end = given.extent
-    whole = bytes_at(begin, end, device).view(torch.uint8).view(dtype)
-    return whole.as_strided(given.shape, given.strides)
+    return flat_at(given, device).as_strided(given.shape, given.strides)
 
 
 class Copy:

@@ -12,12 +12,10 @@ import typing
 import numpy
 import torch
 
-from .memory import Copy, Spans, bytes_at
+from .. import _words
+from .memory import Copy, Spans, bytes_at, flat_at
 from .rows import ROW_BYTES, RowMaker, Stats, unpack_all
 from .touched import Touched
-
-if typing.TYPE_CHECKING:
-    from .._op_log.node_map import Given
 
 _MOST_LEFT_BYTES = 64 << 20  # read again behind each replay
 _NAN_WORD = 1  # of layout::DeviceStats
@@ -50,7 +48,6 @@ class Recorder:
     ):
         self.touched, self._generators, self._device = touched, generators, device
         self.frozen = ""  # why nothing more is kept
-        self.frozen_at = 0
         living = touched.living(device, pool)
         self._rows = RowMaker(device)
         # Of the largest tensors it would take too long.
@@ -62,7 +59,7 @@ class Recorder:
             if can and 0 < size <= budget and living.has(*one.extent):
                 budget -= size
                 self.left.append(one)
-        self._left_rows = self._rows.batch([_flat(one, device) for one in self.left])
+        self._left_rows = self._rows.batch([flat_at(one, device) for one in self.left])
         room = most_bytes - 2 * touched.state.bytes
         if room < 0:
             raise CannotKeep(
@@ -119,10 +116,10 @@ class Recorder:
         slot.inputs.save()
         slot.random = [one.get_state() for one in self._generators]
         if self._copies and (replay - self._first) % self._each == 0:
-            oldest = self._copies.pop(0)[1]
-            self._copies.insert(0, (0, oldest))
+            (_, oldest), newest = self._copies
+            self._copies[0] = 0, oldest  # until all of it is there
             oldest.save()
-            self._copies = [*self._copies[1:], (replay, oldest)]
+            self._copies = [newest, (replay, oldest)]
         slot.replay = replay
 
     def after(self, replay: int) -> None:
@@ -130,14 +127,20 @@ class Recorder:
             return
         slot = self._slots[replay % len(self._slots)]
         if slot.replay == replay:
-            self.compute_left(slot.rows)
+            self._compute_left(slot.rows)
         if replay % self._looks_each == 0:
             self._look()
             self._pinned.copy_(self._all_rows, non_blocking=True)
             self._copied = replay, torch.cuda.Event()
             self._copied[1].record()
 
-    def compute_left(self, rows: torch.Tensor) -> None:
+    def left_now(self) -> torch.Tensor:
+        """The rows of what is left there now."""
+        rows = self._rows.space(len(self.left))
+        self._compute_left(rows)
+        return rows
+
+    def _compute_left(self, rows: torch.Tensor) -> None:
         self._rows.compute(self._left_rows, rows)
 
     def _look(self) -> None:
@@ -154,7 +157,6 @@ class Recorder:
             nan = self._words[first.replay % len(self._slots), :, _NAN_WORD]
             name = self.left[int(nan.argmax())].row or "what it left"
             self.frozen = f"replay {first.replay} left NaN in {name}"
-            self.frozen_at = first.replay
 
     # --- a replay that is over
 
@@ -196,6 +198,13 @@ class Recorder:
         return f"{text}, {_mib(self.bytes)}" + f"; kept no more: {self.frozen}" * bool(self.frozen)
 
 
+def room(device: int) -> int:
+    """The bytes of the device that may be used, as by rings in its memory."""
+    free, total = torch.cuda.mem_get_info(device)
+    asked = int(_words.setting("CGDEBUG_DEVICE_MIB") or 0) << 20
+    return asked or min(total // 4, free // 2)
+
+
 def _fitting(spans: Spans, most_bytes: int) -> tuple[Spans, Spans]:
     """The smallest ones that fit together, and the rest."""
     kept, rest = Spans(), Spans()
@@ -203,12 +212,6 @@ def _fitting(spans: Spans, most_bytes: int) -> tuple[Spans, Spans]:
         fits = kept.bytes + end - begin <= most_bytes
         (kept if fits else rest).add(begin, end)
     return kept, rest
-
-
-def _flat(given: Given, device: int) -> torch.Tensor:
-    """In the order of memory."""
-    begin, end = given.extent
-    return bytes_at(begin, end, device).view(torch.uint8).view(getattr(torch, given.dtype))
 
 
 def _mib(size: int) -> str:
