@@ -27,10 +27,11 @@ void Add(FindingKind kind, const Told& told, FindingList* findings) {
 }  // namespace
 
 bool IsHere(source::Source& source, const std::vector<Key>& keys, const Told& told) {
-  const auto of_replay = std::ranges::equal_range(keys, told.replay, {}, &Key::replay);
-  if (of_replay.empty() || told.serial == 0) return !of_replay.empty();
+  const auto first = std::ranges::lower_bound(keys, told.replay, {}, &Key::replay);
+  const auto last = std::ranges::upper_bound(keys, told.replay, {}, &Key::replay);
+  if (first == last || told.serial == 0) return first != last;
   if (!source.slots()[told.slot].in_body) return true;
-  return std::ranges::any_of(of_replay, [&](const Key& key) {
+  return std::any_of(first, last, [&](const Key& key) {
     const Result<Snapshot> snapshot = source.Get(told.slot, key);
     return snapshot.ok() && snapshot->serial == told.serial;
   });
