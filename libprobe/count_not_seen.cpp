@@ -36,7 +36,7 @@ void CountNotSeen(std::string_view name, std::string_view reason, bool is_captur
     table.not_seen.Count(name, reason, is_captured);
     if (!table.not_seen.WantsSegment()) return;
     const ProbeTable::Lock lock = table.Acquire();
-    (void)table.slots.Segment();
+    (void)table.segment.Get();
   } catch (const std::exception&) {  // no room even for the control file: the process knows it
   }
 }

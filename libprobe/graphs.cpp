@@ -58,7 +58,7 @@ std::vector<NamedNode> Name(const std::vector<capture::OwnNode>& nodes) {
   const ProbeTable::Lock lock = table.Acquire();
   std::vector<NamedNode> named;
   for (const capture::OwnNode& own : nodes) {
-    const capture::ProbeSlot* const slot = table.slots.FindState(own.state);
+    const capture::ProbeSlot* const slot = FindState(table.slots.slots(), own.state);
     std::string name = "cgdebug";
     if (slot != nullptr && (slot->registration.flags & layout::kSlotHoldsOpLog) != 0) {
       name = RowsText(*slot, own.launch);
@@ -91,7 +91,7 @@ std::shared_ptr<CountedGraph> BeginGraph(std::uint64_t capture_id,
     const ProbeTable::Lock lock = table.Acquire();
     std::uint64_t order = 0;
     std::uint64_t* shown = nullptr;
-    if (ring::GraphCensusWriter* const census = table.slots.Census()) {
+    if (ring::GraphCensusWriter* const census = table.segment.Census()) {
       order =
           census->Begin(capture_id, table.graphs.TakeLabel(capture_id), stack, /*counted=*/true);
       auto* const words = reinterpret_cast<std::uint64_t*>(census->table());
@@ -113,7 +113,7 @@ void EndGraph(CountedGraph& graph, std::optional<std::uint64_t> nodes, bool fail
     if (graph.table() != &table) return;
     graph.CaptureEnded();
     table.graphs.Uncount(graph.id());
-    if (ring::GraphCensusWriter* const census = table.slots.census()) {
+    if (ring::GraphCensusWriter* const census = table.segment.census()) {
       census->End(graph.order(), nodes, failed, table.graphs.TakeLabel(graph.id()));
     }
   } catch (const std::exception&) {  // no memory: it stays as it was
@@ -123,7 +123,7 @@ void EndGraph(CountedGraph& graph, std::optional<std::uint64_t> nodes, bool fail
 void SetGraphPool(CountedGraph& graph, std::uint64_t first, std::uint64_t second) noexcept {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire();
-  auto* const census = table.slots.census();
+  auto* const census = table.segment.census();
   if (census != nullptr && graph.table() == &table) census->SetPool(graph.order(), first, second);
 }
 
@@ -151,7 +151,7 @@ void ForgetGraph(const std::shared_ptr<CountedGraph>& graph) noexcept {
     table.graphs.Uncount(graph->id());
     graph->OwnerIsGone();
     if (graph->has_leaves()) table.slots.AwaitEnd(graph);
-    auto* const census = table.slots.census();
+    auto* const census = table.segment.census();
     if (census != nullptr && !table.slots.finished()) census->Gone(graph->order());
   } catch (const std::exception&) {  // no memory: what it holds stays
   }

@@ -231,7 +231,7 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
   table.not_seen.CountRow();
   if (table.not_seen.WantsSegment()) {  // so that others know of the row if this process dies
     try {
-      (void)table.slots.Segment();
+      (void)table.segment.Get();
     } catch (const ProbeError&) {  // the end of the call tells it
     }
   }

@@ -62,7 +62,7 @@ void OpLogPages::Capture(ProbeState& log, std::span<const ring::OpLogRow> rows, 
                          std::uint64_t graph_id, void* stream, std::unique_ptr<ProbeSlot>& slot) {
   const TensorRef page = PageOf(rows.size(), DeviceType::kCuda, device, slot->buffers.staging);
   maker_->CompleteOpLog(log, *slot, page, ring::EncodeOpLog(rows), layout::Lane::kDirect, graph_id);
-  capture::CaptureDirect(slot.get(), *store_->segment(), page, stream);
+  capture::CaptureDirect(slot.get(), *segment_->writer(), page, stream);
   store_->Publish(log, slot);
 }
 

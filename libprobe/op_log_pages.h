@@ -18,8 +18,8 @@ namespace cgdebug {
 class OpLogPages {
  public:
   // All of them outlive it.
-  OpLogPages(ProbeRegistry* probes, SlotStore* store, SlotMaker* maker)
-      : probes_(probes), store_(store), maker_(maker) {}
+  OpLogPages(ProbeRegistry* probes, ProcessSegment* segment, SlotStore* store, SlotMaker* maker)
+      : probes_(probes), segment_(segment), store_(store), maker_(maker) {}
 
   using NameCounts = std::unordered_map<std::string, std::uint32_t>;
   // Fills in the ids that belong to the names of the rows, and how often their log used each
@@ -40,6 +40,7 @@ class OpLogPages {
 
  private:
   ProbeRegistry* probes_;
+  ProcessSegment* segment_;
   SlotStore* store_;
   SlotMaker* maker_;
   std::unordered_map<std::string, std::uint64_t> ids_;  // by name

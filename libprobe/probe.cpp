@@ -147,7 +147,7 @@ ProbeStatus Probe::Status() const {
   status.last_error = state_->last_error;
   status.lane_note = state_->lane_note;
   status.trigger_note = state_->trigger_note;
-  status.daemon_alive = table.slots.DaemonAlive();
+  status.daemon_alive = table.segment.DaemonAlive();
   for (const ProbeSlot* slot : state_->slots) status.slots.push_back(StatusOf(*slot));
   status.slots.insert(status.slots.end(), state_->evicted.begin(), state_->evicted.end());
   return status;

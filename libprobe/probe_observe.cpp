@@ -120,7 +120,7 @@ auto WithRoom(ProbeTable& table, ProbeState& probe, ProbeTable::Lock* lock, Make
     const auto room = table.slots.RoomToAskFor();
     if (!room) throw;
     const ProbeTable::Unlocked unlocked(&table, &probe, lock);
-    SlotStore::AskForRoom(table.slots.segment(), *room);
+    SlotStore::AskForRoom(table.segment.writer(), *room);
   }
   return make();
 }
@@ -193,7 +193,7 @@ void CaptureOne(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, v
   try {
     table.maker.Complete(probe, *slot, tensor, call);
     if (slot->buffers.kind == capture::Buffers::Kind::kDirect) {
-      capture::CaptureDirect(slot.get(), *table.slots.segment(), tensor, stream);
+      capture::CaptureDirect(slot.get(), *table.segment.writer(), tensor, stream);
     } else {
       capture::CaptureLeaf(slot.get(), tensor, stream);
     }
@@ -231,7 +231,7 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream, bool* 
                  &lock);
     } else if (ProbeSlot* slot = EagerSlot(table, probe, tensor, stream, false, &lock)) {
       if (slot->buffers.kind == capture::Buffers::Kind::kEagerStats) {
-        capture::LaunchEagerStats(slot, *table.slots.segment(), tensor, stream);
+        capture::LaunchEagerStats(slot, *table.segment.writer(), tensor, stream);
       } else {
         capture::LaunchEager(slot, tensor, stream);
       }

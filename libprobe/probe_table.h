@@ -12,6 +12,7 @@
 #include "libprobe/slots/current_step.h"
 #include "libprobe/slots/not_seen.h"
 #include "libprobe/slots/probe_registry.h"
+#include "libprobe/slots/process_segment.h"
 #include "libprobe/slots/slot_maker.h"
 #include "libprobe/slots/slot_store.h"
 
@@ -71,9 +72,10 @@ class ProbeTable {
   // Guarded by the lock.
   ProbeRegistry probes;
   CapturedGraphs graphs;
-  SlotStore slots{&probes, &step, &not_seen};
-  SlotMaker maker{&slots, &graphs};
-  OpLogPages op_logs{&probes, &slots, &maker};
+  ProcessSegment segment{&step, &not_seen};
+  SlotStore slots{&probes, &segment, &not_seen};
+  SlotMaker maker{&segment, &slots, &graphs};
+  OpLogPages op_logs{&probes, &segment, &slots, &maker};
   bool asked_for_daemon = false;
 
   // These need no lock.

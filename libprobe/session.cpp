@@ -48,7 +48,7 @@ bool IsFrozen(const ring::SegmentWriter& segment) {
 // Sends the values that the daemon asks for: no replay does it any more.
 bool ServeWindows(ProbeTable& table) {
   bool any = false;
-  for (capture::ProbeSlot* slot : table.slots.OnDevice()) any |= capture::ServeWindow(slot);
+  for (capture::ProbeSlot* slot : OnDevice(table.slots.slots())) any |= capture::ServeWindow(slot);
   return any;
 }
 
@@ -57,8 +57,8 @@ void SendLastValues(ProbeTable& table) {
   std::set<int> devices;
   {
     const ProbeTable::Lock lock = table.Acquire();
-    if (!table.slots.DaemonAlive()) return;
-    for (const capture::ProbeSlot* slot : table.slots.OnDevice()) {
+    if (!table.segment.DaemonAlive()) return;
+    for (const capture::ProbeSlot* slot : OnDevice(table.slots.slots())) {
       devices.insert(slot->buffers.device);
     }
   }
@@ -71,10 +71,10 @@ void SendLastValues(ProbeTable& table) {
     {
       const ProbeTable::Lock lock = table.Acquire();
       const auto now = Clock::now();
-      const bool frozen = IsFrozen(*table.slots.segment());
+      const bool frozen = IsFrozen(*table.segment.writer());
       if (ServeWindows(table)) {
         last_sent = now;
-      } else if (!frozen || now - last_sent >= kNextValue || !table.slots.DaemonAlive()) {
+      } else if (!frozen || now - last_sent >= kNextValue || !table.segment.DaemonAlive()) {
         return;
       }
       if (now - start >= kAllValues) return;
@@ -88,7 +88,7 @@ void SendLastValues(ProbeTable& table) {
 bool DaemonAlive() {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire();
-  return table.slots.DaemonAlive();
+  return table.segment.DaemonAlive();
 }
 
 void AwaitDaemon(std::chrono::nanoseconds timeout) {
@@ -98,7 +98,7 @@ void AwaitDaemon(std::chrono::nanoseconds timeout) {
     {
       const ProbeTable::Lock lock = table.Acquire();
       try {
-        if (table.slots.Segment().gate()->ReaderAlive()) return;
+        if (table.segment.Get().gate()->ReaderAlive()) return;
       } catch (const ring::SharedMemoryError& error) {
         throw ProbeError(error.no_space() ? ErrorKind::kNoSpace : ErrorKind::kSystem, error.what());
       }
@@ -120,7 +120,7 @@ bool WaitForDaemon(std::chrono::nanoseconds timeout, IsDone is_done) {
       const ProbeTable::Lock lock = table.Acquire();
       if (is_done(table.slots)) return true;
       const auto now = Clock::now();
-      if (table.slots.DaemonAlive()) last_alive = now;
+      if (table.segment.DaemonAlive()) last_alive = now;
       if (now - start >= timeout || now - last_alive >= kDaemonGrace) return false;
       if (DaemonForbidden() && last_alive != now) return false;
     }
@@ -131,11 +131,13 @@ bool WaitForDaemon(std::chrono::nanoseconds timeout, IsDone is_done) {
 }  // namespace
 
 bool WaitConsumed(const ProbeState* probe, std::chrono::nanoseconds timeout) {
-  return WaitForDaemon(timeout, [&](const SlotStore& slots) { return slots.AllDrained(probe); });
+  return WaitForDaemon(timeout,
+                       [&](const SlotStore& slots) { return AllDrained(slots.slots(), probe); });
 }
 
 ReadState AwaitRead(std::chrono::nanoseconds timeout) {
-  const bool all = WaitForDaemon(timeout, [](const SlotStore& slots) { return slots.AllRead(); });
+  const bool all =
+      WaitForDaemon(timeout, [](const SlotStore& slots) { return AllRead(slots.slots()); });
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire();
   ReadState state = table.slots.Gaps();
@@ -146,7 +148,7 @@ ReadState AwaitRead(std::chrono::nanoseconds timeout) {
 std::optional<std::string> FindingText(layout::FindingKind kind) {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire();
-  const ring::SegmentWriter* segment = table.slots.segment();
+  const ring::SegmentWriter* segment = table.segment.writer();
   if (segment == nullptr) return std::nullopt;
   const auto& shared = reinterpret_cast<const layout::FindingText*>(
       segment->mapping(0).data + layout::kFindingTextOffset)[static_cast<std::size_t>(kind)];
@@ -160,7 +162,7 @@ std::optional<std::string> FindingText(layout::FindingKind kind) {
     std::atomic_thread_fence(std::memory_order_acquire);
     if (version % 2 == 0 && ring::LoadRelaxed(shared.version) == version) return text;
     // A daemon that was killed or stopped in between leaves it half written.
-    if (!table.slots.DaemonAlive() || Clock::now() >= deadline) {
+    if (!table.segment.DaemonAlive() || Clock::now() >= deadline) {
       return "something was found, but the daemon that found it was stopped before it could say "
              "what. Type: cgdebug-cli status";
     }
@@ -171,7 +173,7 @@ std::optional<std::string> FindingText(layout::FindingKind kind) {
 std::optional<SessionInfo> CurrentSession() {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire();
-  const ring::SegmentWriter* segment = table.slots.segment();
+  const ring::SegmentWriter* segment = table.segment.writer();
   if (segment == nullptr) return std::nullopt;
   SessionInfo info;
   info.name = segment->name();
@@ -185,7 +187,7 @@ std::string Finish(std::chrono::nanoseconds timeout) {
   ProbeTable& table = ProbeTable::Instance();
   {
     const ProbeTable::Lock lock = table.Acquire();
-    if (table.slots.segment() == nullptr) {
+    if (table.segment.writer() == nullptr) {
       // Nobody else can say it: without a segment no daemon knows this process.
       const std::string text = NotSeenText();
       return text.empty() ? text : "cgdebug: " + text;
@@ -198,8 +200,8 @@ std::string Finish(std::chrono::nanoseconds timeout) {
   }
   const bool drained = WaitConsumed(nullptr, timeout);
   const ProbeTable::Lock lock = table.Acquire();
-  ring::SegmentWriter* segment = table.slots.segment();
-  const bool daemon = table.slots.DaemonAlive();
+  ring::SegmentWriter* segment = table.segment.writer();
+  const bool daemon = table.segment.DaemonAlive();
   // A daemon that runs may not have found this segment yet. If none runs, one may still come for
   // snapshots to print or compare, but not for the rest.
   const bool may_be_read =

@@ -104,14 +104,14 @@ void SlotMaker::Describe(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   if (!note.empty()) probe.trigger_note = std::move(note);
   if (probe.is_reference) MakeReference(&r);
   // The job waits when the ring is full.
-  if (store_->lossless() && (r.flags & layout::kSlotHoldsStats) != 0) {
+  if (segment_->lossless() && (r.flags & layout::kSlotHoldsStats) != 0) {
     SetCapacity(&r, kLosslessStatsCapacity);
   }
   const auto geometry = layout::GeometryOf(r);
   if (need == Need::kEager) store_->EvictOldEager(probe, geometry.block_bytes);
   slot.block = store_->Allocate(probe.name, geometry.block_bytes, geometry.payload_offset, need);
   store_->Reserve(probe, slot, need);
-  if (store_->lossless()) r.flags |= layout::kSlotLossless;
+  if (segment_->lossless()) r.flags |= layout::kSlotLossless;
 }
 
 std::unique_ptr<ProbeSlot> SlotMaker::MakeForCapture(ProbeState& probe, const TensorRef& tensor,
@@ -128,7 +128,7 @@ std::unique_ptr<ProbeSlot> SlotMaker::MakeForCapture(ProbeState& probe, const Te
   try {
     if (!refusal) {
       slot = Make(probe, tensor, layout::Lane::kDirect, layout::LaneReason::kNone, need);
-      refusal = capture::MapForDevice(*store_->segment(), slot->block, tensor.device_index);
+      refusal = capture::MapForDevice(*segment_->writer(), slot->block, tensor.device_index);
       if (!refusal) {
         slot->buffers = capture::AllocateBuffers(
             capture::DirectStagingBytes(slot->registration, tensor.device_index),
@@ -202,7 +202,7 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
       slot.counted = graphs_->FindCounted(r.graph_id);
     }
     std::memcpy(r.graph_label, graph.label.data(), graph.label.size());
-    store_->CountProbe(r.graph_id, graph.label, r.payload_bytes);
+    segment_->CountProbe(r.graph_id, graph.label, r.payload_bytes);
   }
   if (tensor.element_stride != 1 && (r.flags & layout::kSlotComparesOnDevice) != 0) {
     if ((r.flags & layout::kCompareProbe) != 0) {
@@ -229,7 +229,7 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
     std::memset(slot.block.data + layout::GeometryOf(r).window_offset, 0,
                 layout::kWindowPayloadOffset);
   }
-  slot.writer.emplace(slot.block.data, store_->segment()->producer(), store_->segment()->gate());
+  slot.writer.emplace(slot.block.data, segment_->writer()->producer(), segment_->writer()->gate());
 }
 
 ProbeSlot* FindReference(const ProbeState& probe, const ProbeSlot& slot, const TensorRef& tensor) {
@@ -312,7 +312,7 @@ std::unique_ptr<ProbeSlot> SlotMaker::ForEager(ProbeState& probe, const TensorRe
               layout::LaneReason::kEager, Need::kEager);
   if (by_kernels) {
     const auto refusal =
-        capture::MapForDevice(*store_->segment(), slot->block, tensor.device_index);
+        capture::MapForDevice(*segment_->writer(), slot->block, tensor.device_index);
     if (refusal) {
       store_->Discard(std::move(slot));
       throw ProbeError(ErrorKind::kNoSpace, refusal->text);  // later calls send values
@@ -335,7 +335,7 @@ void SlotMaker::CompleteOpLog(ProbeState& log, ProbeSlot& slot, const TensorRef&
                               std::uint64_t graph_id, bool is_counted) {
   Describe(log, slot, page, lane, layout::LaneReason::kNone, Need::kWait);
   if (lane == layout::Lane::kDirect) {
-    const auto refusal = capture::MapForDevice(*store_->segment(), slot.block, page.device_index);
+    const auto refusal = capture::MapForDevice(*segment_->writer(), slot.block, page.device_index);
     if (refusal) {
       throw ProbeError(ErrorKind::kUnsupported,
                        "an op log of a graph needs the direct lane: " + refusal->text);

@@ -22,7 +22,8 @@ capture::ProbeSlot* FindReference(const ProbeState& probe, const capture::ProbeS
 class SlotMaker {
  public:
   // Both outlive the maker.
-  SlotMaker(SlotStore* store, CapturedGraphs* graphs) : store_(store), graphs_(graphs) {}
+  SlotMaker(ProcessSegment* segment, SlotStore* store, CapturedGraphs* graphs)
+      : segment_(segment), store_(store), graphs_(graphs) {}
 
   // A slot with a ring that readers do not see yet: one that Prepare() made for such a tensor, or a
   // new one. For a capture: with buffers, and in the direct lane if it is wanted and works.
@@ -68,6 +69,7 @@ class SlotMaker {
   static std::unique_ptr<capture::ProbeSlot> TakePrepared(ProbeState& probe,
                                                           const TensorRef& tensor);
 
+  ProcessSegment* segment_;
   SlotStore* store_;
   CapturedGraphs* graphs_;
   std::uint64_t next_order_ = 1;

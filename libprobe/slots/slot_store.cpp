@@ -3,112 +3,60 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <unordered_map>
 #include <utility>
 
-#include "daemon/core/words/settings.h"
 #include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/ring/segment/reclaim.h"
-#include "libprobe/ring/segment/shared_mark.h"
 #include "libprobe/ring/shared_copy.h"
-#include "libprobe/slots/daemon_setting.h"
-#include "libprobe/slots/process_identity.h"
-#include "libprobe/slots/registration.h"
+#include "libprobe/slots/all_slots.h"
+#include "libprobe/slots/retired_slots.h"
 #include "libprobe/slots/slot_queries.h"
-#include "proto/layout/slot_control.h"
+#include "libprobe/slots/tensor_part.h"
 
 namespace cgdebug {
 namespace {
 
 using capture::ProbeSlot;
-using capture::SlotPhase;
 
-constexpr double kReclaimAfterSeconds = 3600;
-constexpr std::size_t kMaxEagerSlots = 64;  // per probe: one per shape and stream
-// A shape that came again is expected to come again, for so many uses of its probe.
-constexpr std::uint64_t kExpectedFor = 8 * kMaxEagerSlots;
-
-// What closed probes wrote is kept for a daemon that may still come, but not without limit: a job
-// that makes and closes probes all the time would fill /dev/shm, which others need as well.
-constexpr std::uint64_t kMaxUnreadBytes = 256ull << 20;
-
-// The records of a graph that is gone can still be asked for. Kept are those of the newest such
-// graph of each probe, and older ones within these limits, because a job may capture again and
-// again.
-constexpr std::size_t kMaxRetiredSlots = 64;  // per probe
-constexpr std::uint64_t kMaxRetiredBytes = 256ull << 20;
-
-constexpr std::uint64_t kRoomBeside = 4u << 20;  // for a control file, and slots that come next
 constexpr std::chrono::milliseconds kRoomPatience{500};
-constexpr std::chrono::seconds kBetweenRequests{1};  // at first; then twice as long each time
-constexpr std::chrono::seconds kLongestBetweenRequests{60};
 
 // What eager calls may take of /dev/shm before shapes that their probes see no more give way.
 constexpr double kEagerPart = 1.0 / 4;
 // The newest shape of a probe gives way to other eager calls if it was not called for so long.
 constexpr std::chrono::seconds kIdle{10};
 
-// For how long a request as large as one that failed is not tried again, unless something was
-// freed.
-constexpr std::chrono::milliseconds kNoRoomFor{100};
-
-// The stores of a leaf that has counted its run have arrived by then (CountedGraph).
-constexpr auto kStoresArrive = CountedGraph::kStoresArrive;
-
-// How often what waits for a reader, or for a GPU, is looked at.
-constexpr std::chrono::milliseconds kBetweenLooks{20};
-
-// `cgdebug-cli run -o` sets CGDEBUG_LOSSLESS for its job; a recording that waits for any job leaves
-// a mark.
-bool LosslessWanted() {
-  if (DaemonForbidden()) return false;
-  const std::string setting = words::ReadSetting("CGDEBUG_LOSSLESS");
-  if (!setting.empty()) return setting == "1";
-  return ring::IsMarked(ring::MarkKind::kRecorder);
-}
-
-// Requires: the slot has a reader.
-void AddGaps(const ProbeSlot& slot, ReadState* gaps) {
-  gaps->lost += slot.reader->credit().lost;
-  gaps->left_out += slot.reader->head().suppressed;
-  if (!layout::MakesStatisticsOfEach(slot.registration) && slot.reader->head().accepted > 0) {
-    ++gaps->unseen;
-  }
-  if ((slot.registration.actions & layout::kActionCompare) == 0) return;
-  const layout::Verdict verdict = StatusOf(slot).verdict;
-  const bool is_whole = verdict.lost == 0 && (verdict.state == layout::VerdictState::kPass ||
-                                              verdict.state == layout::VerdictState::kNone);
-  if (!is_whole) ++gaps->not_compared;
-}
-
 template <typename T>
 void MakeRoomForOne(std::vector<T>& list) {
   if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
+}
+
+// Keeps what a comparison found, or that none was made, when its slot is freed.
+void KeepVerdict(const ProbeSlot& slot, const ProbeRegistry& probes) {
+  if (!slot.evicted || (slot.registration.actions & layout::kActionCompare) == 0) return;
+  const auto probe = probes.Find(slot.probe_id);
+  if (probe == nullptr) return;
+  SlotStatus status = StatusOf(slot);
+  status.lost += status.accepted - std::min(status.accepted, status.consumed);
+  status.consumed = status.accepted;
+  const auto same = std::find_if(
+      probe->evicted.begin(), probe->evicted.end(),
+      [&](const SlotStatus& other) { return other.verdict.state == status.verdict.state; });
+  if (same == probe->evicted.end()) {
+    probe->evicted.push_back(std::move(status));
+  } else {
+    Add(status, &*same);
+  }
 }
 
 }  // namespace
 
 // --- memory ------------------------------------------------------------------------------------
 
-ring::SegmentWriter& SlotStore::Segment() {
-  if (segment_ == nullptr) {
-    ring::ReclaimDeadSegments(kReclaimAfterSeconds);
-    segment_ = std::make_unique<ring::SegmentWriter>(CurrentIdentity());
-    step_->ShowIn(segment_->producer());
-    not_seen_->ShowIn(segment_->not_seen());
-    lossless_ = LosslessWanted();
-    // Snapshots written before the daemon has come may be overwritten, and all of them were asked
-    // for.
-    if (lossless_) segment_->gate()->AwaitReader(std::chrono::milliseconds(WaitDeadlineMs()));
-  }
-  return *segment_;
-}
-
 // A block without data if there is no room.
 ring::Block SlotStore::TryAllocate(std::uint64_t bytes, std::uint64_t header_bytes) {
   try {
-    return Segment().Allocate(bytes, header_bytes);
+    return segment_->Get().Allocate(bytes, header_bytes);
   } catch (const ring::SharedMemoryError& error) {
     if (!error.no_space()) throw;
     return {};
@@ -118,8 +66,8 @@ ring::Block SlotStore::TryAllocate(std::uint64_t bytes, std::uint64_t header_byt
 ring::Block SlotStore::Allocate(const std::string& probe, std::uint64_t bytes,
                                 std::uint64_t header_bytes, Need need) {
   try {
-    if (bytes >= no_room_bytes_ && Clock::now() < no_room_until_) {
-      throw ProbeError(ErrorKind::kNoSpace, "probe '" + probe + "': " + no_room_text_);
+    if (const std::string* why_not = missing_room_.WhyNot(bytes)) {
+      throw ProbeError(ErrorKind::kNoSpace, "probe '" + probe + "': " + *why_not);
     }
     ring::Block block = TryAllocate(bytes, header_bytes);
     const auto again = [&] {
@@ -138,30 +86,16 @@ ring::Block SlotStore::Allocate(const std::string& probe, std::uint64_t bytes,
       Sweep(/*force=*/true);  // and what is kept of graphs that are gone
     }
     if (again()) return block;
-    room_wanted_ = std::max(room_wanted_, bytes);
+    missing_room_.Want(bytes);
     if (need == Need::kWait) {
-      if (const auto room = RoomToAskFor()) AskForRoom(segment_.get(), *room);
+      if (const auto room = RoomToAskFor()) AskForRoom(segment_->writer(), *room);
     }
-    return Segment().Allocate(bytes, header_bytes);
+    return segment_->Get().Allocate(bytes, header_bytes);
   } catch (const ring::SharedMemoryError& error) {
-    if (error.no_space()) {
-      no_room_bytes_ = bytes;
-      no_room_until_ = Clock::now() + kNoRoomFor;
-      no_room_text_ = error.what();
-    }
+    if (error.no_space()) missing_room_.Refused(bytes, error.what());
     throw ProbeError(error.no_space() ? ErrorKind::kNoSpace : ErrorKind::kSystem,
                      "probe '" + probe + "': " + error.what());
   }
-}
-
-std::optional<std::uint64_t> SlotStore::RoomToAskFor() {
-  const auto now = Clock::now();
-  if (room_wanted_ == 0 || now < next_request_) return std::nullopt;
-  request_pause_ =
-      std::clamp<Clock::duration>(2 * request_pause_, kBetweenRequests, kLongestBetweenRequests);
-  next_request_ = now + request_pause_;
-  no_room_until_ = {};
-  return std::exchange(room_wanted_, 0) + kRoomBeside;
 }
 
 // Removes what dead jobs left, oldest first: first what no daemon reads, then what the daemon
@@ -177,7 +111,7 @@ std::shared_ptr<ring::Block> SlotStore::Share(const std::string& probe,
                                               std::span<const std::byte> bytes) {
   const ring::Block block = Allocate(probe, bytes.size(), 0);
   if (!bytes.empty()) std::memcpy(block.data, bytes.data(), bytes.size());
-  ring::SegmentWriter* segment = segment_.get();
+  ring::SegmentWriter* segment = segment_->writer();
   return std::shared_ptr<ring::Block>(new ring::Block(block), [segment](ring::Block* gone) {
     segment->Free(*gone);
     delete gone;
@@ -199,16 +133,17 @@ std::shared_ptr<ring::Block> SlotStore::ExpectedBlock(ProbeState& probe, std::si
 // --- slots that come ---------------------------------------------------------------------------
 
 void SlotStore::Reserve(ProbeState& probe, ProbeSlot& slot, Need need) {
+  ring::SegmentWriter& segment = *segment_->writer();
   try {
-    if (segment_->directory_full()) FreeLeaving(/*all=*/true, /*force=*/false);
-    if (segment_->directory_full()) {
+    if (segment.directory_full()) FreeLeaving(/*all=*/true, /*force=*/false);
+    if (segment.directory_full()) {
       (void)GiveWay(1, need == Need::kEager ? Give::kUnused : Give::kAny);
     }
-    if (segment_->directory_full()) {  // nobody else's records
+    if (segment.directory_full()) {  // nobody else's records
       EvictOldRetired(/*all=*/true, &probe);
       FreeLeaving(/*all=*/false, /*force=*/false);
     }
-    slot.index = segment_->Reserve();
+    slot.index = segment.Reserve();
     slot.has_index = true;
   } catch (const ring::SharedMemoryError& error) {
     throw ProbeError(ErrorKind::kNoSpace, "probe '" + probe.name + "': " + error.what());
@@ -216,12 +151,12 @@ void SlotStore::Reserve(ProbeState& probe, ProbeSlot& slot, Need need) {
 }
 
 ProbeSlot* SlotStore::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& slot) {
-  Slots node;  // now: nothing may throw once it is published
+  SlotList node;  // now: nothing may throw once it is published
   node.emplace_back();
   MakeRoomForOne(probe.slots);
   try {
-    segment_->Publish(slot->index, slot->block);
-    slot->reader = segment_->OpenSlot(slot->index, slot->block);
+    segment_->writer()->Publish(slot->index, slot->block);
+    slot->reader = segment_->writer()->OpenSlot(slot->index, slot->block);
   } catch (const ring::SharedMemoryError& error) {
     throw ProbeError(ErrorKind::kSystem, "probe '" + probe.name + "': " + error.what());
   }
@@ -257,14 +192,8 @@ void SlotStore::LetGo(ProbeSlot& slot) {
     ring::StoreRelaxed(head->disarmed, std::uint64_t{1});
   }
   Retire(slot);
-  if (slot.in_use_order) {
-    eager_.erase(slot.use);
-    eager_bytes_ -= slot.block.bytes;
-    slot.in_use_order = false;
-  }
-  if (std::exchange(slot.is_leaving, true)) return;
-  leaving_.push_back(&slot);
-  leaving_bytes_ += slot.block.bytes;
+  if (slot.in_use_order) eager_.Remove(slot);
+  leaving_.Add(slot);
 }
 
 void SlotStore::LetGoOfAll(ProbeState& probe) {
@@ -272,7 +201,7 @@ void SlotStore::LetGoOfAll(ProbeState& probe) {
   probe.slots.clear();
   probe.newest_eager = nullptr;
   ++releases_;
-  no_room_until_ = {};
+  missing_room_.Freed();
   for (const auto& slot : probe.prepared) Free(*slot);
   probe.prepared.clear();
   probe.expected.clear();
@@ -287,54 +216,32 @@ void SlotStore::Evict(ProbeState& probe, ProbeSlot& slot) {
 }
 
 void SlotStore::Touch(ProbeState& probe, ProbeSlot& slot) {
-  slot.last_used = Clock::now();
+  slot.last_used = std::chrono::steady_clock::now();
   slot.was_used_again = slot.used_at != 0;
   slot.used_at = ++probe.eager_uses;
   if ((slot.registration.flags & layout::kSlotHoldsOpLog) != 0) return;
   probe.newest_eager = &slot;
-  if (slot.in_use_order) {
-    eager_.splice(eager_.end(), eager_, slot.use);
-    return;
-  }
-  slot.use = eager_.insert(eager_.end(), &slot);
-  slot.in_use_order = true;
-  eager_bytes_ += slot.block.bytes;
+  eager_.Use(slot);
 }
 
 void SlotStore::EvictOldEager(ProbeState& probe, std::uint64_t bytes) {
-  std::size_t count = 0;
-  std::vector<ProbeSlot*> idle;
-  for (ProbeSlot* slot : probe.slots) {
-    if (slot->life.held_by_graph()) continue;
-    ++count;
-    Settle(*slot);
-    if (!slot->life.pinned()) idle.push_back(slot);
-  }
-  if (count >= kMaxEagerSlots) {
-    // First what nobody expects, or each shape that comes once would cost one that comes in turn,
-    // and that the next one.
-    std::ranges::sort(idle, {}, [&](const ProbeSlot* slot) {
-      const bool is_expected =
-          slot->was_used_again && probe.eager_uses - slot->used_at < kExpectedFor;
-      return std::pair(is_expected, slot->used_at);
-    });
-    idle.resize(std::min(idle.size(), count - kMaxEagerSlots + 1));
-    for (ProbeSlot* slot : idle) Evict(probe, *slot);
+  if (const std::vector<ProbeSlot*> surplus = SurplusEagerSlots(probe); !surplus.empty()) {
+    for (ProbeSlot* slot : surplus) Evict(probe, *slot);
     FreeLeaving(/*all=*/false, /*force=*/false);
   }
   const double most = kEagerPart * ring::GetShmSpace().total_bytes;
-  const double over = static_cast<double>(eager_bytes_ + bytes) - most;
+  const double over = static_cast<double>(eager_.bytes() + bytes) - most;
   if (over > 0) GiveWay(static_cast<std::uint64_t>(over), Give::kOldShapes);
 }
 
 // Gives up slots of eager calls that were unused for the longest time, until they held `bytes`.
 // False: there is none to give up.
 bool SlotStore::GiveWay(std::uint64_t bytes, Give which) {
-  const auto now = Clock::now();
+  const auto now = std::chrono::steady_clock::now();
   std::uint64_t given = 0;
   for (auto it = eager_.begin(); it != eager_.end() && given < bytes;) {
     ProbeSlot& slot = **it++;
-    Settle(slot);
+    SettleEagerCalls(slot);
     if (slot.life.pinned() || !slot.reader) continue;
     const auto probe = probes_->Find(slot.probe_id);
     if (probe == nullptr) continue;
@@ -350,81 +257,38 @@ bool SlotStore::GiveWay(std::uint64_t bytes, Give which) {
 }
 
 void SlotStore::EvictOldRetired(bool all, const ProbeState* only) {
-  struct Kept {
-    std::shared_ptr<ProbeState> probe;
-    std::uint64_t newest_capture = 0;
-    std::size_t slots = 0;
-  };
-  std::unordered_map<std::uint64_t, Kept> probes;
-  std::uint64_t bytes = 0;
-  for (auto it = slots_.rbegin(); it != slots_.rend(); ++it) {  // newest first
-    ProbeSlot& slot = **it;
-    if (!slot.retired || slot.life.phase() != SlotPhase::kGraphGone) continue;
-    if (only != nullptr && slot.probe_id != only->id) continue;
-    const auto [found, is_newest] = probes.try_emplace(slot.probe_id);
-    Kept& kept = found->second;
-    if (is_newest) {
-      kept.probe = probes_->Find(slot.probe_id);
-      kept.newest_capture = slot.registration.graph_id;
-    }
-    if (kept.probe == nullptr) continue;  // it is being closed
-    const bool fits = slot.registration.graph_id == kept.newest_capture ||
-                      (kept.slots < kMaxRetiredSlots && bytes < kMaxRetiredBytes);
-    if (all || !fits) {
-      slot.gives_way = only != nullptr;
-      Evict(*kept.probe, slot);
-    } else {
-      ++kept.slots;
-      bytes += slot.block.bytes + slot.registration.device_bytes;
-    }
-  }
-}
-
-// Keeps what a comparison found, or that none was made, when its slot is freed.
-void SlotStore::KeepVerdict(const ProbeSlot& slot) {
-  if (!slot.evicted || (slot.registration.actions & layout::kActionCompare) == 0) return;
-  const auto probe = probes_->Find(slot.probe_id);
-  if (probe == nullptr) return;
-  SlotStatus status = StatusOf(slot);
-  status.lost += status.accepted - std::min(status.accepted, status.consumed);
-  status.consumed = status.accepted;
-  const auto same = std::find_if(
-      probe->evicted.begin(), probe->evicted.end(),
-      [&](const SlotStatus& other) { return other.verdict.state == status.verdict.state; });
-  if (same == probe->evicted.end()) {
-    probe->evicted.push_back(std::move(status));
-  } else {
-    Add(status, &*same);
+  for (const auto& [probe, slot] : RetiredBeyondLimits(slots_, *probes_, all, only)) {
+    slot->gives_way = only != nullptr;
+    Evict(*probe, *slot);
   }
 }
 
 void SlotStore::Retire(ProbeSlot& slot) {
   if (slot.retired || !slot.reader) return;
   slot.retired = true;
-  segment_->Retire(slot.index);
+  segment_->writer()->Retire(slot.index);
 }
 
 void SlotStore::Free(ProbeSlot& slot) {
   if (slot.reader) {
-    KeepVerdict(slot);
+    KeepVerdict(slot, *probes_);
     AddGaps(slot, &freed_gaps_);
     freed_gaps_.lost += Unread(slot);
   }
   GiveBuffersBack(slot);
-  no_room_until_ = {};
+  missing_room_.Freed();
   if (slot.reader) {
     --published_;
-    segment_->Release(slot.index, slot.block);
+    segment_->writer()->Release(slot.index, slot.block);
   } else {
-    if (slot.has_index) segment_->Unreserve(slot.index);
-    if (slot.block.data != nullptr) segment_->Free(slot.block);
+    if (slot.has_index) segment_->writer()->Unreserve(slot.index);
+    if (slot.block.data != nullptr) segment_->writer()->Free(slot.block);
   }
   slot.expected.reset();
 }
 
 void SlotStore::Remove(ProbeSlot& slot) {
   Free(slot);
-  leaving_bytes_ -= slot.block.bytes;
   slots_.erase(slot.self);
 }
 
@@ -436,179 +300,43 @@ void SlotStore::GiveBuffersBack(ProbeSlot& slot) {
   slot.buffers = {};
 }
 
-ring::GraphCensusWriter* SlotStore::Census() noexcept {
-  if (census_ || census_failed_) return census();
-  census_failed_ = true;
-  try {
-    const ring::Block block =
-        Segment().Allocate(layout::kGraphTableBytes, layout::kGraphTableBytes);
-    census_.emplace(block.data);
-    segment_->PublishGraphs(block);
-    census_failed_ = false;
-  } catch (const std::exception&) {  // no room, or no segment: the probes say so themselves
-  }
-  return census();
-}
-
-void SlotStore::CountProbe(std::uint64_t graph_id, const std::string& label, std::uint64_t bytes) {
-  ring::GraphCensusWriter* const census = Census();
-  if (census == nullptr) return;
-  if (!census->Knows(graph_id)) census->Begin(graph_id, label, "", /*counted=*/false);
-  census->AddProbe(graph_id, bytes, label);
-}
-
-// All leaves of a capture use a word in the memory of the first one. So if user objects hold some
-// of them, their end must be waited for as well.
-bool SlotStore::HeldByUserObject(const CountedGraph& graph) const {
-  return std::any_of(slots_.begin(), slots_.end(), [&](const auto& slot) {
-    return slot->registration.graph_id == graph.id() && slot->counted == nullptr &&
-           slot->life.held_by_graph() && !slot->life.graph_is_gone();
-  });
-}
-
-void SlotStore::EndCountedGraphs() {
-  const auto now = Clock::now();
-  if (ending_.empty() || now < next_end_) return;
-  next_end_ = now + kBetweenLooks;
-  std::erase_if(ending_, [&](const std::shared_ptr<CountedGraph>& graph) {
-    const CountedGraph::End end = graph->Look(now);
-    if (end == CountedGraph::End::kUnknown) return true;  // its slots stay as they are
-    if (end == CountedGraph::End::kPending || HeldByUserObject(*graph)) return false;
-    for (const auto& slot : slots_) {
-      if (slot->counted == graph) slot->life.GraphIsGone();
-    }
-    return true;
-  });
-}
-
 // False: no graph has died since the last call.
 bool SlotStore::NoteGraphsGone() {
   const std::uint64_t gone = capture::SlotLife::GraphsGone();
   if (std::exchange(graphs_gone_, gone) == gone) return false;
   ++releases_;
-  no_room_until_ = {};
+  missing_room_.Freed();
+  ring::GraphCensusWriter* const census = segment_->census();
   for (const auto& slot : slots_) {
     if (!slot->life.graph_is_gone() || slot->graph_gone_seen) continue;
     slot->graph_gone_seen = true;
-    if (census_) census_->GoneById(slot->registration.graph_id);
+    if (census != nullptr) census->GoneById(slot->registration.graph_id);
     Retire(*slot);
     // The graph's nodes run no more, but the probe may still show what is in device memory.
     if (capture::IsOnDevice(*slot) && !slot->life.unreachable()) continue;
     GiveBuffersBack(*slot);
   }
-  new_leaving_ = 0;  // some of those that wait for their graph may be freed
+  leaving_.LookAtAll();
   return true;
-}
-
-// Takes the pin of eager calls away when the GPU has finished them.
-void SlotStore::Settle(ProbeSlot& slot) {
-  if (!slot.launches_pin) return;
-  if (ring::LoadAcquire(*slot.buffers.runs) != slot.launches) {
-    slot.all_ran_since.reset();
-    return;
-  }
-  const auto now = Clock::now();
-  if (!slot.all_ran_since) slot.all_ran_since = now;
-  if (now - *slot.all_ran_since < kStoresArrive) return;
-  slot.launches_pin = false;
-  slot.all_ran_since.reset();
-  slot.life.Unpin();
-}
-
-bool SlotStore::IsUnreachable(ProbeSlot& slot) {
-  Settle(slot);
-  return slot.life.unreachable();
 }
 
 // Frees slots that nobody needs. Not `all`: looks only at those that were let go of since the last
 // call. `force`: what is kept for readers that may come later goes too.
 void SlotStore::FreeLeaving(bool all, bool force) {
   if (finished_) return;
-  const auto now = Clock::now();
-  all |= force || now >= next_look_ || leaving_bytes_ >= look_from_bytes_;
-  const std::size_t begin = all ? 0 : new_leaving_;
-  if (begin == leaving_.size()) return;
-  if (all) next_look_ = now + kBetweenLooks;
-  std::uint64_t unread_bytes = 0;
-  const ProbeSlot* newest_unread = nullptr;
-  const auto free_if = [&](auto&& is_over) {
-    const auto from = leaving_.begin() + static_cast<std::ptrdiff_t>(begin);
-    leaving_.erase(std::remove_if(from, leaving_.end(),
-                                  [&](ProbeSlot* slot) {
-                                    if (!IsUnreachable(*slot) || !is_over(*slot)) return false;
-                                    Remove(*slot);
-                                    return true;
-                                  }),
-                   leaving_.end());
-  };
-  free_if([&](const ProbeSlot& slot) {
-    if (!slot.reader || Unread(slot) == 0) return true;
-    unread_bytes += slot.block.bytes;
-    newest_unread = &slot;
-    return false;
-  });
-  new_leaving_ = leaving_.size();
-  if (all) look_from_bytes_ = leaving_bytes_ + kMaxUnreadBytes / 8;
-  if (newest_unread == nullptr) return;
-  const bool alive = DaemonAlive();
-  const bool may_come = !DaemonForbidden();
-  // It may not have found this segment yet.
-  const bool runs = !alive && may_come && ring::IsMarked(ring::MarkKind::kReader);
-  free_if([&](const ProbeSlot& slot) {
-    const std::uint64_t unread = Unread(slot);
-    const bool awaited = alive || runs || (may_come && NeedsDaemon(slot));
-    const bool affordable = alive || unread_bytes <= kMaxUnreadBytes || &slot == newest_unread;
-    if (awaited && affordable && !force && !slot.gives_way) return false;
-    if (awaited || slot.evicted) ring::Add(segment_->producer()->released_unread, unread);
-    unread_bytes -= std::min(unread_bytes, slot.block.bytes);
-    return true;
-  });
-  new_leaving_ = leaving_.size();
-  if (all) look_from_bytes_ = leaving_bytes_ + kMaxUnreadBytes / 8;
+  leaving_.Free(all, force, [this](ProbeSlot& slot) { Remove(slot); });
 }
 
 void SlotStore::Sweep(bool force, bool all) {
   // After Finish() the process ends, and what it leaves behind stays readable.
-  if (segment_ == nullptr || finished_) return;
-  EndCountedGraphs();
+  if (segment_->writer() == nullptr || finished_) return;
+  ending_.Look(slots_);
   if (NoteGraphsGone() || force) EvictOldRetired(/*all=*/force);
   FreeLeaving(all, force);
 }
 
-const ProbeSlot* SlotStore::FindState(const capture::DirectState* state) const {
-  if (state == nullptr) return nullptr;
-  for (const auto& slot : slots_) {
-    if (slot->buffers.state == state) return slot.get();
-  }
-  return nullptr;
-}
-
-std::vector<ProbeSlot*> SlotStore::OnDevice() const {
-  std::vector<ProbeSlot*> found;
-  for (const auto& slot : slots_) {
-    const bool has_values = slot->reader && slot->buffers.staging != nullptr;
-    if (has_values && capture::IsOnDevice(*slot)) found.push_back(slot.get());
-  }
-  return found;
-}
-
-bool SlotStore::Finish() { return segment_ != nullptr && !std::exchange(finished_, true); }
-
-// --- what they tell ----------------------------------------------------------------------------
-
-bool SlotStore::AllDrained(const ProbeState* probe) const {
-  for (const auto& slot : slots_) {
-    if (!slot->reader || !NeedsDaemon(*slot)) continue;
-    if (probe != nullptr && slot->probe_id != probe->id) continue;
-    if (Unread(*slot) != 0) return false;
-  }
-  return true;
-}
-
-bool SlotStore::AllRead() const {
-  return std::none_of(slots_.begin(), slots_.end(), [](const auto& slot) {
-    return slot->reader.has_value() && Unread(*slot) != 0;
-  });
+bool SlotStore::Finish() {
+  return segment_->writer() != nullptr && !std::exchange(finished_, true);
 }
 
 ReadState SlotStore::Gaps() const {
@@ -618,8 +346,6 @@ ReadState SlotStore::Gaps() const {
   }
   return gaps;
 }
-
-std::uint32_t SlotStore::published() const { return published_; }
 
 std::uint64_t SlotStore::BytesOnDevice(int device) const {
   const auto found = on_device_bytes_.find(device);
