@@ -12,24 +12,22 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <tuple>
 #include <vector>
 
 #include "daemon/core/base/result.h"
+#include "daemon/core/base/unique_fd.h"
+#include "daemon/core/recording/commit_timer.h"
 #include "daemon/core/recording/meta.h"
-#include "daemon/core/recording/recording_reader.h"
-#include "daemon/core/recording/segments/segment_writer.h"
+#include "daemon/core/recording/record_log.h"
 #include "daemon/core/recording/types.h"
+#include "daemon/core/recording/written_slots.h"
 
 namespace cgdebug::recording {
 
@@ -130,10 +128,7 @@ class RecordingWriter {
   Result<std::uint32_t> AddSlot(Slot slot);
   // How far the recording has the slot, losses included; Slot::from_ordinal and 0 if it has
   // nothing. It is not written again up to there.
-  struct Position {
-    std::uint64_t ordinal = 0;
-    std::uint64_t replay = 0;
-  };
+  using Position = WrittenSlots::Position;
   Position last(std::uint32_t slot) const;
 
   // Uses the snapshot's payload_hash unless it is 0. Ignores a snapshot that the recording has
@@ -153,57 +148,33 @@ class RecordingWriter {
   WriterStatus status() const;
 
  private:
-  using SlotKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
-
   RecordingWriter(std::string directory, const WriterOptions& options, UniqueFd lock);
-  Result<void> Start();
   Result<void> Resume();
-  void CollectIndex(const RecordingReader& reader, const SegmentFile& file);
-  Result<void> StartSegment(std::uint32_t segment);
   // All of these with mutex_ held.
-  Result<void> Write(layout::RecordType type, const std::string& meta,
-                     std::span<const std::byte> payload, std::uint64_t payload_hash);
   Result<void> MakeRoom(std::uint64_t bytes);
   // A record without a payload, in room of its own. Fails: the recording has stopped then.
   Result<void> WriteMeta(layout::RecordType type, const std::string& meta);
-  Result<void> WriteIndex();
-  Result<void> WriteEnd(layout::RecordType type, StopReason reason);
-  Result<void> Roll();
   void Finish(StopReason reason, std::string error);
   void FinishAfter(const Result<void>& failed);
-  void Advance(const Loss& loss);
-  Result<void> FlushSegment();
-  void ForgetUnwritten();
   Error Refused() const;
-  void CommitLoop();
 
   const std::string directory_;
   const WriterOptions options_;
   const UniqueFd lock_;
-  Uuid uuid_ = {};
 
   mutable std::mutex mutex_;  // guards what follows
-  std::shared_ptr<SegmentWriter> segment_;
-  std::vector<std::shared_ptr<SegmentWriter>> unsynced_;  // complete ones
-  std::uint64_t bytes_before_ = 0;                        // of the segments before this one
-  std::uint64_t next_number_ = 1;
-  std::vector<Session> sessions_;
-  std::vector<Slot> slots_;
-  std::map<SlotKey, std::uint32_t> slot_ids_;
-  std::vector<Position> last_;
-  std::vector<layout::IndexRow> rows_;  // since the last index
-  std::vector<std::uint64_t> others_;
-  std::uint64_t index_first_number_ = 1;
-  std::uint64_t index_offset_ = 0;  // of the last index in this segment
-  std::uint64_t index_begin_ = 0;   // where the next one's stretch begins
-  std::uint64_t uncommitted_bytes_ = 0;
-  WriterStatus status_;
+  WrittenSlots written_;
+  RecordLog log_;
+  StopReason stopped_ = StopReason::kNone;
+  std::string error_;
+  std::uint64_t refused_ = 0;  // snapshots
+  std::uint64_t durable_records_ = 0;
+  std::uint64_t durable_snapshots_ = 0;
   bool sync_failed_ = false;  // the system says so once, and then that all is well
-  bool closing_ = false;
+  bool closed_ = false;
 
   std::mutex commit_mutex_;  // one Commit() at a time; before mutex_
-  std::condition_variable commit_due_;
-  std::thread commit_thread_;
+  CommitTimer commit_timer_;
 };
 
 }  // namespace cgdebug::recording
