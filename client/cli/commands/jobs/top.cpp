@@ -4,8 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,14 +12,14 @@
 
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/top/filter_line.h"
+#include "client/cli/top/tensor_page.h"
+#include "client/cli/top/top_control.h"
+#include "client/cli/top/top_watch.h"
 #include "client/cli/views/live/screen.h"
 #include "client/cli/views/live/top_view.h"
-#include "client/cli/views/tensor/tensor_report.h"
-#include "client/live/live_tensor.h"
-#include "daemon/core/base/duration.h"
 #include "daemon/core/base/realtime.h"
 #include "daemon/core/numerics/ascii.h"
-#include "daemon/core/numerics/format.h"
 #include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
@@ -30,52 +28,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kDaemonTimeout{3000};  // the longest that a key waits
-constexpr std::uint64_t kSetTtlMs = 5 * 60 * 1000;         // as `set`
-constexpr std::uint64_t kMostShownBytes = 256 << 20;
-constexpr std::ptrdiff_t kFar = PTRDIFF_MAX / 2;  // beyond the first and the last row
+constexpr std::ptrdiff_t kFar = PTRDIFF_MAX / 2;           // beyond the first and the last row
 
 struct TopOptions {
   std::vector<std::string> probes;
   std::string sort = "change";
   double interval_s = 1;
 };
-
-// "blk3" finds every name with that in it; a pattern is taken as it is.
-std::string PatternOf(const std::string& typed) {
-  const bool is_pattern =
-      typed.find_first_of("*?[,") != std::string::npos || typed.starts_with("re:");
-  if (typed.empty() || is_pattern) return typed;
-  if (typed.starts_with('!')) return "!*" + typed.substr(1) + "*";
-  return "*" + typed + "*";
-}
-
-// A pattern that selects this name alone.
-std::string Exactly(const std::string& name) {
-  std::string pattern;
-  for (const char byte : name) {
-    const bool has_meaning = std::string_view("*?[\\").find(byte) != std::string_view::npos ||
-                             (pattern.empty() && (byte == '!' || byte == 'r'));  // "re:"
-    if (has_meaning) pattern += '\\';
-    pattern += byte;
-  }
-  return pattern;
-}
-
-// One look at the daemon. Fails: it is gone or does not answer.
-Result<void> Look(Context& context, TopModel* model) {
-  Result<live::Status> status = live::GetStatus(context.client(), context.options.session);
-  if (!status.ok()) return status.error();
-  Result<std::vector<live::Probe>> probes =
-      live::ListProbes(context.client(), context.options.session);
-  if (!probes.ok()) return probes.error();
-  std::erase_if(status->sessions, [&](const live::Session& session) {
-    return !context.ranks.Contains(session.rank);
-  });
-  std::erase_if(*probes,
-                [&](const live::Probe& probe) { return !context.ranks.Contains(probe.slot.rank); });
-  model->Add(*std::move(status), *std::move(probes), Clock::now());
-  return {};
-}
 
 constexpr const char* kHelpText = R"(WHAT THE SCREEN SHOWS
 REPLAYS/S   of all CUDA graphs of the rank together; of eager code, of the
@@ -108,7 +67,7 @@ class Top {
         options_(options),
         model_(model),
         choice_(choice),
-        pid_(model.status().pid) {}
+        watch_(&context, &model, kDaemonTimeout) {}
 
   // Returns the exit code.
   int Run(Screen& screen, const InterruptScope& interrupt) {
@@ -123,7 +82,9 @@ class Top {
       if (const std::optional<Key> key = screen.Wait(wait)) Press(*key);
       if (interrupt.interrupted()) return InterruptExitCode();
       if (Clock::now() < next) continue;
-      if (!is_held_) Refresh();
+      if (!is_held_) {
+        if (std::optional<Said> news = watch_.Look()) Say(*std::move(news));
+      }
       if (interrupt.interrupted()) return InterruptExitCode();
       next = std::max(next + interval, Clock::now());
     }
@@ -134,65 +95,14 @@ class Top {
   enum class Page { kList, kShow, kHelp };
   enum class Typing { kNothing, kFilter, kMode, kModeOfAll };
 
-  void Refresh() {
-    if (is_gone_) {
-      client::ConnectOptions connect = context_.MakeConnectOptions();
-      connect.start_daemon = false;
-      connect.timeout = kDaemonTimeout;
-      if (!context_.client().Connect(connect).ok()) return;
-    }
-    if (const Result<void> looked = Look(context_, &model_); !looked.ok()) {
-      // It does not know the session any more.
-      if (context_.client().last_failure() == client::Failure::kNothingMatched) {
-        Say(looked.error().message, /*is_bad=*/true);
-        return;
-      }
-      if (!is_gone_) {
-        is_gone_ = true;
-        gone_ns_ = RealtimeNs();
-        is_silent_ = context_.client().last_failure() == client::Failure::kTimeout;
-      }
-      return;
-    }
-    const int pid = model_.status().pid;
-    if (is_gone_) {
-      Say(pid == pid_ ? "the daemon answers again"
-                      : fmt::format("a daemon runs again (pid {})", pid),
-          false);
-    }
-    pid_ = pid;
-    is_gone_ = false;
-    for (const TopSession& one : model_.sessions()) Notice(one.session);
-  }
-
-  // Says once that a rank has ended.
-  void Notice(const live::Session& session) {
-    auto [state, is_new] = states_.try_emplace(session.key, session.state);
-    if (is_new || state->second == session.state) return;
-    state->second = session.state;
-    const std::string who = session.rank < 0
-                                ? fmt::format("job {}", session.label)
-                                : fmt::format("rank {} ({})", session.rank, session.label);
-    const bool died = session.state == live::SessionState::kDied;
-    Say(fmt::format("{} {} at {} {}", who, died ? "died" : "ended", session.replay_word(),
-                    session.replay),
-        died);
-  }
-
-  void Say(const std::string& text, bool is_bad) {
-    said_ = Printable(text);
-    said_is_bad_ = is_bad;
+  void Say(Said said) {
+    said_ = {Printable(said.text), said.is_bad};
     said_at_ = Clock::now();
   }
 
   std::string NoticeText() const {
     const Style& style = context_.out;
-    if (is_gone_) {
-      const std::string ago = FormatDuration(live::SecondsSince(gone_ns_));
-      return style.Red(fmt::format(
-          "the daemon {} {} ago; this is old. {}", is_silent_ ? "stopped answering" : "ended", ago,
-          is_silent_ ? "Why: cgdebug-cli daemon logs" : "Type: cgdebug-cli daemon start"));
-    }
+    if (watch_.is_gone()) return style.Red(watch_.GoneText());
     if (is_held_) {
       return style.Yellow(
           fmt::format("held since {}; Space goes on", FormatTimeOfDay(held_ns_).substr(0, 8)));
@@ -208,8 +118,8 @@ class Top {
     };
     switch (typing_) {
       case Typing::kFilter:
-        return style.Bold("/") + Printable(typed_) + "_" +
-               (filter_error_.empty() ? "" : "  " + style.Red(Printable(filter_error_)));
+        return style.Bold("/") + Printable(filter_.typed()) + "_" +
+               (filter_.error().empty() ? "" : "  " + style.Red(Printable(filter_.error())));
       case Typing::kMode:
         return modes(target);
       case Typing::kModeOfAll: {
@@ -220,8 +130,8 @@ class Top {
         break;
     }
     if (page_ != Page::kList) return style.Dim("arrows scroll  Esc back  q quit");
-    if (!said_.empty() && Clock::now() - said_at_ < std::chrono::seconds(10)) {
-      return said_is_bad_ ? style.Red(said_) : style.Yellow(said_);
+    if (!said_.text.empty() && Clock::now() - said_at_ < std::chrono::seconds(10)) {
+      return said_.is_bad ? style.Red(said_.text) : style.Yellow(said_.text);
     }
     const std::string sort =
         fmt::format("s sort: {}", kTopSortNames[static_cast<std::size_t>(choice_.sort)]);
@@ -278,7 +188,7 @@ class Top {
 
   void Press(const Key& key) {
     using enum Key::Kind;
-    said_.clear();
+    said_.text.clear();
     if (key.kind == kClosed) {
       is_over_ = true;
     } else if (typing_ == Typing::kFilter) {
@@ -323,8 +233,7 @@ class Top {
     }
     if (key.text == "/") {
       typing_ = Typing::kFilter;
-      typed_ = choice_.filter;
-      filter_before_ = choice_.filter;
+      filter_.Begin(choice_.filter);
     }
     if (key.text == "m" && HasSelected()) typing_ = Typing::kMode;
     if (key.text == "M" && !RowsOf(model_, choice_).empty()) typing_ = Typing::kModeOfAll;
@@ -357,7 +266,7 @@ class Top {
   }
   bool HasSelected() {
     if (Selected() != nullptr) return true;
-    Say("select a probe with the arrow keys first", false);
+    Say({"select a probe with the arrow keys first"});
     return false;
   }
 
@@ -377,26 +286,12 @@ class Top {
   }
 
   void TypeFilter(const Key& key) {
-    using enum Key::Kind;
-    if (key.kind == kEscape) typed_ = filter_before_;
-    if (key.kind == kBackspace) {
-      while (!typed_.empty() && (static_cast<unsigned char>(typed_.back()) & 0xc0) == 0x80) {
-        typed_.pop_back();
-      }
-      if (!typed_.empty()) typed_.pop_back();
-    }
-    if (key.kind == kText) typed_ += key.text;
-    const Result<Selector> selector = Selector::ParseList(PatternOf(typed_));
-    filter_error_ = selector.ok() ? "" : selector.error().message;
-    if (selector.ok() && typed_ != choice_.filter) {
-      choice_.filter = typed_;
-      choice_.selector = *selector;
+    if (filter_.Press(key) && filter_.typed() != choice_.filter) {
+      choice_.filter = filter_.typed();
+      choice_.selector = filter_.selector();
       LetGo();
     }
-    if (key.kind == kEscape || (key.kind == kEnter && selector.ok())) {
-      typing_ = Typing::kNothing;
-      filter_error_.clear();
-    }
+    if (filter_.is_over()) typing_ = Typing::kNothing;
   }
 
   void TypeMode(const Key& key) {
@@ -411,97 +306,17 @@ class Top {
     } else if (key.text == "r") {
       mode = layout::ControlMode::kAsRegistered;
     } else {
-      return Say("nothing was set", false);
+      return Say({"nothing was set"});
     }
-    typing == Typing::kMode ? SetOne(mode) : SetAll(mode);
-  }
-
-  void SetOne(layout::ControlMode mode) {
-    const TopProbe* const one = Selected();
-    if (one == nullptr) return Say("the probe is gone", true);
-    live::ControlRequest request = RequestTo(mode);
-    request.session = one->probe.session;
-    request.probes = {Exactly(one->probe.slot.probe)};
-    // Not its other graphs and shapes.
-    if (!one->probe.slot.qualifier.empty()) {
-      request.which.graph =
-          one->probe.slot.graph_id == 0 ? "eager" : std::to_string(one->probe.slot.graph_id);
-      request.which.shape = one->probe.slot.shape;
-    }
-    const std::string name = NameText(*one);
-    const Result<live::Controlled> reply = live::SetControl(context_.client(), request);
-    if (!reply.ok()) return Say(reply.error().message, true);
-    SaySet(name, mode);
-  }
-
-  void SetAll(layout::ControlMode mode) {
-    std::map<std::string, std::vector<std::string>> names;
-    for (const TopProbe* one : RowsOf(model_, choice_)) {
-      if (const TopSession* session = model_.Find(one->probe.session);
-          session == nullptr || session->session.state != live::SessionState::kAlive) {
-        continue;
-      }
-      names[one->probe.session].push_back(Exactly(one->probe.slot.probe));
-    }
-    if (names.empty()) return Say("these jobs have ended; nothing was set", true);
-    std::uint32_t probes = 0;
-    for (auto& [session, patterns] : names) {
-      std::ranges::sort(patterns);
-      patterns.erase(std::unique(patterns.begin(), patterns.end()), patterns.end());
-      live::ControlRequest request = RequestTo(mode);
-      request.session = session;
-      request.probes = std::move(patterns);
-      const Result<live::Controlled> reply = live::SetControl(context_.client(), request);
-      if (!reply.ok()) {
-        const std::string done = probes == 0 ? "" : fmt::format("only {} set: ", probes);
-        return Say(done + reply.error().message, true);
-      }
-      probes += reply->probes;
-    }
-    SaySet(fmt::format("{} probe{}", probes, probes == 1 ? "" : "s"), mode);
-  }
-
-  static live::ControlRequest RequestTo(layout::ControlMode mode) {
-    live::ControlRequest request;
-    request.control.mode = mode;
-    request.ttl_ms = kSetTtlMs;
-    return request;
-  }
-
-  void SaySet(const std::string& what, layout::ControlMode mode) {
-    const bool is_back = mode == layout::ControlMode::kAsRegistered;
-    Say(fmt::format("{}: {}", what,
-                    is_back ? "as registered" : fmt::format("{}, for 5 minutes", NameOf(mode))),
-        false);
-  }
-
-  static std::string CommandOf(const std::string& session, const source::Slot& slot,
-                               const std::string& replay) {
-    return fmt::format("cgdebug-cli show -s {} {}", session,
-                       ShellWord(fmt::format("{}@{}", SlotText(slot), replay)));
+    Say(typing == Typing::kMode ? SetOne(context_.client(), Selected(), mode)
+                                : SetAll(context_.client(), model_, RowsOf(model_, choice_), mode));
   }
 
   void Show() {
     if (!HasSelected()) return;
-    const TopProbe& one = *Selected();
-    const source::Slot& slot = one.probe.slot;
-    if (slot.payload_bytes > kMostShownBytes) {
-      return Say(fmt::format("{}: {}", numerics::FormatBytes(slot.payload_bytes),
-                             CommandOf(one.probe.session, slot, "-1")),
-                 false);
-    }
-    live::TensorName name{.session = one.probe.session, .probe = source::SlotName(slot)};
-    if (!slot.qualifier.empty()) {
-      name.which.graph = slot.graph_id == 0 ? "eager" : std::to_string(slot.graph_id);
-      name.which.shape = slot.shape;
-    }
-    const Result<source::Tensor> tensor = live::GetTensor(context_.client(), name);
-    if (!tensor.ok()) return Say(tensor.error().message, true);
-    const Result<std::string> report = TensorReport(*tensor, {}, context_.out);
-    if (!report.ok()) return Say(report.error().message, true);
-    const std::string replay = source::ReplayText(slot, tensor->snapshot.key);
-    // First, where it is in sight however many values follow.
-    shown_ = context_.out.Dim(CommandOf(one.probe.session, slot, replay)) + "\n\n" + *report;
+    TensorPage page = PageOf(context_, *Selected());
+    if (page.text.empty()) return Say(std::move(page.why_not));
+    shown_ = std::move(page.text);
     page_ = Page::kShow;
     scroll_ = 0;
   }
@@ -512,20 +327,15 @@ class Top {
   TopChoice& choice_;
   Page page_ = Page::kList;
   Typing typing_ = Typing::kNothing;
-  std::string typed_, filter_before_, filter_error_;
+  FilterLine filter_;
   std::string shown_;  // the page of a tensor
   std::size_t scroll_ = 0;
   std::size_t rows_of_page_ = 1;
-  std::string said_;
-  bool said_is_bad_ = false;
+  Said said_;
   Clock::time_point said_at_;
-  std::map<std::string, live::SessionState> states_;  // by key
+  TopWatch watch_;
   bool is_held_ = false;
   std::int64_t held_ns_ = 0;
-  bool is_gone_ = false;    // the daemon
-  bool is_silent_ = false;  // it did not answer in time
-  std::int64_t gone_ns_ = 0;
-  int pid_ = 0;  // of the daemon that answered last
   bool is_over_ = false;
 };
 
@@ -534,7 +344,7 @@ int ShowOnce(Context& context, const TopOptions& options, TopModel* model, TopCh
   const InterruptScope interrupt(&context.client());
   std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_s));
   if (interrupt.interrupted()) return InterruptExitCode();
-  if (const Result<void> looked = Look(context, model); !looked.ok()) {
+  if (const Result<void> looked = LookOnce(context, model); !looked.ok()) {
     return context.Fail(looked.error());
   }
   if (context.options.json) {
@@ -562,7 +372,7 @@ int RunTop(Context& context, const TopOptions& options) {
   connect.timeout = kDaemonTimeout;
   if (const int failed = context.ConnectWith(connect); failed != kExitOk) return failed;
   TopModel model;
-  if (const Result<void> looked = Look(context, &model); !looked.ok()) {
+  if (const Result<void> looked = LookOnce(context, &model); !looked.ok()) {
     return context.Fail(looked.error());
   }
   const bool is_for_people = !context.options.json;
