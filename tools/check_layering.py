@@ -158,6 +158,29 @@ PYTHON_LOADS = {
     "job": ("shared", "live", "door"),
     "door": ("shared", "job"),
 }
+# A namespace has the name of its folder, or of one above it: daemon/core/recording/files is in
+# cgdebug::recording. These folders and files have another; "" is cgdebug itself.
+NAMESPACES = {
+    "client/analysis/json_number.h": "",
+    "daemon": "",
+    "daemon/core/base": "",
+    "daemon/core/endpoint": "wire",
+    "daemon/core/endpoint/daemon_mark": "",
+    "daemon/core/endpoint/runtime_dir": "",
+    "daemon/core/options": "",
+    "daemon/core/wire/message_fields.h": "",
+    "daemon/log": "",
+    "daemon/model": "pipeline",
+    "daemon/record": "pipeline",
+    "libprobe": "",
+    "libprobe/capture/graph/counted_graph.h": "",
+    "libprobe/capture/lane/shared_parts.h": "",
+    "libprobe/include/cgdebug": "",
+    "libprobe/slots": "",
+    "libprobe/torch": "torch_op",
+    "python/src/probe_module": "",
+}
+NAMESPACE = re.compile(r"^namespace cgdebug(?:::(\w+))?[\w:]* \{")
 ATOMIC_FILES = (
     "libprobe/ring/",
     "libprobe/capture/",
@@ -244,6 +267,20 @@ def check_source(path, relative, lines, findings):
                 )
 
 
+def check_namespace(relative, lines, findings):
+    """A file may open others besides, for what it declares of them."""
+    opened = {match.group(1) or "" for line in lines if (match := NAMESPACE.match(line))}
+    path = Path(relative)
+    places = (relative, str(path.with_suffix("")), str(path.parent))
+    named = [NAMESPACES[place] for place in places if place in NAMESPACES]
+    wanted = named[:1] or path.parent.parts
+    if opened and opened.isdisjoint(wanted):
+        findings.append(
+            f"{relative}: namespace cgdebug::{min(opened)} does not have the name of its folder; "
+            "NAMESPACES of tools/check_layering.py names the exceptions"
+        )
+
+
 def python_room(module):
     """The room of a module of python/cgdebug, by the first part of its name."""
     first = module.split(".")[0]
@@ -310,6 +347,8 @@ def main():
             check_python(path, relative, findings)
         if is_source:
             check_source(path, relative, lines, findings)
+            if not relative.startswith(("tests/", "tools/")):
+                check_namespace(relative, lines, findings)
     print(
         "\n".join(findings + notes + [f"check_layering: {count} files, {len(findings)} findings"])
     )

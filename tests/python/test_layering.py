@@ -39,6 +39,9 @@ def run(tree, path, text):
         ("libprobe/ring/a.h", '#include "libprobe/probe_table.h"'),
         ("libprobe/ring/a.h", "#include <cuda_runtime_api.h>"),
         ("proto/layout/a.h", '#include "daemon/core/base/result.h"'),
+        ("daemon/sinks/a.h", "namespace cgdebug::ingest {"),
+        ("daemon/sinks/a.h", "namespace cgdebug {"),
+        ("daemon/record/a.h", "namespace cgdebug::record {"),
         ("python/src/a.cpp", '#include "libprobe/ring/segment/segment_view.h"'),
         ("python/cgdebug/recording.py", "from . import _native"),
         ("python/cgdebug/recording.py", "from ._op_log.rows import Row"),
@@ -69,6 +72,8 @@ def test_a_violation_is_found_and_named(tmp_path, path, text):
             '#include "libprobe/ring/slot_ring_writer.h"\n#include <cuda_runtime_api.h>',
         ),
         ("libprobe/torch/a.cpp", '#include <torch/library.h>\n#include "cgdebug/probe.h"'),
+        ("client/analysis/check/a.h", "namespace cgdebug::analysis {"),
+        ("client/cli/a.h", "namespace cgdebug::source {\n}\nnamespace cgdebug::cli::a {"),
         (
             "tests/unit/a_test.cpp",
             '#include "daemon/ingest/ingest_loop.h"\n#include <gtest/gtest.h>',
