@@ -8,9 +8,10 @@ namespace cgdebug::ingest {
 namespace {
 
 // A leaf reads its clock before its values have crossed the link, and the daemon sees the commit
-// after that. Within these bounds what the job measured is better.
+// after that. So a lag that is wrong by less than this stays as it is.
 constexpr std::int64_t kSlackNs = 2'000'000;
-// At 8.7 us a second (H200), ten days.
+// The clock of an H200 drifts by 8.7 us a second: it needs a new lag every four minutes, and these
+// last ten days.
 constexpr std::size_t kMostLags = 4096;
 
 // Sums of two such numbers do not overflow.

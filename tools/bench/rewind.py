@@ -2,9 +2,9 @@
 
     python tools/bench/rewind.py          about a minute on one GPU
 
-Each program is captured twice, once with what is kept and once without; their replays are timed in
-turns. "answer": the time from the question's begin to its end in the job, verified, the first time
-(when the pieces of the graph are made) and the second.
+Each program is captured twice, with and without keeping its replays, and both graphs are timed in
+turns. "answer": how long the job takes from a question to its verified answer, for the first question
+(which makes the pieces of the graph) and for the second.
 """
 
 import gc
@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import statistics
-import sys
 import threading
 import time
 
@@ -59,7 +58,7 @@ class Model(nn.Module):
 
 
 def program(layers, width, batch, length, trains):
-    """step, what it needs"""
+    """(a function that makes one step, what has to live as long as its graph)"""
     torch.manual_seed(0)
     model = Model(layers, width).cuda().bfloat16().train(trains)
     ids = torch.randint(0, 1024, (batch, length), device="cuda")
@@ -148,9 +147,9 @@ def main():
         texts = [f"{one * 1e3:.0f} ms" if isinstance(one, float) else str(one) for one in answers]
         print(
             f"{name}: {alone_ms:.3f} ms alone, {kept_ms:.3f} kept, x {ratio:.4f}; "
-            f"{of.state_text()}; answer {texts[0]}, then {texts[1]}"
+            f"{of.state_text()}; answer {texts[0]}, then {texts[1]}",
+            flush=True,
         )
-        sys.stdout.flush()
         del step, keep, alone, kept, of
         gc.collect()
         torch.cuda.empty_cache()

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -75,6 +76,7 @@ constexpr std::string_view NameOf(FindingKind kind) {
                                          "never_written",  "constant", "zero",          "largest",
                                          "mask",           "absorbed", "padding",       "skipped",
                                          "rows_not_known", "scaled"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(FindingKind::kScaled) + 1);
   return kNames[static_cast<std::size_t>(kind)];
 }
 

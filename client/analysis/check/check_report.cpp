@@ -18,7 +18,7 @@ using numerics::Stats;
 using source::Slot;
 using source::Source;
 
-constexpr std::size_t kMostSlotsInLines = 3;
+constexpr std::size_t kMostSlotsInLines = 3;  // of one probe: each has a line of its own
 
 std::string NonfiniteText(const Stats& stats) {
   std::string text;
@@ -145,7 +145,6 @@ std::string Replays(const Slot& slot, const Finding& finding) {
   if (finding.told) {
     return fmt::format("{} {} (seen by the daemon, not in here)", word, finding.first_replay);
   }
-
   if (finding.count <= 1) return fmt::format("{} {}", word, finding.first_replay);
   return fmt::format("{} of {}s {}..{}", finding.count, word, finding.first_replay,
                      finding.last_replay);

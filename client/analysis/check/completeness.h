@@ -24,8 +24,8 @@ class Completeness {
   // Adds the probes that have no snapshot though others of their graph have.
   void FindNeverWritten(FindingList* findings);
   // Counts the probes that have a snapshot of one replay, and says which lack one. Looks at every
-  // graph of every process. What is shown of all of them is the one of the first bad snapshot, else
-  // the first that lacks something, else the largest.
+  // graph of every process, and shows one: that of the first bad snapshot, else the first that
+  // lacks something, else the largest.
   void Count(Check* check);
 
  private:
@@ -37,7 +37,8 @@ class Completeness {
     std::vector<std::string> absent;
   };
 
-  // In `bad_replay`, that of the first bad snapshot, if the graph has it; else in its last one.
+  // In `bad_replay`, the replay of the first bad snapshot, if the graph has it; else in its last
+  // replay.
   Presence PresenceIn(const std::vector<const Scanned*>& graph,
                       std::optional<std::uint64_t> bad_replay);
   bool IsWanted(std::size_t slot, std::uint64_t replay);

@@ -18,10 +18,10 @@ namespace cgdebug::analysis {
 struct GraphOrder : NotedGraph {
   bool is_known = false;
   std::uint64_t nodes = 0;
-  std::uint64_t unordered = 0;        // that are not in order with all others
-  std::uint64_t unknown = 0;          // of these, those that touch bytes that nobody tells
+  std::uint64_t unordered = 0;        // nodes that are not in order with all others
+  std::uint64_t unknown = 0;          // of these, those of which nobody knows what bytes they touch
   std::vector<std::string> races;     // sentences
-  std::vector<std::string> possible;  // likewise, where it is not known which bytes they touch
+  std::vector<std::string> possible;  // sentences on nodes of which that is not known
   std::vector<std::string> missing;   // why not all is known
 };
 

@@ -21,18 +21,20 @@ struct Cell {
   std::size_t number;  // of the replica
 };
 
-// Notes what is missing in the rows of a report, and says it. Lifetime: all outlive it.
+// Collects which replicas of a report's rows are not there, and adds sentences about them to it.
+// Lifetime: what the constructor takes outlives it.
 class MissingReplicas {
  public:
   MissingReplicas(const RankState& state, const RanksOptions& options, const RankRows& rows,
                   RanksReport* report)
       : state_(state), options_(options), rows_(rows), report_(*report) {}
 
-  // Adds a sentence.
+  // Adds a sentence to the report.
   void Miss(std::string sentence);
-  // Notes the ranks that lack it.
+  // Notes the ranks that lack this replica.
   void Note(const Cell& cell);
-  // Says what was noted, and what else is not there. Requires: nothing more is noted.
+  // Adds sentences on what was noted, and on what else is not there. Requires: Note() is not called
+  // afterwards.
   void Tell();
 
  private:

@@ -24,8 +24,8 @@ bool MayStay(const Evidence& evidence, const Row& row) {
          ops::HasTrait(ops::OpTrait::kBlunt, row.op);
 }
 
-// In how many runs it is the same as before although an input of floating type is not. -1: there is
-// one in which it changed, or for which that is not known.
+// The number of runs in which the row is the same as in the run before, although an input of
+// floating type changed. -1: in some run the row changed, or it is not known whether it did.
 int StaleRunsOf(const Evidence& evidence, const Log& log, const Row& row) {
   int stale = 0;
   std::optional<std::size_t> before;  // the last run that has the row
@@ -78,7 +78,8 @@ Found FindStaleOutputs(const Evidence& evidence) {
     if (runs.size() < kFewestRuns) return;
     ++looked_at;
     const int stale = StaleRunsOf(evidence, log, row);
-    // Of an op of the user's nobody else knows that it ought to give more than one value.
+    // Other detectors tell of constant results of torch's ops, and of NaN and Inf. That an op of
+    // the user's ought to change they do not know.
     const bool is_told =
         (IsConstant(row) && row.op.starts_with("aten.")) || row.at[runs.back()].nonfinite() > 0;
     if (stale < static_cast<int>(kFewestComparisons) || is_told) return;
