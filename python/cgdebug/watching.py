@@ -215,42 +215,12 @@ class Watch:
         self.notes: tuple[str, ...] = (_FX_NOTE,) * (level == "fx")
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"watch: a torch.nn.Module is watched, not a {type(model).__name__}")
-        levels = _words.watch_levels()
-        if level not in levels:
-            raise ValueError(
-                f"watch: level must be {' or '.join(map(repr, levels))}, not {level!r}"
-            )
-        for name, value in (("grads", grads), ("inputs", inputs), ("params", params)):
-            if value not in (True, False):
-                raise ValueError(f"watch: {name} must be True or False, not {value!r}")
-        if level == "fx" and (inputs or params):
-            raise ValueError("watch: level='fx' has no inputs and params: level='graph' has them")
+        extras = _check_level(options, grads, inputs, params, values)
         is_log = level not in ("module", "fx")
-        if is_log and (grads or inputs or params or values is not None):
-            raise ValueError(
-                f"watch: level={level!r} logs gradients, inputs and parameters by itself, and "
-                "statistics alone: leave grads, inputs and params out; values are globs of rows"
-            )
-        extras = options.check("watch")
-        if options.frames is not None and not is_log:
-            raise ValueError(f"watch: frames is of levels with a log, and the level is {level!r}")
-        if extras and not is_log:
-            raise ValueError(
-                f"watch: hooks, hash, stats and values='GLOBS' are of levels with a log, and the "
-                f"level is {level!r}"
-            )
         self._actions = _actions_of(values)
         self._part_actions: list[Action] = []
         if part is not None:
-            if level == "fx" or is_log or not isinstance(self._actions[-1], TensorRecord):
-                raise ValueError(
-                    "watch: part says which elements values keeps: add values=N. Levels with a log "
-                    "and level='fx' have no part"
-                )
-            if isinstance(values, TensorRecord):
-                raise ValueError("watch: write TensorRecord(..., part=...) instead of part")
-            kept = typing.cast(TensorRecord, self._actions.pop())
-            self._part_actions = [dataclasses.replace(kept, part=part)]
+            self._part_actions = [_take_part(self._actions, level, values, part)]
         self._check_parts()
         self._select = select
         self._site = _site.of_caller()
@@ -269,17 +239,9 @@ class Watch:
                 f"watch: no module matches select={select!r}. The model has: "
                 f"{', '.join(names[:_MAX_SHOWN])}{more}"
             )
-        root = next(iter(found))
-        # By name of a module that several have: each of these, with the name that it has there.
-        shared: dict[str, dict[str, torch.nn.Module]] = {}
+        shared = self._shared_of(found, aliases, chosen) if level == "module" else {}
         for name, first in aliases.items():
-            parents = [
-                found.get(aliases.get(path, path), found[root])
-                for path in (name.rpartition(".")[0], first.rpartition(".")[0])
-            ]
-            if first in chosen and level == "module" and parents[0] is not parents[1]:
-                shared.setdefault(first, {})[name] = parents[0]
-            elif is_selected(name, select):
+            if name not in shared.get(first, {}) and is_selected(name, select):
                 self._not_watched[name] = f"it is the same module as {first}"
         _native.load()
         hooks.learn_dtypes()
@@ -317,6 +279,25 @@ class Watch:
             except BaseException:
                 self.close()
                 raise
+
+    @staticmethod
+    def _shared_of(
+        found: dict[str, torch.nn.Module],
+        aliases: dict[str, str],
+        chosen: typing.Collection[str],
+    ) -> dict[str, dict[str, torch.nn.Module]]:
+        """By name of a chosen module that several others have: each of these, with the name that it
+        has there."""
+        root = next(iter(found))
+        shared: dict[str, dict[str, torch.nn.Module]] = {}
+        for name, first in aliases.items():
+            parents = [
+                found.get(aliases.get(path, path), found[root])
+                for path in (name.rpartition(".")[0], first.rpartition(".")[0])
+            ]
+            if first in chosen and parents[0] is not parents[1]:
+                shared.setdefault(first, {})[name] = parents[0]
+        return shared
 
     def _check_parts(self) -> None:
         """Now, because a probe that cannot be made later only becomes a line of explain()."""
@@ -665,6 +646,53 @@ def _free_prefix(model: str, names: collections.abc.Iterable[str]) -> str:
         if taken.isdisjoint(prefix + name for name in names):
             return prefix
     raise AssertionError
+
+
+def _check_level(
+    options: LogOptions, grads, inputs, params, values: int | TensorRecord | None
+) -> Extras:
+    """What the level logs besides statistics.
+
+    Fails: ValueError, if the level is none, or has not what was asked for.
+    """
+    level, levels = options.level, _words.watch_levels()
+    if level not in levels:
+        raise ValueError(f"watch: level must be {' or '.join(map(repr, levels))}, not {level!r}")
+    for name, value in (("grads", grads), ("inputs", inputs), ("params", params)):
+        if value not in (True, False):
+            raise ValueError(f"watch: {name} must be True or False, not {value!r}")
+    if level == "fx" and (inputs or params):
+        raise ValueError("watch: level='fx' has no inputs and params: level='graph' has them")
+    is_log = level not in ("module", "fx")
+    if is_log and (grads or inputs or params or values is not None):
+        raise ValueError(
+            f"watch: level={level!r} logs gradients, inputs and parameters by itself, and "
+            "statistics alone: leave grads, inputs and params out; values are globs of rows"
+        )
+    extras = options.check("watch")
+    if options.frames is not None and not is_log:
+        raise ValueError(f"watch: frames is of levels with a log, and the level is {level!r}")
+    if extras and not is_log:
+        raise ValueError(
+            f"watch: hooks, hash, stats and values='GLOBS' are of levels with a log, and the "
+            f"level is {level!r}"
+        )
+    return extras
+
+
+def _take_part(actions: list[Action], level: str, values, part: str) -> TensorRecord:
+    """Replaces the record of `actions` by one that keeps the part alone, which is returned.
+
+    Fails: ValueError.
+    """
+    if level != "module" or not isinstance(actions[-1], TensorRecord):
+        raise ValueError(
+            "watch: part says which elements values keeps: add values=N. Levels with a log "
+            "and level='fx' have no part"
+        )
+    if isinstance(values, TensorRecord):
+        raise ValueError("watch: write TensorRecord(..., part=...) instead of part")
+    return dataclasses.replace(typing.cast(TensorRecord, actions.pop()), part=part)
 
 
 def _actions_of(values) -> list[Action]:
