@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <filesystem>
 #include <map>
 
@@ -269,6 +270,14 @@ bool LooksLikeSource(const std::string& text) {
   return fs::is_directory(text, ignored) &&
          (recording::RecordingReader::IsRecording(text) || !RecordingsIn(text).empty() ||
           !FilesIn(text, ".safetensors").empty());
+}
+
+std::uint64_t PlaceInCall(const Slot& slot) {
+  if (!slot.counts_calls()) return slot.order;
+  std::uint64_t number = 0;  // "17 aten.mm.default 3 5"
+  const char* const end = slot.op.data() + slot.op.size();
+  const auto [rest, failure] = std::from_chars(slot.op.data(), end, number);
+  return failure == std::errc() && rest != end && *rest == ' ' ? number : slot.order;
 }
 
 Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot) {

@@ -223,6 +223,11 @@ bool LooksLikeSource(const std::string& text);
 // As recorded, else computed from the values. Fails: neither is there.
 Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot);
 
+// Where the slot lies in its graph or call: the number of its row in an eager call, else its order.
+// Rows that an earlier call had are registered before others of this one, and ranks register rows
+// as these come.
+std::uint64_t PlaceInCall(const Slot& slot);
+
 // Sorts snapshots of several slots in the order in which they came. Each slot counts its own
 // replays, so these decide only if serials are unknown.
 struct Moment {
@@ -234,7 +239,8 @@ struct Moment {
   auto operator<=>(const Moment&) const = default;
 };
 inline Moment MomentOf(const Slot& slot, const Snapshot& snapshot) {
-  return {snapshot.serial, snapshot.key.replay, slot.order, snapshot.key.iteration, slot.rank};
+  return {snapshot.serial, snapshot.key.replay, PlaceInCall(slot), snapshot.key.iteration,
+          slot.rank};
 }
 
 // "12", "12.3": what follows @ in a selector.

@@ -485,6 +485,28 @@ MemorySource TwoShapesInTurn() {
   return source;
 }
 
+// A row that an earlier call had keeps its slot, so its order is lower than that of a row with
+// another shape, which comes before it in this call.
+TEST(Check, TheFirstOfACallIsThatWhoseRowComesFirstHoweverEarlyAnotherWasRegistered) {
+  MemorySource source;
+  const std::size_t late = source.AddSlot("opt/sqrt_0", {1});
+  const std::size_t early = source.AddSlot("fwd/mul_0", {2});
+  source.Slots()[late].op = "386 aten.sqrt.default 385";
+  source.Slots()[early].op = "49 aten.mul.Tensor 48";
+  for (source::Slot& slot : source.Slots()) {
+    slot.graph_id = 0;
+    slot.in_body = true;
+  }
+  source.Add(late, 1, {1});
+  source.Add(late, 2, {NAN});
+  source.Add(early, 2, {NAN, 1});
+  source.serials = {{{late, 1}, 10}, {{late, 2}, 20}, {{early, 2}, 20}};
+  const Check check = CheckOf(source);
+  ASSERT_TRUE(check.first.has_value());
+  EXPECT_EQ(check.first->slot, early);
+  EXPECT_THAT(CheckText(source, check), HasSubstr("first non-finite: call 2, fwd/mul_0"));
+}
+
 TEST(Check, EagerCallsOfAnotherTimeMakeNothingStale) {
   MemorySource source = TwoShapesInTurn();
   for (std::uint64_t replay = 1; replay <= 3; ++replay) {

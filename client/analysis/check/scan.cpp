@@ -70,8 +70,8 @@ bool Scan::IsOrderedByCalls() const {
 }
 
 source::Moment Scan::MomentAt(const Slot& slot, std::uint64_t serial, const Key& key) const {
-  if (by_calls_) return {0, key.replay, PlaceInCall(slot), key.iteration, slot.rank};
-  return {serial, key.replay, slot.order, key.iteration, slot.rank};
+  if (by_calls_) return {0, key.replay, source::PlaceInCall(slot), key.iteration, slot.rank};
+  return {serial, key.replay, source::PlaceInCall(slot), key.iteration, slot.rank};
 }
 
 Result<void> Scan::Add(std::size_t index) {

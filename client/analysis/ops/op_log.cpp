@@ -424,12 +424,6 @@ const UnseenNodes* OpLog::UnseenBeside(const OpRow& row) const {
 
 std::vector<OpLogSlots> OpLogsOf(const Source& source) { return LogsOf(source, false); }
 
-std::uint64_t PlaceInCall(const Slot& slot) {
-  if (!slot.counts_calls() || slot.op.empty()) return slot.order;
-  const std::optional<OpText> text = ParseOpText(slot.op);
-  return text ? text->number : slot.order;
-}
-
 std::vector<std::string> OpGapsOf(const Source& source, const WantsSlot& wants_row,
                                   const WantsSlot& wants_job) {
   using Log = std::tuple<std::string, int, std::string>;

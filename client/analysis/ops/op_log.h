@@ -89,10 +89,6 @@ using OpLogSlots = std::vector<OpLogSlot>;
 // the calls that have the same rows.
 std::vector<OpLogSlots> OpLogsOf(const source::Source& source);
 
-// Where the slot lies in its graph or call, to compare it with those of other ranks: the number of
-// its row in an eager call, else its order. Ranks register the rows of their calls as these come.
-std::uint64_t PlaceInCall(const source::Slot& slot);
-
 // Sentences about what op logs do not show: of the logs with a row that `wants_row`, where all
 // eager runs of a job count as one, and of the jobs that `wants_job`, which gets a slot that has
 // their session and rank.

@@ -350,8 +350,8 @@ class RankFold::State {
     const Position position = told.step < 0
                                   ? Position{false, told.replay, 0, info.counts_calls()}
                                   : Position{true, static_cast<std::uint64_t>(told.step), 0};
-    return {position,    PlaceInCall(info), SlotText(info),
-            told.replay, told.timestamp_ns, info.counts_calls()};
+    return {position,    source::PlaceInCall(info), SlotText(info),
+            told.replay, told.timestamp_ns,         info.counts_calls()};
   }
 
   // What the daemon saw when it compared the ranks of its machine.
@@ -408,8 +408,8 @@ class RankFold::State {
                                                 may_begin_inside);
       position.is_call = !position.is_step && info.counts_calls();
       if (!options_.scope.Wants(key.replay)) continue;
-      const RankPlace place{position,   PlaceInCall(info),      SlotText(info),
-                            key.replay, snapshot->timestamp_ns, info.counts_calls()};
+      const RankPlace place{position,   source::PlaceInCall(info), SlotText(info),
+                            key.replay, snapshot->timestamp_ns,    info.counts_calls()};
       ++of.snapshots;
       of.replay = std::max(of.replay, key.replay);
       of.step = std::max(of.step, snapshot->step);
