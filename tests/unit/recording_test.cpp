@@ -69,6 +69,35 @@ class Recording : public testing::Test {
   std::string path_ = dir_ / "a.cgrec";
 };
 
+// Of this process, also from the cache of the system.
+std::uint64_t BytesReadSoFar() {
+  std::ifstream io("/proc/self/io");
+  std::string name;
+  std::uint64_t bytes = 0;
+  io >> name >> bytes;  // rchar
+  return bytes;
+}
+
+TEST_F(Recording, ReadingProbeAfterProbeReadsNotMuchMoreThanTheirRecords) {
+  constexpr std::uint64_t kProbes = 400, kReplays = 20;
+  auto writer = Write();
+  const auto session = writer->AddSession(SessionOf());
+  for (std::uint32_t i = 0; i < kProbes; ++i) {
+    ASSERT_TRUE(writer->AddSlot(FloatSlot(*session, "p" + std::to_string(i), 8, i)).ok());
+  }
+  for (std::uint64_t replay = 1; replay <= kReplays; ++replay) {
+    for (std::uint32_t i = 0; i < kProbes; ++i) AppendAt(writer.get(), i, replay, 8);
+  }
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const auto reader = Read();
+  const std::uint64_t before = BytesReadSoFar();
+  if (before == 0) GTEST_SKIP() << "this system does not count what is read";
+  for (std::uint32_t i = 0; i < kProbes; ++i) {
+    for (const SnapshotRef& ref : reader->Snapshots(i)) ASSERT_TRUE(reader->Read(ref).ok());
+  }
+  EXPECT_LT(BytesReadSoFar() - before, kProbes * kReplays * 2 * 4096);
+}
+
 TEST_F(Recording, GivesBackWhatWasWritten) {
   auto writer = Write();
   WriteTwoProbes(writer.get(), 20);

@@ -19,9 +19,9 @@ namespace {
 using layout::FileHeader;
 using layout::RecordHeader;
 
-// Read ahead while records are small; a far jump reads little.
-constexpr std::size_t kNearBytes = 256 << 10;
+// A far jump reads little. What is read one after the other is read further and further ahead.
 constexpr std::size_t kFarBytes = 4096;
+constexpr std::size_t kMostAheadBytes = 256 << 10;
 
 bool AllZero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(),
@@ -106,9 +106,11 @@ std::span<const std::byte> SegmentFile::Peek(std::uint64_t offset, std::size_t c
                       window_.size() - (offset - window_offset_) >= count;
   if (!inside) {
     // Behind a URL the file reads ahead by itself, and keeps what it has read.
-    const bool near =
-        file_->fd() >= 0 && offset >= window_offset_ && offset - window_offset_ < kNearBytes;
-    window_.resize(std::max(count, near ? kNearBytes : kFarBytes));
+    const bool near = file_->fd() >= 0 && offset >= window_offset_ &&
+                      offset - window_offset_ <= 2 * window_.size();
+    const std::size_t ahead =
+        near ? std::clamp(2 * window_.size(), kFarBytes, kMostAheadBytes) : kFarBytes;
+    window_.resize(std::max(count, ahead));
     window_.resize(ReadAt(offset, window_));
     window_offset_ = offset;
     if (window_.size() < count) return {};
@@ -153,7 +155,7 @@ ReadStatus SegmentFile::Read(std::uint64_t offset, Record* record) const {
 std::optional<std::uint64_t> SegmentFile::FindRecord(std::uint64_t offset) const {
   offset = layout::RoundUp(std::max<std::uint64_t>(offset, layout::kFileHeaderBytes),
                            layout::kRecordAlignment);
-  std::vector<std::byte> buffer(kNearBytes);
+  std::vector<std::byte> buffer(kMostAheadBytes);
   Record record;
   while (offset < bytes_) {
     // What was set aside and never written is skipped where the file system can tell.
