@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -46,9 +47,11 @@ constexpr std::size_t kHistogramBytes = 200'000;
 constexpr std::size_t kBytesOfAHistogram = 90;
 constexpr std::size_t kMostGapsListed = 20;
 
-// One slot of one source.
+// One slot of one source. In a report of one source, all slots of a place that counts calls, which
+// has one for each shape: `row` has the keys of all of them.
 struct Probe {
   SourceRow row;
+  std::vector<std::size_t> slot_of_key = {};  // of each key of `row`; empty: row.slot
   analysis::Totals totals = {};
   Strip strip{0};
   Json histograms = Json::array();
@@ -69,6 +72,7 @@ struct Side {
   std::map<std::size_t, std::size_t> place_of_slot = {};
 
   const Slot& SlotOf(const Probe& probe) const { return source->slots()[probe.row.slot]; }
+  const Slot& SlotOf(const Snapshot& snapshot) const { return source->slots()[snapshot.slot]; }
   Probe* Find(std::size_t slot) {
     const auto found = place_of_slot.find(slot);
     return found == place_of_slot.end() ? nullptr : &probes[found->second];
@@ -115,10 +119,14 @@ Result<Verdict> CheckedVerdict(Side* side, const analysis::Scope& scope) {
   for (const analysis::Finding& finding : check->findings) {
     Probe* const probe = side->Find(finding.slot);
     if (probe == nullptr) continue;
-    probe->findings.push_back({{"kind", NameOf(finding.kind)},
-                               {"bad", finding.is_bad()},
-                               {"replay", finding.first_replay},
-                               {"text", analysis::FindingText(source, finding)}});
+    const auto is_told = [&](const Json& other) { return other["kind"] == NameOf(finding.kind); };
+    // Other slots of the place say the same of their calls.
+    if (finding.slot == probe->row.slot || std::ranges::none_of(probe->findings, is_told)) {
+      probe->findings.push_back({{"kind", NameOf(finding.kind)},
+                                 {"bad", finding.is_bad()},
+                                 {"replay", finding.first_replay},
+                                 {"text", analysis::FindingText(source, finding)}});
+    }
     if (!finding.is_bad() || verdict.slot) continue;
     verdict.slot = finding.slot;
     verdict.replay = finding.first_replay;
@@ -185,6 +193,64 @@ Result<std::vector<Probe>> ProbesOf(Source& source, const analysis::Scope& scope
   return probes;
 }
 
+// A place in eager code has a slot for each shape, and calls have numbers that all of them share.
+// Makes one probe of its slots, and puts them in the order of the program.
+std::vector<Probe> MergedByPlace(const Source& source, std::vector<Probe> probes) {
+  using Place = std::tuple<std::string, std::string, int, std::string, std::uint32_t>;
+  std::map<Place, std::size_t> place_of;
+  std::vector<std::vector<Probe>> groups;
+  std::vector<std::uint64_t> order;
+  for (Probe& probe : probes) {
+    const Slot& slot = source.slots()[probe.row.slot];
+    const std::uint64_t number = source::PlaceInCall(slot);
+    const Place place{slot.session, slot.uuid, slot.rank, slot.probe, slot.invocation};
+    const auto known = slot.counts_calls() ? place_of.find(place) : place_of.end();
+    if (known != place_of.end()) {
+      groups[known->second].push_back(std::move(probe));
+      order[known->second] = std::min(order[known->second], number);
+      continue;
+    }
+    if (slot.counts_calls()) place_of[place] = groups.size();
+    groups.emplace_back();
+    groups.back().push_back(std::move(probe));
+    order.push_back(number);
+  }
+  std::vector<std::size_t> sorted(groups.size());
+  std::iota(sorted.begin(), sorted.end(), std::size_t{0});
+  const bool are_calls = std::ranges::all_of(groups, [&](const std::vector<Probe>& group) {
+    return source.slots()[group.front().row.slot].counts_calls();
+  });
+  const auto job_and_number = [&](std::size_t i) {
+    const Slot& slot = source.slots()[groups[i].front().row.slot];
+    return std::tuple(slot.rank, slot.session, order[i]);
+  };
+  if (are_calls) std::ranges::stable_sort(sorted, {}, job_and_number);
+  std::vector<Probe> merged;
+  for (const std::size_t i : sorted) {
+    std::vector<Probe>& group = groups[i];
+    if (group.size() > 1) {
+      std::vector<std::pair<Key, std::size_t>> keys;
+      std::uint64_t lost = 0;
+      for (const Probe& probe : group) {
+        for (const Key& key : probe.row.keys) keys.emplace_back(key, probe.row.slot);
+        lost += probe.row.lost;
+      }
+      std::ranges::stable_sort(keys, {}, [](const std::pair<Key, std::size_t>& one) {
+        return std::pair(one.first.replay, one.first.iteration);
+      });
+      Probe& first = group.front();
+      first.row.keys.clear();
+      first.row.lost = lost;
+      for (const auto& [key, slot] : keys) {
+        first.row.keys.push_back(key);
+        first.slot_of_key.push_back(slot);
+      }
+    }
+    merged.push_back(std::move(group.front()));
+  }
+  return merged;
+}
+
 // The replays that may be missing in a gap. Where it has no end, `count` of them.
 std::pair<std::uint64_t, std::uint64_t> ReplaysOf(const source::Gap& gap, const Slot& slot) {
   // The numbers come from a file, and may be any.
@@ -235,8 +301,18 @@ Json HistogramJson(const Slot& slot, const Key& key, const Stats& stats) {
           {"counts", stats.histogram}};
 }
 
+// One that counts nothing says only why there is none: that no value was finite, or that only
+// statistics were recorded. A probe needs each of them once.
+bool IsWorthAdding(const Json& histogram, const Json& others) {
+  const auto counts_any = [](const Json& one) {
+    return std::ranges::any_of(one["counts"], [](const Json& count) { return count != 0; });
+  };
+  return counts_any(histogram) || std::ranges::none_of(others, [&](const Json& other) {
+           return counts_any(other) || other["min"].is_number() || !histogram["min"].is_number();
+         });
+}
+
 void Read(Source& source, const Axis& axis, std::size_t most_histograms, Probe* probe) {
-  const Slot& slot = source.slots()[probe->row.slot];
   const std::vector<Key>& keys = probe->row.keys;
   probe->strip = Strip(axis.columns());
   std::set<std::size_t> with_histogram;
@@ -244,7 +320,9 @@ void Read(Source& source, const Axis& axis, std::size_t most_histograms, Probe* 
     with_histogram.insert(i * (keys.size() - 1) / std::max<std::size_t>(1, most_histograms - 1));
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    const Result<Snapshot> snapshot = source.Get(probe->row.slot, keys[i]);
+    const std::size_t place = probe->slot_of_key.empty() ? probe->row.slot : probe->slot_of_key[i];
+    const Slot& slot = source.slots()[place];
+    const Result<Snapshot> snapshot = source.Get(place, keys[i]);
     const Result<Stats> stats =
         snapshot.ok() ? source::StatsOf(source, *snapshot) : Result<Stats>(snapshot.error());
     const std::size_t column = axis.ColumnOf(keys[i].replay);
@@ -258,7 +336,10 @@ void Read(Source& source, const Axis& axis, std::size_t most_histograms, Probe* 
     const bool is_first_bad = stats->nonfinite() > 0 && !probe->first_bad;
     if (is_first_bad) probe->first_bad = {*snapshot, *stats};
     if (with_histogram.contains(i) || is_first_bad) {
-      probe->histograms.push_back(HistogramJson(slot, keys[i], *stats));
+      Json histogram = HistogramJson(slot, keys[i], *stats);
+      if (IsWorthAdding(histogram, probe->histograms)) {
+        probe->histograms.push_back(std::move(histogram));
+      }
     }
     probe->last = {*snapshot, *stats};
   }
@@ -310,14 +391,15 @@ Json PictureOf(Source& source, const Slot& slot, const Probe& probe,
   }
   const auto& shown = probe.first_bad ? probe.first_bad : probe.last;
   if (!shown) return "No snapshot could be read.";
-  return PictureOf(source, slot, shown->first, slices);
+  return PictureOf(source, source.slots()[shown->first.slot], shown->first, slices);
 }
 
 // --- as JSON -------------------------------------------------------------------------------------
 
-Json SnapshotJson(const Slot& slot, const std::optional<std::pair<Snapshot, Stats>>& given) {
+Json SnapshotJson(const Side& side, const std::optional<std::pair<Snapshot, Stats>>& given) {
   if (!given) return nullptr;
   const auto& [snapshot, stats] = *given;
+  const Slot& slot = side.SlotOf(snapshot);
   Json json = analysis::StatsJson(stats);
   json.erase("histogram");
   json["replay"] = ReplayText(slot, snapshot.key);
@@ -329,19 +411,46 @@ Json SnapshotJson(const Slot& slot, const std::optional<std::pair<Snapshot, Stat
   return json;
 }
 
+bool AreOne(const Snapshot& one, const Snapshot& other) {
+  return one.slot == other.slot && one.key.id == other.key.id;
+}
+
+// "f32[4,*,64]": * where the shapes of its slots differ.
+std::string TypeOf(const Side& side, const Probe& probe) {
+  Slot slot = side.SlotOf(probe);
+  const std::string own = TypeText(slot);
+  std::vector<bool> varies(slot.shape.size());
+  bool is_other = false;
+  for (const std::size_t index : probe.slot_of_key) {
+    const Slot& other = side.source->slots()[index];
+    is_other = is_other || other.dtype != slot.dtype || other.shape.size() != slot.shape.size();
+    for (std::size_t i = 0; i < varies.size() && !is_other; ++i) {
+      if (other.shape[i] != slot.shape[i]) varies[i] = true;
+    }
+  }
+  if (is_other) return own + ", and others";
+  if (std::ranges::find(varies, true) == varies.end()) return own;
+  std::string text = own.substr(0, own.find('[') + 1);
+  for (std::size_t i = 0; i < varies.size(); ++i) {
+    text += (i == 0 ? "" : ",") + (varies[i] ? "*" : std::to_string(slot.shape[i]));
+  }
+  return text + "]";
+}
+
 Json ProbeJson(const Side& side, const Probe& probe) {
   const Slot& slot = side.SlotOf(probe);
   Json json = analysis::TotalsJson(slot, probe.row, probe.totals);
   json["name"] = SlotName(slot);
-  json["selector"] = SlotText(slot);
-  json["type"] = TypeText(slot);
+  json["selector"] = probe.slot_of_key.empty() ? SlotText(slot) : SlotName(slot);
+  json["type"] = TypeOf(side, probe);
   json["facts"] = analysis::OpFacts(slot);
   json.erase("details");  // the facts are they
   json["findings"] = probe.findings;
   json["gaps"] = probe.gaps;
   json["gap_count"] = probe.gap_count;
-  json["last"] = SnapshotJson(slot, probe.last);
-  json["first_bad"] = SnapshotJson(slot, probe.first_bad);
+  json["last"] = SnapshotJson(side, probe.last);
+  const bool is_once = probe.first_bad && AreOne(probe.first_bad->first, probe.last->first);
+  json["first_bad"] = is_once ? Json("last") : SnapshotJson(side, probe.first_bad);
   json["histograms"] = probe.histograms;
   json["picture"] = probe.picture;
   return json;
@@ -432,11 +541,11 @@ std::vector<Line> LinesOf(std::span<Side> sides, const analysis::Diff& diff,
 
 // Of too many lines those that the page has, in their order: what led to the first finding, lines
 // with findings or with a difference, and of the others the first.
-std::vector<Line> ChosenOf(std::vector<Line> lines, std::optional<std::size_t> slot_of_first) {
+std::vector<Line> ChosenOf(std::vector<Line> lines, const Probe* first_bad) {
   if (lines.size() <= kMostLines) return lines;
   std::optional<std::size_t> first;
-  for (std::size_t i = 0; i < lines.size() && slot_of_first; ++i) {
-    if (lines[i].a != nullptr && lines[i].a->row.slot == *slot_of_first) first = i;
+  for (std::size_t i = 0; i < lines.size() && first_bad != nullptr; ++i) {
+    if (lines[i].a == first_bad) first = i;
   }
   const auto urgency = [&](std::size_t i) {
     if (first && i + kLinesBeforeTheFirst >= *first && i <= *first + kLinesBehindTheFirst) return 0;
@@ -568,9 +677,10 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
     if (side.name.empty()) side.name = side.source->Describe().path;
     Result<std::vector<Probe>> probes = ProbesOf(*side.source, scope);
     if (!probes.ok()) return probes.error();
-    side.probes = *std::move(probes);
+    side.probes = b == nullptr ? MergedByPlace(a, *std::move(probes)) : *std::move(probes);
     for (std::size_t i = 0; i < side.probes.size(); ++i) {
       side.place_of_slot[side.probes[i].row.slot] = i;
+      for (const std::size_t slot : side.probes[i].slot_of_key) side.place_of_slot[slot] = i;
     }
   }
   analysis::Diff diff;
@@ -584,7 +694,8 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
 
   const Axis axis = AxisOf(sides, scope, options.most_bytes);
   const std::vector<Line> every = LinesOf(sides, diff, judgements, axis);
-  const std::vector<Line> lines = ChosenOf(every, verdict->slot);
+  const Probe* const first_bad = verdict->slot ? sides[0].Find(*verdict->slot) : nullptr;
+  const std::vector<Line> lines = ChosenOf(every, first_bad);
   std::set<const Probe*> shown;
   for (const Line& line : lines) {
     if (line.a != nullptr) shown.insert(line.a);
@@ -606,7 +717,7 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
   Json probes = Json::array();
   Json verdict_place = nullptr;
   for (const Line& line : lines) {
-    if (line.a != nullptr && verdict->slot == line.a->row.slot) verdict_place = probes.size();
+    if (line.a != nullptr && line.a == first_bad) verdict_place = probes.size();
     probes.push_back({{"a", line.a == nullptr ? Json() : ProbeJson(sides[0], *line.a)},
                       {"b", line.b == nullptr ? Json() : ProbeJson(sides.back(), *line.b)},
                       {"difference", line.pair == nullptr ? Json() : PairJson(*line.pair)}});

@@ -351,6 +351,39 @@ def test_a_report_of_many_rows_has_the_thousand_that_matter_and_says_so(tmp_path
     assert "op_4000" in result.stdout
 
 
+def test_what_is_known_of_the_last_snapshot_is_in_the_page_once(tmp_path):
+    writer = _recording.Writer(str(tmp_path / "log.cgrec"))
+    session = writer.add_session("0" * 32, "job", -1)
+    slots = {name: writer.add_slot(session, name, "float32", (2,)) for name in ("bad", "late")}
+    for replay, values in ((1, (1, 1)), (2, (2, math.nan)), (3, (math.nan, math.nan))):
+        for slot, value in zip(slots.values(), values):
+            tensor = numpy.full(2, value, "float32")
+            writer.append(slot, replay, tensor, stats_only=True)
+    writer.close()
+    html, _ = report_of(tmp_path / "log.cgrec")
+    bad, late = (line["a"] for line in data_of(html)["probes"])
+    assert bad["first_bad"] == "last" and bad["last"]["nan"] == 2
+    assert late["first_bad"]["replay"] == "2" and late["last"]["replay"] == "3"
+
+
+def test_an_op_log_of_fifty_thousand_rows_is_a_page_of_less_than_three_mib(tmp_path):
+    writer = _recording.Writer(str(tmp_path / "log.cgrec"))
+    session = writer.add_session("0" * 32, "job", -1)
+    for call in range(1, 101):
+        value = math.nan if call > 80 else call
+        for i in range(500):
+            name = f"bwd/blocks.{i % 24}.attention.projection/native_layer_norm_backward_{i}.1"
+            slot = writer.add_slot(
+                session, name, "float32", (call, 64), graph_id=0, in_body=True, graph_label=""
+            )
+            tensor = numpy.full((call, 64), value, "float32")
+            writer.append(slot, call, tensor, stats_only=True)
+    writer.close()
+    html, _ = report_of(tmp_path / "log.cgrec")
+    assert len(html.encode()) < 3 << 20
+    assert len(data_of(html)["probes"]) == 500
+
+
 def test_thirty_replays_of_a_thousand_probes_keep_their_columns(tmp_path):
     path = write_recording(
         tmp_path / "wide.cgrec", 1000, 30, lambda i, replay: replay + i % 7, shape=(2,)

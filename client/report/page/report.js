@@ -5,6 +5,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const isTwo = data.sources.length === 2;
   const sidesOfAll = data.probes.flatMap((probe) => [probe.a, probe.b]).filter(Boolean);
+  for (const side of sidesOfAll) if (side.first_bad === "last") side.first_bad = side.last;
   const isOfCalls = sidesOfAll.length > 0 && sidesOfAll.every((side) => side.in_body && side.graph_id === 0);
   const WORD = isOfCalls ? "call" : "replay";
   const axis = data.axis;
@@ -637,7 +638,17 @@
 
   // --- one probe ----------------------------------------------------------------------------------
 
-  const PLOT = isTwo ? 300 : 460, LEFT = 48, RIGHT = 8;
+  const LEFT = 48, RIGHT = 8;
+  // The width of a chart, and of one below both sides, as the style sheet makes them: where a unit is a
+  // pixel, the text of the axes is as large as other text.
+  let PLOT = 460, WIDE = 460;
+  function measure() {
+    const detail = byId("detail"), style = getComputedStyle(detail), gap = 16;
+    const room = detail.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    const fit = (width) => Math.round(Math.max(240, Math.min(720, width)));
+    PLOT = fit(isTwo && innerWidth > 560 ? (room - gap) / 2 : room);
+    WIDE = fit(room);
+  }
   // Powers of ten where the values span more than two of them.
   function scaleFor(values, height, logFrom = 100) {
     const finite = values.filter(Number.isFinite);
@@ -696,8 +707,8 @@
       return make("span", {}, line, curve.band ? `${curve.name}, and from min to max` : curve.name);
     }));
     figure.append(make("h3", {}, title, found && found.isLog ? " (log)" : "", " "), keys);
-    if (!found) {
-      figure.append(make("p", { class: "note" }, "No finite value."));
+    if (!found || curves.length === 0) {
+      figure.append(make("p", { class: "note" }, found ? "None." : "No finite value."));
       return figure;
     }
     const svg = d3.create("svg").attr("viewBox", `0 0 ${WIDTH} ${height + 30}`).attr("role", "img")
@@ -875,6 +886,7 @@
 
   function drawDetail() {
     const detail = byId("detail");
+    measure();
     if (state.place === null) {
       detail.replaceChildren(make("h2", { id: "detail-title" }, "No probe"), make("p", { class: "note" }, "Nothing to show."));
       return;
@@ -899,7 +911,11 @@
     const ranges = all((strip) => [strip.min, strip.max]);
     const magnitudes = all((strip) => [strip.absMax, strip.std]).filter((value) => value > 0);
     const here = state.column;
-    const each = (draw) => box.append(...sides.map(([side, source, which]) => draw(side, source, line.strips[which], which)));
+    const each = (draw) => box.append(...sides.map(([side, source, which]) => {
+      const node = draw(side, source, line.strips[which], which);
+      if (node instanceof Element && isTwo && node.childNodes.length > 0) node.dataset.side = "AB"[source];
+      return node;
+    }));
     if (isTwo) each((side, source, strip, which) => make("p", { class: "side-name " + which }, `${"AB"[source]} ${data.sources[source].name}`));
     each((side) => factsOf(side, data.sources.indexOf(side) < 0 ? (side === line.a ? 0 : 1) : 0));
     if (here !== null && axis.columns > 0) {
@@ -929,7 +945,7 @@
     }
     const apart = line.strips.difference;
     if (apart && apart.max_abs) {
-      const wide = chart("greatest difference of A and B", [{ values: apart.max_abs, name: "max |A - B|", colour: colours.different }], Array.from(apart.max_abs).filter((value) => value > 0), null, { height: 90, WIDTH: 2 * PLOT });
+      const wide = chart("greatest difference of A and B", [{ values: apart.max_abs, name: "max |A - B|", colour: colours.different }], Array.from(apart.max_abs).filter((value) => value > 0), null, { height: 90, WIDTH: WIDE });
       wide.classList.add("wide");
       box.append(wide);
     }
@@ -1024,6 +1040,7 @@
     width = innerWidth;
     drawHeads();
     repaint();
+    drawDetail();
   });
 
   readColours();
