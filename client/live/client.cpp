@@ -63,6 +63,11 @@ google::protobuf::Message* FieldOf(const google::protobuf::Message& message,
   std::abort();  // it is no message that Ask() takes
 }
 
+// Such a request takes as long as the disk takes, which may be any time.
+bool WaitsForDisk(const v1::Request& request) {
+  return request.has_freeze() || request.has_record_start() || request.has_record_stop();
+}
+
 std::string OurVersion() {
   return "cgdebug " CGDEBUG_VERSION " speaks protocol " + std::to_string(wire::kProtocol);
 }
@@ -256,7 +261,16 @@ Result<std::string> Client::AskForBytes(const google::protobuf::Message& request
   const Result<std::uint64_t> id = Send(call);
   if (!id.ok()) return id.error();
   bool more = false;
-  return ReceiveBody(*id, call.has_freeze() ? wire::kNoDeadline : NextDeadline(), &more);
+  while (true) {
+    Result<std::string> body = ReceiveBody(*id, NextDeadline(), &more);
+    const bool is_late = !body.ok() && last_failure_ == Failure::kTimeout;
+    if (!is_late || !WaitsForDisk(call) || !IsDaemonWell()) return body;
+  }
+}
+
+bool Client::IsDaemonWell() const {
+  Client other;
+  return other.Connect({.socket = socket_, .timeout = timeout_}).ok();
 }
 
 Result<void> Client::AskFor(const google::protobuf::Message& request,

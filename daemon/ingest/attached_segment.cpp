@@ -365,12 +365,13 @@ void AttachedSegment::AddHeads(pipeline::RingHeads* heads) {
   if (!broken_) heads->insert(heads->end(), mine.begin(), mine.end());
 }
 
-bool AttachedSegment::IsRead(const pipeline::RingHead& head) const {
-  if (!alive_ || broken_ || head.slot->session != session_) return true;
-  if (drain_.is_on) return false;  // its job is dead: the session ends when everything is read
+std::uint64_t AttachedSegment::Unread(const pipeline::RingHead& head) const {
+  if (!alive_ || broken_ || head.slot->session != session_) return 0;
+  const std::uint64_t more = drain_.is_on ? 1 : 0;
   const SlotConsumer* slot = slots_.At(pipeline::DirectoryIndexOf(*head.slot));
-  return slot == nullptr || !slot->Shows(head.slot) ||
-         (slot->consumed() >= head.ordinal && !slot->IsReadingAgain());
+  if (slot == nullptr || !slot->Shows(head.slot)) return more;
+  const std::uint64_t consumed = std::min(slot->consumed(), head.ordinal);
+  return more + head.ordinal - consumed + (slot->IsReadingAgain() ? 1 : 0);
 }
 
 std::uint64_t AttachedSegment::RoomWanted() const {

@@ -66,9 +66,9 @@ class AttachedSegment {
   // Appends the heads of all slots that exist now, and shows their counters and the graphs as they
   // are.
   void AddHeads(pipeline::RingHeads* heads);
-  // Whether everything up to this head, of whichever slot, is read, also for the memory of last
-  // values; if the job is dead, whether the session has ended.
-  bool IsRead(const pipeline::RingHead& head) const;
+  // How many entries up to this head, of whichever slot, are not read, or not read again for the
+  // memory of last values; of a dead job at least 1 until the session has ended.
+  std::uint64_t Unread(const pipeline::RingHead& head) const;
   // Shows the counters of every slot.
   void Refresh();
   // The size of its shared memory; 0 after Release().

@@ -117,8 +117,9 @@ void IngestLoop::Run() {
     const bool thorough = Clock::now() >= next_thorough_;
     const bool any = PollAll(thorough);
     destination_.reads->Settle([this](const pipeline::RingHead& head) {
-      return std::ranges::all_of(
-          segments_, [&](const Segment& segment) { return segment.attached->IsRead(head); });
+      std::uint64_t unread = 0;
+      for (const Segment& segment : segments_) unread += segment.attached->Unread(head);
+      return unread;
     });
     if (thorough) {
       next_thorough_ = Clock::now() + std::max<nanoseconds>(kThorough, kPerSlot * LiveSlots());

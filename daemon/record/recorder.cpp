@@ -200,7 +200,7 @@ void Recorder::Drain(const std::function<bool(const Active&)>& is_meant) {
     }
   };
   if (rings_ == nullptr) return end({});
-  if (!rings_->DrainTo(end, kDrainPatience)) {
+  if (!rings_->Drain(end, kDrainPatience)) {
     Log("sinks")->warn(
         "a ring was not read up to its head in time; what is left of it is lost to "
         "the recordings that end");

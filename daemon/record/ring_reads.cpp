@@ -48,30 +48,50 @@ RingContent RingReads::ReadOnce(const RingRequest& request) {
   return content.get();
 }
 
-RingReads::DrainPtr RingReads::Push(const std::function<void(const RingHeads&)>& now) {
-  auto drain = std::make_shared<Drain>(Drain{.now = &now});
+RingReads::HeadsPtr RingReads::Push(const std::function<void(const RingHeads&)>& now) {
+  auto heads = std::make_shared<Heads>(Heads{.now = &now});
   {
     const std::scoped_lock lock(mutex_);
     if (ended_) return nullptr;
-    wanted_drains_.push_back(drain);
+    wanted_heads_.push_back(heads);
   }
   Wake();
-  drain->called.get_future().wait();
-  return drain;
+  heads->called.get_future().wait();
+  return heads;
 }
 
 void RingReads::AtHeads(const std::function<void(const RingHeads&)>& now) {
   if (Push(now) == nullptr) now({});
 }
 
-bool RingReads::DrainTo(const std::function<void(const RingHeads&)>& now,
-                        std::chrono::nanoseconds patience) {
-  const DrainPtr drain = Push(now);
-  if (drain == nullptr) {
+bool RingReads::DrainWithin(const std::function<void(const RingHeads&)>& now,
+                            std::chrono::nanoseconds limit) {
+  const HeadsPtr heads = Push(now);
+  if (heads != nullptr) {
+    return heads->drained.get_future().wait_for(limit) == std::future_status::ready;
+  }
+  now({});
+  return true;
+}
+
+bool RingReads::Drain(const std::function<void(const RingHeads&)>& now,
+                      std::chrono::nanoseconds patience) {
+  const HeadsPtr heads = Push(now);
+  if (heads == nullptr) {
     now({});
     return true;
   }
-  return drain->drained.get_future().wait_for(patience) == std::future_status::ready;
+  const std::future<void> drained = heads->drained.get_future();
+  std::uint64_t passes = 0;
+  std::uint64_t advances = 0;
+  while (drained.wait_for(patience) != std::future_status::ready) {
+    const std::scoped_lock lock(mutex_);
+    // The first pass may have begun before.
+    if (heads->passes - passes >= 2 && heads->advances == advances) return false;
+    passes = heads->passes;
+    advances = heads->advances;
+  }
+  return true;
 }
 
 void RingReads::Serve(const std::function<RingContent(const RingRequest&)>& read_ring,
@@ -79,45 +99,55 @@ void RingReads::Serve(const std::function<RingContent(const RingRequest&)>& read
   std::uint64_t count = 0;
   if (read(wanted_.get(), &count, sizeof(count)) != sizeof(count)) return;
   std::vector<Pending> pending;
-  std::vector<DrainPtr> drains;
+  std::vector<HeadsPtr> wanted;
   {
     const std::scoped_lock lock(mutex_);
     pending = std::exchange(pending_, {});
-    drains = std::exchange(wanted_drains_, {});
+    wanted = std::exchange(wanted_heads_, {});
   }
   for (Pending& one : pending) one.content.set_value(read_ring(*one.request));
-  for (DrainPtr& drain : drains) {
-    drain->unread = heads();
-    (*drain->now)(drain->unread);
-    drain->called.set_value();
-    drains_.push_back(std::move(drain));
+  for (HeadsPtr& one : wanted) {
+    one->unread = heads();
+    (*one->now)(one->unread);
+    one->called.set_value();
+    heads_.push_back(std::move(one));
   }
 }
 
-void RingReads::Settle(const std::function<bool(const RingHead&)>& is_read) {
-  std::erase_if(drains_, [&](const DrainPtr& drain) {
-    std::erase_if(drain->unread, is_read);
-    if (drain->unread.empty()) drain->drained.set_value();
-    return drain->unread.empty();
+void RingReads::Settle(const std::function<std::uint64_t(const RingHead&)>& unread) {
+  std::erase_if(heads_, [&](const HeadsPtr& heads) {
+    std::uint64_t count = 0;
+    std::erase_if(heads->unread, [&](const RingHead& head) {
+      const std::uint64_t of_head = unread(head);
+      count += of_head;
+      return of_head == 0;
+    });
+    {
+      const std::scoped_lock lock(mutex_);
+      if (++heads->passes > 1 && count < heads->unread_count) ++heads->advances;
+    }
+    heads->unread_count = count;
+    if (heads->unread.empty()) heads->drained.set_value();
+    return heads->unread.empty();
   });
 }
 
 void RingReads::End() {
   std::vector<Pending> pending;
-  std::vector<DrainPtr> drains;
+  std::vector<HeadsPtr> wanted;
   {
     const std::scoped_lock lock(mutex_);
     ended_ = true;
     pending = std::exchange(pending_, {});
-    drains = std::exchange(wanted_drains_, {});
+    wanted = std::exchange(wanted_heads_, {});
   }
   for (Pending& one : pending) one.content.set_value({});
-  for (const DrainPtr& drain : drains) {
-    (*drain->now)({});
-    drain->called.set_value();
-    drain->drained.set_value();
+  for (const HeadsPtr& one : wanted) {
+    (*one->now)({});
+    one->called.set_value();
+    one->drained.set_value();
   }
-  for (const DrainPtr& drain : std::exchange(drains_, {})) drain->drained.set_value();
+  for (const HeadsPtr& drain : std::exchange(heads_, {})) drain->drained.set_value();
 }
 
 }  // namespace cgdebug::pipeline

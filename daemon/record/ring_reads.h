@@ -70,16 +70,20 @@ class RingReads {
   // Thread: `now` runs on the ingest thread; when that has ended, on the caller's, with no heads.
   void AtHeads(const std::function<void(const RingHeads&)>& now);
   // Likewise, then waits until the sinks have everything up to these heads, or know that it is
-  // lost. False: that took longer than `patience`.
-  bool DrainTo(const std::function<void(const RingHeads&)>& now, std::chrono::nanoseconds patience);
+  // lost. False: that took longer than `limit`.
+  bool DrainWithin(const std::function<void(const RingHeads&)>& now,
+                   std::chrono::nanoseconds limit);
+  // Likewise, for as long as it gets on; a sink may wait for a slow disk. False: the ingest thread
+  // looked at these rings for as long as `patience` and had nothing to read.
+  bool Drain(const std::function<void(const RingHeads&)>& now, std::chrono::nanoseconds patience);
 
   // --- for the ingest thread
   // Readable when something is wanted.
   int fd() const { return wanted_.get(); }
   void Serve(const std::function<RingContent(const RingRequest&)>& read,
              const std::function<RingHeads()>& heads);
-  // After each pass. `is_read`: whether a slot is consumed up to a head, and settled.
-  void Settle(const std::function<bool(const RingHead&)>& is_read);
+  // After each pass. `unread`: how many entries before a head are not consumed and settled.
+  void Settle(const std::function<std::uint64_t(const RingHead&)>& unread);
   // Serves nothing from now on.
   void End();
 
@@ -91,22 +95,25 @@ class RingReads {
     const RingRequest* request;
     std::promise<RingContent> content;
   };
-  struct Drain {
+  struct Heads {
     const std::function<void(const RingHeads&)>* now;
     RingHeads unread = {};
+    std::uint64_t unread_count = 0;
     std::promise<void> called = {};
     std::promise<void> drained = {};
+    std::uint64_t passes = 0;    // of the ingest thread, since `now` was called; under mutex_
+    std::uint64_t advances = 0;  // passes in which something was read; under mutex_
   };
-  using DrainPtr = std::shared_ptr<Drain>;
+  using HeadsPtr = std::shared_ptr<Heads>;
   RingContent ReadOnce(const RingRequest& request);
-  DrainPtr Push(const std::function<void(const RingHeads&)>& now);
+  HeadsPtr Push(const std::function<void(const RingHeads&)>& now);
 
   UniqueFd wanted_;
   std::mutex mutex_;
   bool ended_ = false;
   std::vector<Pending> pending_;
-  std::vector<DrainPtr> wanted_drains_;
-  std::vector<DrainPtr> drains_;  // of the ingest thread: `now` was called
+  std::vector<HeadsPtr> wanted_heads_;
+  std::vector<HeadsPtr> heads_;  // of the ingest thread: `now` was called
 };
 
 }  // namespace cgdebug::pipeline

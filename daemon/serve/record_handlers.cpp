@@ -168,13 +168,13 @@ Answer Handlers::AnswerSlowly(const v1::Request& request, pipeline::PayloadPtr* 
 
 void Handlers::Sync(Answer* answer) const {
   v1::SyncReply* reply = answer->message()->mutable_sync();
-  reply->set_complete(model_.reads->DrainTo([](const pipeline::RingHeads&) {}, kSyncPatience) &&
+  reply->set_complete(model_.reads->DrainWithin([](const pipeline::RingHeads&) {}, kSyncPatience) &&
                       model_.recorder->WaitForFinishing(kSyncPatience));
 }
 
 void Handlers::Freeze(const v1::FreezeRequest& request, Answer* answer) const {
   if (!CheckDirectory(request.directory(), answer)) return;
-  model_.reads->DrainTo([](const pipeline::RingHeads&) {}, kSyncPatience);
+  model_.reads->Drain([](const pipeline::RingHeads&) {}, kSyncPatience);
   const auto sessions =
       SelectSessions(*model_.registry, request.session(), answer->mutable_error());
   if (!sessions) return;

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import select
 import socket
 import struct
 import time
@@ -19,6 +20,8 @@ PROTOCOL = 3
 _HEADER = struct.Struct("<IHHQ")  # body bytes, kind, flags, request id
 _REQUEST, _RESPONSE, _PAYLOAD = 1, 2, 3
 _MORE = 1
+# Such a request takes as long as the disk takes, which may be any time.
+_WAIT_FOR_DISK = ("freeze", "record_start", "record_stop")
 _MAX_BODY_BYTES = {_RESPONSE: 16 << 20, _PAYLOAD: 4 << 20}
 _DESCRIPTOR_SET = pathlib.Path(__file__).parent / "cgdebug.fds"
 _messages: dict[str, typing.Any] = {}
@@ -125,9 +128,11 @@ class Connection:
 
     def _ask(self, message) -> tuple:
         request_id = self._send(message)
-        # A freeze takes as long as writing takes.
-        is_slow = message.WhichOneof("kind") == "freeze"
-        deadline = None if is_slow else time.monotonic() + self._timeout
+        may_wait = message.WhichOneof("kind") in _WAIT_FOR_DISK
+        while may_wait and not self._has_answer():
+            if not self._is_daemon_well():
+                raise self._lost(TimeoutError("timed out"))
+        deadline = time.monotonic() + self._timeout
         _, flags, body = self._receive(request_id, deadline, (_RESPONSE,))
         response = message_class("Response").FromString(body)
         payload = bytearray()
@@ -146,6 +151,20 @@ class Connection:
                 f"the daemon announced {wanted} payload bytes and sent {len(payload)}"
             )
         return response, payload
+
+    def _has_answer(self) -> bool:
+        """Waits for one, as long as the timeout."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(self._timeout * 1000))
+
+    def _is_daemon_well(self) -> bool:
+        """Whether it greets one that comes new."""
+        try:
+            Connection(self._path, self._timeout).close()
+        except OSError:
+            return False
+        return True
 
     def stream(self, message, deadline: float | None = None) -> collections.abc.Iterator:
         """One request and its answers until the last one, or until the deadline."""

@@ -34,7 +34,8 @@ def connect(
     session: the job that every request is about unless it names another: its key, label, run id or
              pid; None means all of them, or the newest where one is needed
     spawn:   start a daemon when none is running
-    timeout: of each request except `freeze`, in seconds
+    timeout: of each request, in seconds; `freeze`, `record` and the end of a recording wait for
+             the disk, as long as the daemon answers others
     Fails: ConnectionError; the text says how to start a daemon.
     """
     is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 // glibc's own names for the functions that this file replaces: dlsym() itself allocates.
@@ -45,12 +46,24 @@ void KeepStack() {
   plan->frames = static_cast<std::uint64_t>(count);
 }
 
+// As on a disk that takes long.
+void WaitForRelease(std::uint32_t index) {
+  __atomic_store_n(&plan->failed, 1, __ATOMIC_RELEASE);
+  const timespec pause = {0, 1'000'000};
+  while (__atomic_load_n(&plan->kind, __ATOMIC_ACQUIRE) == index) nanosleep(&pause, nullptr);
+}
+
 // Whether this call must fail; sets errno if so.
 bool Fails(FailKind kind) {
   if (plan == nullptr || inside) return false;
   const auto index = static_cast<std::uint32_t>(kind);
   const std::uint64_t call = __atomic_add_fetch(&plan->calls[index], 1, __ATOMIC_RELAXED);
-  if (plan->kind != index || plan->nth != call) return false;
+  if (__atomic_load_n(&plan->kind, __ATOMIC_ACQUIRE) != index || plan->nth > call) return false;
+  if (plan->error == 0) {
+    WaitForRelease(index);
+    return false;
+  }
+  if (plan->nth != call) return false;
   inside = true;
   KeepStack();
   __atomic_store_n(&plan->failed, 1, __ATOMIC_RELEASE);

@@ -26,10 +26,10 @@ inline constexpr std::uint32_t kFailKinds = 9;
 
 struct FailPlan {
   std::uint32_t kind;  // FailKind
-  std::int32_t error;  // errno of the call that fails
+  std::int32_t error;  // errno of the call that fails; 0: from the nth on they wait until kind is 0
   std::uint64_t nth;   // from 1; 0 = none fails
   std::uint64_t calls[kFailKinds];
-  std::uint64_t failed;  // 1 when it has failed
+  std::uint64_t failed;  // 1 when it has failed, or waits
   std::uint64_t frames;  // of the failed call, in `stack`
   char stack[24][128];   // "library+0xoffset", innermost first
 };

@@ -5,8 +5,10 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "cgdebug/messages.h"
 #include "daemon/core/endpoint/endpoint.h"
@@ -256,21 +258,53 @@ TEST_F(ClientTest, AClientOfAnEndingDaemonAsksTheNextOne) {
   daemons.join();
 }
 
-TEST_F(ClientTest, FreezingTakesAsLongAsItTakes) {
-  constexpr std::chrono::milliseconds kTimeout(30);
-  Serve([&](const v1::Request&) {
-    std::this_thread::sleep_for(3 * kTimeout);
+// Of a daemon that greets and whose disk is slow.
+class SlowDisk : public ClientTest {
+ protected:
+  std::size_t Greetings() const {
+    const std::vector<v1::Request> requests = daemon_->requests();
+    return std::ranges::count_if(requests, [](const v1::Request& one) { return one.has_hello(); });
+  }
+  void ConnectForMilliseconds(int timeout) {
+    ConnectOptions options = Options();
+    options.timeout = std::chrono::milliseconds(timeout);
+    while (!client_.Connect(options).ok()) {
+    }
+  }
+};
+
+TEST_F(SlowDisk, WhatIsWrittenTakesAsLongAsItTakes) {
+  std::size_t until = 0;
+  Serve([&](const v1::Request& request) {
+    while (Greetings() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     FakeAnswer answer;
-    answer.responses.emplace_back().mutable_freeze()->mutable_recording()->set_snapshots(7);
+    v1::Response& response = answer.responses.emplace_back();
+    if (request.has_freeze()) response.mutable_freeze()->mutable_recording()->set_snapshots(7);
+    if (request.has_record_start()) response.mutable_record_start()->mutable_recording()->set_id(8);
+    if (request.has_record_stop()) response.mutable_record_stop()->add_recordings()->set_id(9);
     return answer;
   });
-  ConnectOptions options = Options();
-  options.timeout = kTimeout;
-  while (!client_.Connect(options).ok()) {
-  }
-  const Result<v1::FreezeReply> reply = client_.Ask<v1::FreezeReply>(v1::FreezeRequest());
-  ASSERT_TRUE(reply.ok()) << reply.error().message;
-  EXPECT_EQ(reply->recording().snapshots(), 7u);
+  ConnectForMilliseconds(500);
+  until = Greetings() + 1;
+  const auto frozen = client_.Ask<v1::FreezeReply>(v1::FreezeRequest());
+  ASSERT_TRUE(frozen.ok()) << frozen.error().message;
+  EXPECT_EQ(frozen->recording().snapshots(), 7u);
+  until = Greetings() + 1;
+  const auto started = client_.Ask<v1::RecordStartReply>(v1::RecordStartRequest());
+  ASSERT_TRUE(started.ok()) << started.error().message;
+  EXPECT_EQ(started->recording().id(), 8u);
+  until = Greetings() + 1;
+  const auto stopped = client_.Ask<v1::RecordStopReply>(v1::RecordStopRequest());
+  ASSERT_TRUE(stopped.ok()) << stopped.error().message;
+  EXPECT_EQ(stopped->recordings(0).id(), 9u);
+}
+
+TEST_F(SlowDisk, IsNotWaitedForUnderADaemonThatGreetsNobody) {
+  Serve([](const v1::Request&) { return FakeAnswer{}; });
+  ConnectForMilliseconds(30);
+  daemon_->set_protocol(7);
+  EXPECT_FALSE(client_.Ask<v1::RecordStopReply>(v1::RecordStopRequest()).ok());
+  EXPECT_EQ(client_.last_failure(), Failure::kTimeout);
 }
 
 TEST_F(ClientTest, RequestWithoutAConnectionIsAnErrorNotACrash) {

@@ -38,8 +38,9 @@ struct ConnectOptions {
   std::string socket;         // empty: $CGDEBUG_SOCKET, else the user's runtime directory
   bool start_daemon = false;  // when nobody listens
   std::string name = "c++";   // what the daemon's log calls this client
-  std::chrono::milliseconds timeout =
-      std::chrono::seconds(10);                  // of each request except Tail, Freeze
+  // Of each request except Tail. Freeze, StartRecording and StopRecording wait for the disk, as
+  // long as the daemon answers others.
+  std::chrono::milliseconds timeout = std::chrono::seconds(10);
   std::vector<std::string> daemon_options = {};  // of a daemon that is started
 };
 
@@ -123,6 +124,8 @@ class Client {
   Result<void> ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,
                               std::string* payload);
   Deadline NextDeadline() const;
+  // Whether it greets one that comes new.
+  bool IsDaemonWell() const;
 
   std::unique_ptr<wire::Channel> channel_;
   std::unique_ptr<UniqueFd> stop_;  // an eventfd
