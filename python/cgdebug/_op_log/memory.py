@@ -39,8 +39,10 @@ class Memory(typing.Generic[_Value]):
         known = self._find(tensor)
         if known is not None:
             known.value = value
-        elif value is not None and written.storage_of(tensor):
-            self._add(tensor.untyped_storage(), _Known(value))
+            return
+        _, storage = written.memory_of(tensor)
+        if value is not None and storage is not None:
+            self._add(storage, _Known(value))
 
     def pop(self, tensor: torch.Tensor) -> _Value | None:
         value = self.get(tensor)
@@ -52,10 +54,9 @@ class Memory(typing.Generic[_Value]):
         return [value for value in distinct.values() if value is not None]
 
     def _find(self, tensor: torch.Tensor) -> _Known[_Value] | None:
-        address = written.storage_of(tensor)
-        if not address:
+        address, storage = written.memory_of(tensor)
+        if storage is None:
             return None
-        storage = tensor.untyped_storage()
         found = self._known.get(storage._cdata)
         if found is not None:
             return found[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import functools
 import itertools
 import os
@@ -472,17 +473,17 @@ def _line_of_op(frames: int) -> tuple[Line, str, bool, list[compiled_names.Node]
     is_generated = False
     nodes: list[compiled_names.Node] = []
     redistributed = ""
-    torch_folder = os.path.dirname(torch.__file__) + os.sep
     while frame is not None:
         file = frame.f_code.co_filename
-        if _is_inductors(frame):
+        code, name = _code_of(file, frame.f_globals.get("__name__"))
+        if code is _Code.INDUCTORS:
             is_generated = True
             nodes = nodes or compiled_names.nodes_of_inductor(frame)
-        elif _is_of_graph(frame):
+        elif code is _Code.GRAPHS:
             is_generated = True
             if not nodes and (node := compiled_names.node_of_graph(frame)) is not None:
                 nodes = [node]
-        elif not file.startswith((_site.OWN, torch_folder)) and not _site.is_generated(file):
+        elif code is _Code.PROGRAMS:
             line = Line(
                 _site.text_of(frame),
                 _site.code_at(file, frame.f_lineno),
@@ -491,10 +492,10 @@ def _line_of_op(frames: int) -> tuple[Line, str, bool, list[compiled_names.Node]
                 redistributed,
             )
             return line, phase, is_generated, nodes
-        name = os.path.basename(file)
-        phase = _PHASES.get(name, phase)
-        if name == "_redistribute.py" and not redistributed:
-            redistributed = _redistribution_in(frame)
+        if name is not None:
+            phase = _PHASES.get(name, phase)
+            if name == "_redistribute.py" and not redistributed:
+                redistributed = _redistribution_in(frame)
         frame = frame.f_back
     line = _NO_LINE._replace(region=regions.current(), redistributed=redistributed)
     return line, phase, is_generated, nodes
@@ -515,18 +516,33 @@ def placements_of(spec: object) -> str:
     return ",".join("".join(str(one).split()) for one in placements)
 
 
-def _is_inductors(frame: types.FrameType) -> bool:
-    """Whether Inductor made the code. Its files may lie in a folder that the job chose."""
-    name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and name.startswith("torch._inductor.runtime.compile_tasks.")
+class _Code(enum.Enum):
+    """Whose code a frame runs."""
+
+    INDUCTORS = enum.auto()  # its files may lie in a folder that the job chose
+    # Of a torch.fx.GraphModule, or what a program wrote and ran as a text in no module's namespace,
+    # as vLLM does with such a graph.
+    GRAPHS = enum.auto()
+    LIBRARYS = enum.auto()  # cgdebug's or torch's, or other code without a file
+    PROGRAMS = enum.auto()
 
 
-def _is_of_graph(frame: types.FrameType) -> bool:
-    """Whether it is the code of a torch.fx.GraphModule, or what a program wrote and ran as a text
-    in no module's namespace, as vLLM does with such a graph."""
-    file = frame.f_code.co_filename
-    is_text = file == "<string>" and "__name__" not in frame.f_globals
-    return is_text or file.startswith("<eval_with_key>")
+_LIBRARIES = (_site.OWN, os.path.dirname(torch.__file__) + os.sep)
+_TOLD_BY_NAME = (*_PHASES, "_redistribute.py")
+
+
+@functools.lru_cache(maxsize=4096)
+def _code_of(file: str, module: object) -> tuple[_Code, str | None]:
+    """Of a frame with this file and `__name__`; and the file's name, if something is told by it."""
+    name = os.path.basename(file)
+    told = name if name in _TOLD_BY_NAME else None
+    if isinstance(module, str) and module.startswith("torch._inductor.runtime.compile_tasks."):
+        return _Code.INDUCTORS, told
+    if file.startswith("<eval_with_key>") or (file == "<string>" and module is None):
+        return _Code.GRAPHS, told
+    if file.startswith(_LIBRARIES) or _site.is_generated(file):
+        return _Code.LIBRARYS, told
+    return _Code.PROGRAMS, told
 
 
 def is_compiled_memory(storage: int) -> bool:
@@ -535,7 +551,8 @@ def is_compiled_memory(storage: int) -> bool:
     frame: types.FrameType | None = sys._getframe(1)
     is_own = False
     while frame is not None:
-        if _is_of_graph(frame) or _is_inductors(frame):
+        code, _ = _code_of(frame.f_code.co_filename, frame.f_globals.get("__name__"))
+        if code in (_Code.GRAPHS, _Code.INDUCTORS):
             names = [
                 name
                 for name, one in frame.f_locals.items()

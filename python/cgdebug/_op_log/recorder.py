@@ -117,7 +117,8 @@ class Recorder:
             plan = written.plan_of(op)
             with self._lock:
                 if not self.is_done:
-                    call = self._before(plan, args, kwargs)
+                    with written.one_look:
+                        call = self._before(plan, args, kwargs)
                     if self.added.extras.hooks and plan.kind not in _WITHOUT_ROWS:
                         stem = self._counter.peek(call.place, plan.base)
                         self.added.before(op, call, stem)
@@ -140,7 +141,8 @@ class Recorder:
             with self._lock:
                 self._take_nodes()
                 if call is not None and not has_failed:
-                    self._after(call, result)
+                    with written.one_look:
+                        self._after(call, result)
         except Exception as error:  # the job goes on
             self._note(call.plan.name if call else "an op", error)
         finally:
@@ -508,6 +510,7 @@ class Recorder:
         stem = self._counter.take(call.place, plan.base)
         if call.told is not None:
             details.columns = self.added.columns(call, stem, result)
+            written.one_look.again()
         is_one = len(changed) + len(made) == 1
         lists = {one[0] for one in changed}
         for argument, place, tensor, source in (*changed, *made):
@@ -546,6 +549,7 @@ class Recorder:
                 computed: dict[str, torch.Tensor] = {}
                 if self.added.extras:
                     computed = self.added.compute(name, tensor, details)
+                    written.one_look.again()
                 details.views = self._arguments.take_views()
                 row = self.log.add_row(
                     name, op, tensor, [one for one in inputs if one != EMPTY], place.site, details

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import threading
 import typing
 
 import torch
@@ -208,19 +209,60 @@ def handles_ops(kind: type) -> bool:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+_NO_MEMORY = (0, None)
+
+
+class _Look(threading.local):
+    """`with one_look:` while this thread looks at the tensors of one op, it asks each of them once
+    where its memory is. After code of the user: again()."""
+
+    memory: dict[int, tuple[torch.Tensor, tuple[int, torch.UntypedStorage | None]]] | None = None
+
+    def __enter__(self) -> None:
+        self.memory = {}  # by id()
+
+    def __exit__(self, *_) -> None:
+        self.memory = None
+
+    def again(self) -> None:
+        """What was asked so far may have changed."""
+        if self.memory:
+            self.memory = {}
+
+
+one_look = _Look()
+
+
+def memory_of(tensor: torch.Tensor) -> tuple[int, torch.UntypedStorage | None]:
+    """The memory that a tensor shares with its views, and its address; 0 where there is none."""
+    memory = one_look.memory
+    if memory is None:
+        return _memory_of(tensor)
+    known = memory.get(id(tensor))
+    if known is None:  # the tensor is kept, so that no other gets its id
+        known = memory[id(tensor)] = (tensor, _memory_of(tensor))
+    return known[1]
+
+
 def storage_of(tensor: torch.Tensor) -> int:
     """The address of the memory that a tensor shares with its views; 0 where there is none."""
-    # An eager log asks this some ten times a row. why_unseen() says the same in words.
+    return memory_of(tensor)[0]
+
+
+def _memory_of(tensor: torch.Tensor) -> tuple[int, torch.UntypedStorage | None]:
+    # why_unseen() says the same in words.
     kind = type(tensor)
     if kind not in _PLAIN and (torch.nn.parameter.is_lazy(tensor) or handles_ops(kind)):
-        return 0
+        return _NO_MEMORY
     if tensor.is_nested or tensor.layout is not torch.strided:
-        return 0
+        return _NO_MEMORY
     if not (tensor.is_cpu or tensor.is_cuda) or tensor.numel() == 0:
-        return 0
+        return _NO_MEMORY
     if torch._C._is_cow_tensor(tensor):  # asking would make the copy
-        return 0
-    return tensor.untyped_storage().data_ptr()
+        return _NO_MEMORY
+    storage = tensor.untyped_storage()
+    address = storage.data_ptr()
+    return (address, storage) if address else _NO_MEMORY
 
 
 def why_unseen(tensor: torch.Tensor) -> str:
