@@ -425,7 +425,7 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   };
   std::vector<Share> shares;
   for (const SlotRecord& slot : request.slots) {
-    if (!(*recording)->Wants(*slot.slot)) continue;
+    if (!(*recording)->selection().Wants(*slot.slot)) continue;
     shares.push_back(ShareOf(slot, MostOf(slot, asked_of(slot), store)));
   }
   const Room room = FindRoom(shares, LesserLimit(request.max_bytes, options.max_bytes),
@@ -434,7 +434,7 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   std::chrono::nanoseconds patience = kDevicePatience;
   std::deque<SlotFreeze> on_device;
   for (const SlotRecord& slot : request.slots) {
-    if (!(*recording)->Wants(*slot.slot)) continue;
+    if (!(*recording)->selection().Wants(*slot.slot)) continue;
     if (slot.slot->IsOnDevice()) {
       on_device.emplace_back(recording->get(), slot, asked_of(slot), room, store, rings, &patience);
       info.left_out += on_device.back().left_out();

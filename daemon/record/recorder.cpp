@@ -137,7 +137,7 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
     for (const RingHead& head : heads) head_of.emplace(head.slot, head);
     const std::scoped_lock feeding(mutex_);
     for (const auto& [slot, state] : open_slots_) {
-      if (!recording->Wants(*slot)) continue;
+      if (!recording->selection().Wants(*slot)) continue;
       const auto head = head_of.find(slot);
       const bool is_known = head != head_of.end() && head->second.ordinal >= state.seen;
       recording->Open(slot, is_known ? head->second.ordinal : state.seen,
@@ -165,14 +165,14 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
 // A slot that lost nothing for a recording goes back to what its actions want when that is over.
 void Recorder::TellLossless(const SlotPtr& slot, OpenSlotState* state) {
   const bool needed = std::ranges::any_of(
-      active_, [&](const Active& recording) { return recording->NeedsAll(*slot); });
+      active_, [&](const Active& recording) { return recording->selection().NeedsAll(*slot); });
   const bool registered = (slot->registration.flags & layout::kSlotLossless) != 0;
   const layout::Lossless wanted = needed == registered ? layout::Lossless::kAsRegistered
                                   : needed             ? layout::Lossless::kOn
                                                        : layout::Lossless::kOff;
   const bool wants_values =
       slot->IsOnDevice() && std::ranges::any_of(active_, [&](const Active& recording) {
-        return recording->Wants(*slot);
+        return recording->selection().Wants(*slot);
       });
   const bool is_same = wanted == state->lossless && wants_values == state->wants_values;
   state->lossless = wanted;
@@ -182,8 +182,8 @@ void Recorder::TellLossless(const SlotPtr& slot, OpenSlotState* state) {
 
 void Recorder::RecordingsChanged() {
   for (auto& [slot, state] : open_slots_) TellLossless(slot, &state);
-  const bool awaits =
-      std::ranges::any_of(active_, [](const Active& recording) { return recording->AwaitsJobs(); });
+  const bool awaits = std::ranges::any_of(
+      active_, [](const Active& recording) { return recording->selection().AwaitsJobs(); });
   if (!awaits) return mark_.Drop();
   if (!mark_.Hold()) {
     Log("sinks")->warn(
@@ -302,7 +302,8 @@ void Recorder::OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) {
   TellLossless(slot, &state);
   for (const Active& recording : active_) {
     const bool all = recording->request().to_disk_only;
-    if (recording->Wants(*slot)) recording->Open(slot, all ? 0 : feedback.consumed_before());
+    if (recording->selection().Wants(*slot))
+      recording->Open(slot, all ? 0 : feedback.consumed_before());
   }
   FlushActive();
 }
