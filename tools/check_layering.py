@@ -134,20 +134,12 @@ VIEWS = "client/cli/views"
 # imported, a module loads only its own room and the rooms named here.
 PYTHON = "python/cgdebug"
 PYTHON_ROOMS = {
-    "shared": (
-        "_answers _dtypes _old_name _op_details _output_files _reader _remote _replays _site "
-        "_torch_logs _version _words "
-        "errors sharding snapshot status"
-    ),
-    "reader": (
-        "_call_series _columns _export _export_values _notebook _reports _series _tensorboard _trace_events "
-        "analyzing export postprocess recording tensor_debug testing"
-    ),
+    "shared": "_remote _shared _version errors sharding snapshot status",
+    "reader": "_read analyzing export postprocess recording tensor_debug testing",
     "live": "_wire client",
     "job": (
-        "_accepted _after_import _apart _at_start _auto _bisect _compile_cache _debug_report _debug_server _doctor "
-        "_effects _fail_on _fail_soft _graph_dumps _graph_memory _graphs _magic _native _op_log _poison _probe _rewind _tags _verdict "
-        "_tensor_probe _watching actions integrations op_log probe pytest_plugin scalars watching"
+        "_at_start _doctor _job _op_log _rewind _watching "
+        "actions integrations op_log probe pytest_plugin scalars watching"
     ),
     "door": "__init__ __main__",  # what starts the others
 }

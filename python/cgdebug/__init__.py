@@ -47,9 +47,9 @@ _HOMES = {
     "client": ("connect", "Client"),
     "recording": ("open", "why", "Recording"),
     "scalars": ("log_to", "ScalarLog"),
-    "_graph_memory": ("graph_memory", "GraphMemory", "MemoryBlock", "MemoryPool"),
-    "_fail_on": ("check",),
-    "_native": ("native_extension_available", "NativeExtension"),
+    "_job._graph_memory": ("graph_memory", "GraphMemory", "MemoryBlock", "MemoryPool"),
+    "_job._fail_on": ("check",),
+    "_job._native": ("native_extension_available", "NativeExtension"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = (
@@ -77,20 +77,20 @@ __all__ += ["__version__", "tensor_debug"]
 
 def load_ipython_extension(ipython) -> None:
     """For %load_ext cgdebug: %%cgdebug in front of a cell logs its ops and shows the first NaN."""
-    from . import _magic
+    from ._job import _magic
 
     _magic.load(ipython)
 
 
 if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from . import tensor_debug as tensor_debug
-    from ._fail_on import check as check
-    from ._graph_memory import GraphMemory as GraphMemory
-    from ._graph_memory import MemoryBlock as MemoryBlock
-    from ._graph_memory import MemoryPool as MemoryPool
-    from ._graph_memory import graph_memory as graph_memory
-    from ._native import NativeExtension as NativeExtension
-    from ._native import native_extension_available as native_extension_available
+    from ._job._fail_on import check as check
+    from ._job._graph_memory import GraphMemory as GraphMemory
+    from ._job._graph_memory import MemoryBlock as MemoryBlock
+    from ._job._graph_memory import MemoryPool as MemoryPool
+    from ._job._graph_memory import graph_memory as graph_memory
+    from ._job._native import NativeExtension as NativeExtension
+    from ._job._native import native_extension_available as native_extension_available
     from ._op_log.audit import Audit as Audit
     from ._op_log.audit import audit as audit
     from ._op_log.extras import OpCall as OpCall
@@ -156,18 +156,19 @@ def __dir__():
 
 
 if os.environ.get("CGDEBUG_CONFIG"):
-    from . import _fail_soft, _words
+    from ._job import _fail_soft
+    from ._shared import _words
 
     with _fail_soft.guard("CGDEBUG_CONFIG"):
         _words.apply_config(os.environ["CGDEBUG_CONFIG"])
 
 if os.environ.get("CGDEBUG_WATCH"):
-    from . import _auto
+    from ._job import _auto
 
     _auto.start()
 
 if os.environ.get("CGDEBUG_LAUNCH_BLOCKING") or os.environ.get("CGDEBUG_RACES"):
-    from . import _apart
+    from ._job import _apart
 
     _apart.start()
 
@@ -176,8 +177,9 @@ if os.environ.get("CGDEBUG_ASK") or os.environ.get("CGDEBUG_REWIND"):
 
     _rewind.start()
 
-from . import _debug_server, _old_name  # noqa: E402
-from ._after_import import call_after_import as _call_after_import  # noqa: E402
+from ._job import _debug_server  # noqa: E402
+from ._job._after_import import call_after_import as _call_after_import  # noqa: E402
+from ._shared import _old_name  # noqa: E402
 
 _debug_server.install()
 _old_name.answer()

@@ -35,7 +35,7 @@ def _package(name: str, module: str, needed_for: str, is_needed: bool = True) ->
 
 
 def _op() -> dict:
-    from . import _native
+    from ._job import _native
 
     loaded = _native.native_extension_available()
     if loaded:

@@ -13,7 +13,7 @@ import struct
 import time
 import typing
 
-from ._reader import recording_module
+from ._shared._reader import recording_module
 from ._version import __version__
 
 PROTOCOL = 3

@@ -14,8 +14,8 @@ import operator
 import sys
 import typing
 
-from . import _words
-from ._dtypes import table
+from ._shared import _words
+from ._shared._dtypes import table
 
 _UINT16_MAX = 2**16 - 1
 _UINT32_MAX = 2**32 - 1

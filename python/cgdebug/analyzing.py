@@ -21,9 +21,9 @@ import typing
 import uuid
 
 from . import _remote, recording
-from ._columns import Columns
-from ._reader import recording_module
-from ._reports import Ranks, Row, rows_of
+from ._read._columns import Columns
+from ._read._reports import Ranks, Row, rows_of
+from ._shared._reader import recording_module
 from .errors import RecordingError
 
 __all__ = ["Analysis", "analyze"]

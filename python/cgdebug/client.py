@@ -10,8 +10,9 @@ import threading
 import time
 import typing
 
-from . import _answers, _wire, _words
-from ._answers import Answer, Event, Probe, Session, is_no_row
+from . import _wire
+from ._shared import _answers, _words
+from ._shared._answers import Answer, Event, Probe, Session, is_no_row
 from .snapshot import TensorSnapshot
 
 # What callers write, and its names in proto/control.proto.

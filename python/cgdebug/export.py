@@ -14,8 +14,8 @@ import os
 import re
 import sys
 
-from ._export import WRITERS, export, export_work
-from ._replays import MAX_REPLAY
+from ._read._export import WRITERS, export, export_work
+from ._shared._replays import MAX_REPLAY
 from .errors import NothingMatchedError, RecordingError
 from .recording import Recording
 

@@ -11,15 +11,15 @@ import weakref
 
 import torch
 
-from . import _native
-from ._answers import is_no_row
-from ._op_details import details_of
+from ._job import _native
 from ._op_log import torch_debug_mode
 from ._op_log.extras import after_run
 from ._op_log.options import LEVELS, LogOptions
 from ._op_log.rows import UNKNOWN, Coverage, OpLog
 from ._op_log.scopes import Scope
-from ._reader import recording_module
+from ._shared._answers import is_no_row
+from ._shared._op_details import details_of
+from ._shared._reader import recording_module
 from .errors import DaemonError
 from .snapshot import Stats, TensorSnapshot
 
@@ -371,7 +371,7 @@ class OpLogView:
         return "\n".join([*lines, *(f"not shown: {gap}" for gap in self.gaps)])
 
     def _repr_html_(self) -> str:
-        from . import _notebook
+        from ._read import _notebook
 
         return _notebook.of_op_log(self)
 

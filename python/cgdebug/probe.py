@@ -9,9 +9,10 @@ import weakref
 
 import torch
 
-from . import _accepted, _fail_on, _fail_soft, _native, _site, _tags, _torch_logs
-from . import _verdict as verdict
 from . import actions as _actions
+from ._job import _accepted, _fail_on, _fail_soft, _native, _tags
+from ._job import _verdict as verdict
+from ._shared import _site, _torch_logs
 from .errors import FoundError, NotCheckedError, TensorNotComparedError
 from .sharding import TensorShard
 from .snapshot import TensorSnapshot, part_of

@@ -18,13 +18,13 @@ import pathlib
 import typing
 
 from . import _remote
-from ._answers import is_no_row
-from ._call_series import CallSeries
-from ._columns import Columns, frame_of
+from ._read._call_series import CallSeries
+from ._read._columns import Columns, frame_of
+from ._read._reports import Cause, Causes, Check, Diff, Row, rows_of
+from ._read._series import RecordedSnapshot, Series, names_of
 from ._remote import Fetched
-from ._replays import MAX_REPLAY, replay_range
-from ._reports import Cause, Causes, Check, Diff, Row, rows_of
-from ._series import RecordedSnapshot, Series, names_of
+from ._shared._answers import is_no_row
+from ._shared._replays import MAX_REPLAY, replay_range
 from .errors import NothingMatchedError, RecordingError
 from .snapshot import TensorSnapshot
 
@@ -78,7 +78,7 @@ class Recording:
 
     def refresh(self) -> Recording:
         """Looks again at a recording that is still being written. Returns itself."""
-        from ._reader import recording_module
+        from ._shared._reader import recording_module
 
         self._reader = recording_module().Reader(self._path, self._rank)
         self._missing: list[str] | None = None
@@ -297,7 +297,7 @@ class Recording:
         return f"<recording {self._path}: {len(self)} probes, {span}, {state}>"
 
     def _repr_html_(self) -> str:
-        from . import _notebook
+        from ._read import _notebook
 
         return _notebook.of_recording(self)
 
@@ -345,7 +345,7 @@ class Recording:
         trust_hashes: where the recorded hashes are equal, do not read the values; damage to them is
                       then not seen
         """
-        from ._reader import recording_module
+        from ._shared._reader import recording_module
 
         if by not in ("name", "order") or align not in ("replay", "step"):
             raise ValueError("by is 'name' or 'order', align is 'replay' or 'step'")
@@ -376,8 +376,8 @@ class Recording:
     ) -> str:
         """Writes one HTML file with pictures of this recording, or of this and `other` side by
         side: `cgdebug-cli report`. An older file is replaced. Returns the verdict, a sentence."""
-        from ._output_files import replacing
-        from ._reader import recording_module
+        from ._shared._output_files import replacing
+        from ._shared._reader import recording_module
 
         if other is not None and not isinstance(other, Recording):
             other = open(other)
@@ -414,7 +414,7 @@ class Recording:
     def plot(self, *probes: str, stat: str = "abs_max", ax=None):
         """Draws one statistic of the probes that the patterns select, of all if none is given, over
         the replays. Returns matplotlib's axes: `ax`, or new ones. Needs matplotlib."""
-        from . import _notebook
+        from ._read import _notebook
 
         return _notebook.plot_recording(self.select(*probes or ("*",)), stat, ax)
 
@@ -438,7 +438,7 @@ class Recording:
             from torch.cuda.graph_annotations import get_kernel_annotations
 
             annotations = get_kernel_annotations()
-        from ._torch_logs import probe_of_mark
+        from ._shared._torch_logs import probe_of_mark
 
         held: dict[str, dict[str, typing.Any]] = {}
         named = {}
@@ -470,7 +470,7 @@ class Recording:
 
     def export(self, format: str, output: str | os.PathLike, *probes: str, **options):
         """Writes it in another format; see `cgdebug.export`."""
-        from ._export import export
+        from ._read._export import export
 
         return export(self, format, output, *probes, **options)
 

@@ -10,7 +10,9 @@ import time
 import typing
 import warnings
 
-from . import _answers, _native, _wire
+from . import _wire
+from ._job import _native
+from ._shared import _answers
 from .errors import DaemonError
 
 _STATS = ("abs_max", "mean", "std", "nonfinite")

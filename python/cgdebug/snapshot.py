@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 
-from ._dtypes import bits_of, table
+from ._shared._dtypes import bits_of, table
 
 if typing.TYPE_CHECKING:
     import numpy
@@ -201,7 +201,7 @@ class TensorSnapshot:
         return f"<{self.describe()}>"
 
     def _repr_html_(self) -> str:
-        from . import _notebook
+        from ._read import _notebook
 
         return _notebook.of_snapshot(self)
 
@@ -209,7 +209,7 @@ class TensorSnapshot:
         """Draws the values: a curve, or an image of the last two dimensions, of the slice with the
         first NaN or Inf if there is one. Returns matplotlib's axes: `ax`, or new ones. Needs
         matplotlib."""
-        from . import _notebook
+        from ._read import _notebook
 
         return _notebook.plot_snapshot(self, ax)
 

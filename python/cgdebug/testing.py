@@ -14,7 +14,7 @@ from .recording import open as open_recording
 if typing.TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ._poison import Poison
+    from ._job._poison import Poison
 
 __all__ = ["CompilerFault", "assert_recordings_close", "bisect_compiler", "poison"]
 
@@ -77,7 +77,7 @@ def poison(
     false if something was found, or could not be looked at.
 
     Fails: TypeError, ValueError: no output has these rows, or all of them are real."""
-    from . import _poison
+    from ._job import _poison
 
     return _poison.poison(call, inputs, valid_rows, outputs, state)
 
@@ -130,7 +130,7 @@ def bisect_compiler(
 
     Fails: NotCheckedError: two eager runs differ, or something could not be compared, so there is
            no verdict that could lead the search; what `run` raises."""
-    from ._bisect import bisect
+    from ._job._bisect import bisect
 
     found = bisect(run, rtol, atol)
     return None if found is None else CompilerFault(*found)

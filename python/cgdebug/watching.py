@@ -11,12 +11,13 @@ import weakref
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from . import _native, _site, _torch_logs, _words
-from ._after_import import call_after_import
+from ._job import _native
+from ._job._after_import import call_after_import
 from ._op_log.capture_cost import CaptureCost
 from ._op_log.extras import Extras, after_run
 from ._op_log.options import LogOptions
 from ._op_log.scopes import Scope, captured_before
+from ._shared import _site, _torch_logs, _words
 from ._watching import calls, compiled, hooks, module_hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import NO_TENSOR, Place, lock

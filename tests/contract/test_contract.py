@@ -342,7 +342,7 @@ def test_nothing_is_compiled_again_from_call_to_call(probe):
 @pytest.fixture
 def graphs(probe):
     """The module that follows torch's graphs, at work as in a job."""
-    from cgdebug import _graphs
+    from cgdebug._job import _graphs
 
     probe()
     return _graphs

@@ -174,7 +174,7 @@ def graph_probe(probe):
 
 def own_session():
     """The session of this process, as a command takes it."""
-    return cgdebug._native.probe_module().session()["uuid"][:8]
+    return cgdebug._job._native.probe_module().session()["uuid"][:8]
 
 
 def socket_option():

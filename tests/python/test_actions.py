@@ -6,7 +6,8 @@ import numpy
 import pytest
 import torch
 
-from cgdebug import CudaGraphTensorProbe, TensorCompare, TensorPrint, TensorRecord, _dtypes
+from cgdebug import CudaGraphTensorProbe, TensorCompare, TensorPrint, TensorRecord
+from cgdebug._shared import _dtypes
 from cgdebug.actions import enabled_actions, native_options
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from cgdebug import _apart
+from cgdebug._job import _apart
 from cgdebug._op_log import node_map
 from cgdebug._op_log.node_map import Given, Op
 
@@ -97,7 +97,7 @@ PIECES = """
     from cgdebug._op_log.node_order import notes
     for text in {texts}:
         notes.tell_piece(12, text)
-    print(cgdebug._native.probe_module().session()["uuid"][:8])
+    print(cgdebug._job._native.probe_module().session()["uuid"][:8])
     sys.stdin.readline()
 """
 STANDS = "stands node 3, kernel spin, in replay 4: still runs after 10 s"

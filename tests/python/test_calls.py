@@ -18,7 +18,7 @@ pytestmark = needs_mode
 @pytest.fixture
 def calls(monkeypatch):
     """calls() has, for each call so far, (thread, names of its rows, the step when it began)."""
-    from cgdebug import _native
+    from cgdebug._job import _native
     from cgdebug._op_log.rows import OpLog
 
     seen = []

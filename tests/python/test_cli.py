@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import _dtypes
+from cgdebug._shared import _dtypes
 from conftest import remove_segments_of, wait_until
 
 HEADER = "import os, sys, time, torch\nfrom cgdebug import *\n"

@@ -9,7 +9,8 @@ import torch
 from test_client import seen
 
 import cgdebug
-from cgdebug import TensorRecord, _answers, _wire
+from cgdebug import TensorRecord, _wire
+from cgdebug._shared import _answers
 from conftest import find_program, own_session, wait_until
 
 

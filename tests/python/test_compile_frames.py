@@ -205,7 +205,7 @@ def test_an_exported_program_has_no_probe():
 def test_a_hook_that_fails_is_said_and_counted_and_the_module_runs_on(monkeypatch, caplog):
     model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.GELU())
     counted = []
-    monkeypatch.setattr(cgdebug._native, "not_seen", lambda *what: counted.append(what))
+    monkeypatch.setattr(cgdebug._job._native, "not_seen", lambda *what: counted.append(what))
     watch = cgdebug.watch(model, "0", params=True)
 
     def fail(*_):

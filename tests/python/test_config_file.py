@@ -45,9 +45,7 @@ def test_run_refuses_a_file_that_it_does_not_understand_before_the_job_starts(cl
 
 
 def job(folder, **environment):
-    code = (
-        "import cgdebug._auto, runpy; runpy.run_path('train.py'); print(cgdebug._auto.is_wanted())"
-    )
+    code = "import cgdebug._job._auto, runpy; runpy.run_path('train.py'); print(cgdebug._job._auto.is_wanted())"
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

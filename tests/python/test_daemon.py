@@ -17,8 +17,8 @@ from cgdebug import (
     TensorNotComparedError,
     TensorPrint,
     TensorRecord,
-    _native,
 )
+from cgdebug._job import _native
 from conftest import find_program, wait_until
 
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import OpLogView, OpRow, Stats, _graph_dumps
+from cgdebug import OpLogView, OpRow, Stats
+from cgdebug._job import _graph_dumps
 from op_logs import make, needs_mode, ordered_of, tokens, train
 
 torchs_own = pytest.importorskip("torch.utils._debug_mode")
@@ -269,7 +270,7 @@ def test_a_model_on_another_device_or_with_other_shapes_does_not_pass(log_of):
 
 TOLD_JOB = """
     import types
-    from cgdebug import _torch_logs
+    from cgdebug._shared import _torch_logs
     from cgdebug._op_log.capture_cost import CaptureCost
     dm = debug_mode(eager=True)
     with dm:
@@ -337,7 +338,7 @@ def test_watches_compiled_probes_and_eager_logs_are_told_once_for_each_list_of_r
 
 
 def test_kernels_are_marked_only_where_a_capture_asks_for_it(monkeypatch):
-    from cgdebug import _torch_logs
+    from cgdebug._shared import _torch_logs
 
     marked = []
 

@@ -7,14 +7,8 @@ import numpy
 import torch
 
 import cgdebug
-from cgdebug import (
-    TensorCompare,
-    TensorPrint,
-    TensorRecord,
-    TensorStats,
-    _dtypes,
-    _recording,
-)
+from cgdebug import TensorCompare, TensorPrint, TensorRecord, TensorStats, _recording
+from cgdebug._shared import _dtypes
 from conftest import own_session, wait_until
 
 VALUES = [40_000, 65_535, 32_768, 1]

@@ -7,7 +7,7 @@ import pytest
 from test_recording import Writer
 
 import cgdebug
-from cgdebug._output_files import replacing
+from cgdebug._shared._output_files import replacing
 
 
 def test_the_header_of_safetensors_ends_on_eight_bytes_whatever_the_names(tmp_path):

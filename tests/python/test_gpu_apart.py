@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import _native
+from cgdebug._job import _native
 from conftest import find_program, wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]

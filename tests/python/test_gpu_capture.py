@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import TensorCompare, TensorRecord, _dtypes, drain_records
+from cgdebug import TensorCompare, TensorRecord, drain_records
+from cgdebug._shared import _dtypes
 from conftest import capture
 
 pytestmark = pytest.mark.gpu

@@ -13,8 +13,8 @@ from cgdebug import (
     TensorNotComparedError,
     TensorRecord,
     TensorStats,
-    _dtypes,
 )
+from cgdebug._shared import _dtypes
 from conftest import capture
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("daemon")]

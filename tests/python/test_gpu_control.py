@@ -6,7 +6,8 @@ import sys
 import pytest
 import torch
 
-from cgdebug import TensorCompare, TensorRecord, TensorStats, _native, _recording
+from cgdebug import TensorCompare, TensorRecord, TensorStats, _recording
+from cgdebug._job import _native
 from conftest import capture
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("without_daemon")]

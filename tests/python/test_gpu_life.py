@@ -6,7 +6,8 @@ import weakref
 import pytest
 import torch
 
-from cgdebug import CudaGraphTensorProbe, TensorRecord, _native
+from cgdebug import CudaGraphTensorProbe, TensorRecord
+from cgdebug._job import _native
 from conftest import capture, wait_until
 
 pytestmark = pytest.mark.gpu

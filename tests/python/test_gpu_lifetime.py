@@ -11,7 +11,8 @@ import time
 import pytest
 import torch
 
-from cgdebug import CudaGraphTensorProbe, TensorRecord, _graphs, _native
+from cgdebug import CudaGraphTensorProbe, TensorRecord
+from cgdebug._job import _graphs, _native
 from conftest import wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
@@ -219,7 +220,7 @@ def test_a_graph_that_becomes_part_of_another_keeps_its_memory(job):
     nested = job(
         """
         import gc
-        from cgdebug import _native
+        from cgdebug._job import _native
         p = CudaGraphTensorProbe("p", [TensorRecord(64)], lane="direct")
         x = torch.zeros(100, device="cuda")
         inner, outer = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import TensorStats, _dtypes
+from cgdebug import TensorStats
 from cgdebug._op_log.rows import _order_of
+from cgdebug._shared import _dtypes
 from conftest import capture, own_session
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("daemon")]
@@ -18,7 +19,7 @@ class Log:
     """Keeps what waits for its batch, as the caller of a native log has to."""
 
     def __init__(self):
-        self.native = cgdebug._native.load().NativeOpLog()
+        self.native = cgdebug._job._native.load().NativeOpLog()
         self.kept = []
 
     def add(self, name, tensor, op="", site=""):

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from cgdebug import _apart
+from cgdebug._job import _apart
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 N = 1 << 12
@@ -261,7 +261,7 @@ JOB = """
         step()
     graph.replay()
     torch.cuda.synchronize()
-    print(cgdebug._native.probe_module().session()["uuid"][:8])
+    print(cgdebug._job._native.probe_module().session()["uuid"][:8])
     sys.stdin.readline()
 """
 

@@ -10,11 +10,12 @@ import time
 import pytest
 import torch
 
-from cgdebug import TensorRecord, _graphs, _native
+from cgdebug import TensorRecord
+from cgdebug._job import _graphs, _native
 from conftest import Job, wait_until
 
 CAPTURES = """
-    from cgdebug import _native
+    from cgdebug._job import _native
     p = CudaGraphTensorProbe("p", [TensorRecord()], mode="always")
     p(torch.ones(1))
     n = _native.probe_module()
@@ -118,7 +119,7 @@ def test_what_is_known_of_graphs_outlives_their_job(daemon, captured):
 def test_entries_of_graphs_that_are_gone_are_used_again(daemon, job):
     many: Job = job(
         """
-        from cgdebug import _native
+        from cgdebug._job import _native
         p = CudaGraphTensorProbe("p", [TensorRecord()], mode="always")
         p(torch.ones(1))
         n = _native.probe_module()
@@ -487,7 +488,7 @@ def test_counting_a_replay_costs_next_to_nothing(monkeypatch):
 def test_a_label_that_was_set_before_the_library_was_loaded_ends_with_its_block(job):
     told = job(
         """
-        from cgdebug import _native
+        from cgdebug._job import _native
         with graph_label("first"):
             _native.load()  # as the first probe does
         _native.load()

@@ -175,7 +175,9 @@ def test_the_trainer_of_transformers_by_callback(run, cli, tmp_path):
 
 
 def test_a_trainer_has_the_callback_by_itself(run, tmp_path):
-    code = TRAINER.format(imports="import cgdebug._auto; cgdebug._auto.start()", callbacks="")
+    code = TRAINER.format(
+        imports="import cgdebug._job._auto; cgdebug._job._auto.start()", callbacks=""
+    )
     run(code, CGDEBUG_WATCH="lm_head")
     assert steps_of(tmp_path.name, "fwd/lm_head") == [0, 1, 2, 3]
 
@@ -318,8 +320,8 @@ def test_graphs_of_continuous_batching_are_labelled_by_the_sizes_they_are_padded
 
     class Runner:
         def _capture_graph(self):
-            label = cgdebug._native.set_graph_label("", False)
-            cgdebug._native.set_graph_label(*label)
+            label = cgdebug._job._native.set_graph_label("", False)
+            cgdebug._job._native.set_graph_label(*label)
             labels.append(label[0])
 
     batch = types.SimpleNamespace(use_block_table=False, _get_graph_key=lambda: (32, 256, 64))

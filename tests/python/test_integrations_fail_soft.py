@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import _auto, _fail_soft, _native
-from cgdebug._after_import import call_after_import
+from cgdebug._job import _auto, _fail_soft, _native
+from cgdebug._job._after_import import call_after_import
 from cgdebug.integrations import _engines, sglang, vllm
 
 

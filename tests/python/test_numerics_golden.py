@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import _dtypes
+from cgdebug._shared import _dtypes
 from conftest import ROOT
 
 # The build tree that the package runs from, or the one that it was installed from.

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import TensorStats, _dtypes
+from cgdebug import TensorStats
 from cgdebug._op_log.rows import _order_of
+from cgdebug._shared import _dtypes
 from conftest import own_session
 
 
@@ -20,7 +21,7 @@ def op_log(daemon):
     made = []
 
     def make():
-        made.append(cgdebug._native.load().NativeOpLog())
+        made.append(cgdebug._job._native.load().NativeOpLog())
         return made[-1]
 
     yield make

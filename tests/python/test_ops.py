@@ -1084,7 +1084,7 @@ def test_a_capture_whose_end_has_two_halves_leaves_no_mode_and_a_collector_that_
     stream = types.SimpleNamespace(cuda_stream=0)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: stream)
-    monkeypatch.setattr(cgdebug._native.probe_module(), "capture_of", lambda _: 7)
+    monkeypatch.setattr(cgdebug._job._native.probe_module(), "capture_of", lambda _: 7)
     monkeypatch.setattr(scopes, "_wrapped", False)
     with debug_mode(eager=False):
         for end in ("capture_end_pre", "capture_end"):

@@ -147,7 +147,7 @@ def test_native_extension_is_available_here():
 
 
 def test_unavailable_native_extension_says_why(monkeypatch):
-    from cgdebug import _native
+    from cgdebug._job import _native
 
     monkeypatch.setattr(_native, "_op_loaded", False)
     monkeypatch.setattr(_native, "OP_LIBRARY", pathlib.Path("/nowhere/libcgdebug_torch.so"))
@@ -162,7 +162,7 @@ def test_unavailable_native_extension_says_why(monkeypatch):
 def test_a_torch_that_is_too_old_is_named(monkeypatch):
     import torch
 
-    from cgdebug import _native
+    from cgdebug._job import _native
 
     monkeypatch.setattr(_native, "_op_loaded", False)
     monkeypatch.setattr(torch, "__version__", "2.5.1+cu124")
@@ -199,7 +199,7 @@ print("clean")
 
 
 def test_environment_switches_probes_off(monkeypatch):
-    from cgdebug._native import is_selected
+    from cgdebug._job._native import is_selected
 
     assert is_selected("blk0.attn")
     for patterns, wanted in [

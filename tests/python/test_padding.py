@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 import cgdebug
+from cgdebug._job._poison import _Trace
 from cgdebug._op_log import padding
-from cgdebug._poison import _Trace
 
 ROWS, REAL, TOKENS, SIZE = 6, 4, 5, 8
 

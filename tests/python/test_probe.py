@@ -17,9 +17,9 @@ from cgdebug import (
     TensorNotComparedError,
     TensorPrint,
     TensorRecord,
-    _dtypes,
-    _native,
 )
+from cgdebug._job import _native
+from cgdebug._shared import _dtypes
 from conftest import wait_until
 
 
@@ -309,7 +309,7 @@ def test_assert_ok_never_passes_when_nothing_was_compared(without_daemon, probe)
 def test_a_test_without_daemon_starts_none_whichever_test_came_first(
     daemon, without_daemon, probe, monkeypatch
 ):
-    monkeypatch.setattr(cgdebug._native, "_daemon_asked_in_pid", 0)  # as in the first test
+    monkeypatch.setattr(cgdebug._job._native, "_daemon_asked_in_pid", 0)  # as in the first test
     probe(TensorCompare(torch.ones(2)))
     with pytest.raises(ConnectionError, match="no cgdebug daemon listens"):
         daemon.connect()

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import TensorRecord, _native
+from cgdebug import TensorRecord
+from cgdebug._job import _native
 from conftest import remove_segments_of, segments, wait_until
 
 RECORD = """
@@ -218,7 +219,7 @@ def test_a_command_that_names_no_job_means_the_newest_that_is_alive(daemon, cli,
     code = """
         p = CudaGraphTensorProbe("p", [TensorRecord()], mode="always")
         p(torch.tensor([float(sys.argv[1])]))
-        print(cgdebug._native.probe_module().session()["uuid"][:8])
+        print(cgdebug._job._native.probe_module().session()["uuid"][:8])
         sys.stdin.readline()
     """
     alive = job(code, arguments=["1"], CGDEBUG_RUN_ID="run-alive")

@@ -7,7 +7,7 @@ import pytest
 JOB = """
     from cgdebug._op_log.node_order import Order, notes
     notes.tell(12, Order(*{order}))
-    print(cgdebug._native.probe_module().session()["uuid"][:8])
+    print(cgdebug._job._native.probe_module().session()["uuid"][:8])
     sys.stdin.readline()
 """
 RACE = "aten.mul.out fwd/mul_0 writes y float32[8], which aten.add.out fwd/add_0 reads"
@@ -42,7 +42,7 @@ def test_a_job_that_tells_nothing_is_not_called_clean(job, cli):
         """
         p = CudaGraphTensorProbe("p", [TensorStats()], mode="always")
         p(torch.ones(4))
-        print(cgdebug._native.probe_module().session()["uuid"][:8])
+        print(cgdebug._job._native.probe_module().session()["uuid"][:8])
         sys.stdin.readline()
         """,
         CGDEBUG="1",

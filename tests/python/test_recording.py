@@ -13,7 +13,8 @@ import numpy
 import pytest
 
 import cgdebug
-from cgdebug import _dtypes, _recording
+from cgdebug import _recording
+from cgdebug._shared import _dtypes
 from cgdebug.errors import RecordingError
 
 

@@ -15,7 +15,7 @@ import pytest
 from test_recording import Writer, write
 
 import cgdebug
-from cgdebug import _columns
+from cgdebug._read import _columns
 from cgdebug.errors import RecordingError
 from conftest import find_program
 

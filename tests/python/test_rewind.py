@@ -12,7 +12,7 @@ import textwrap
 import pytest
 import torch
 
-from cgdebug import _apart
+from cgdebug._job import _apart
 from cgdebug._op_log.node_map import Call, Given, Op, Tensor
 from cgdebug._rewind import mailbox, repro
 from cgdebug._rewind.memory import Spans

@@ -223,7 +223,7 @@ def test_globs_that_choose_nothing_are_said_once_and_the_job_goes_on(run):
 
 HALF_IMPORTED = """
     import sys
-    from cgdebug._after_import import call_after_import
+    from cgdebug._job._after_import import call_after_import
     calls = sys.__dict__.setdefault("calls_of_" + __name__, [])
     for name in "ab":
         call_after_import(__name__, lambda module, name=name: calls.append((name, module.done)))

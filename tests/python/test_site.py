@@ -80,7 +80,7 @@ def test_the_line_that_makes_a_probe_is_told_with_its_function(monkeypatch):
             seen.update(options)
             return type("Native", (), {"site_key": "0:p", "close": lambda self: None})()
 
-    monkeypatch.setattr("cgdebug._native.load", lambda: Module)
+    monkeypatch.setattr("cgdebug._job._native.load", lambda: Module)
     CudaGraphTensorProbe("p", [TensorRecord()])
     line = line_here() - 1
     here = "test_the_line_that_makes_a_probe_is_told_with_its_function"

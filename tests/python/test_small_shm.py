@@ -41,7 +41,7 @@ try:
 except Exception as error:
     found = f"{type(error).__name__}: {error}"
 slots = [slot for probe in watch.probes.values() for slot in probe.status(timeout=5).slots]
-from cgdebug import _native
+from cgdebug._job import _native
 not_seen = _native.probe_module().not_seen()  # "7 of 9 probes are not watched ..."
 files = [os.stat(f"/dev/shm/{name}") for name in os.listdir("/dev/shm")]
 print(json.dumps({

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from cgdebug import _verdict
+from cgdebug._job import _verdict
 from cgdebug.status import ProbeStatus, SlotStatus
 
 

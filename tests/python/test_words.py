@@ -9,7 +9,9 @@ import sys
 import pytest
 
 import cgdebug
-from cgdebug import _accepted, _fail_on, _native, _recording, _words
+from cgdebug import _recording
+from cgdebug._job import _accepted, _fail_on, _native
+from cgdebug._shared import _words
 from conftest import find_program
 
 TABLE = pathlib.Path(__file__).parents[1] / "data" / "words.tsv"
@@ -79,7 +81,7 @@ probe = cgdebug.CudaGraphTensorProbe("x", [cgdebug.TensorRecord(where="auto")], 
 probe(torch.ones(2))
 probe(torch.ones(2))
 cgdebug.step(1)
-from cgdebug import _native
+from cgdebug._job import _native
 print(_native.probe_module().not_seen())
 """
 

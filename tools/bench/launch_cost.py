@@ -28,7 +28,7 @@ import graph_bench as bench
 import torch
 
 import cgdebug
-from cgdebug import _native
+from cgdebug._job import _native
 
 VARIANTS = ("plain", "as many nodes", "counted", "probed", "user object")
 UNCOUNTED = ("plain", "as many nodes", "user object")  # launched by torch's own method

@@ -23,7 +23,7 @@ import tempfile
 JOB = """
 import copy, json, os, statistics, sys, time
 import torch, cgdebug
-from cgdebug import _native
+from cgdebug._job import _native
 
 kind, steps = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(1)

@@ -8,7 +8,8 @@ import warnings
 import torch
 
 import cgdebug
-from cgdebug import CudaGraphTensorProbe, TensorCompare, TensorRecord, TensorStats, _dtypes
+from cgdebug import CudaGraphTensorProbe, TensorCompare, TensorRecord, TensorStats
+from cgdebug._shared import _dtypes
 
 COUNT = 40_003  # more than one block, and a rest behind the vectors
 COUNTS = {torch.bfloat16: 1_100_003}  # large tensors have kernels of their own

@@ -18,7 +18,7 @@ def _start() -> None:
     ):
         try:
             _package()
-            importlib.import_module(f"cgdebug.{module}").start()
+            importlib.import_module(f"cgdebug._job.{module}").start()
         except Exception as error:  # the job goes on
             print(f"cgdebug: {without}: {error}", file=sys.stderr)
 
@@ -26,7 +26,7 @@ def _start() -> None:
 def _package():
     """The job's own cgdebug, else the one that this file belongs to."""
     try:
-        import cgdebug._auto
+        import cgdebug._job._auto
     except ImportError:
         folder = os.path.dirname(_FOLDER)
         spec: typing.Any = importlib.util.spec_from_file_location(
@@ -34,7 +34,7 @@ def _package():
         )
         sys.modules["cgdebug"] = package = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(package)
-        import cgdebug._auto
+        import cgdebug._job._auto
     return cgdebug
 
 

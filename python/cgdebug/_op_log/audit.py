@@ -22,7 +22,7 @@ import weakref
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .. import _graphs, _native
+from .._job import _graphs, _native
 from . import written
 from .rows import add_note
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from .._after_import import call_after_import
+from .._job._after_import import call_after_import
 
 if typing.TYPE_CHECKING:
     from .recorder import Recorder

@@ -20,7 +20,7 @@ import weakref
 
 import torch
 
-from .. import _site, _torch_logs
+from .._shared import _site, _torch_logs
 
 _COMMENT = re.compile(r"^\s*(?:#|//) (?:Topologically Sorted|Unsorted) Source Nodes: \[(.*?)\], ")
 _KERNEL = re.compile(r"^\s*(?:[\w.]+\.run\(|extern_kernels\.|torch\.ops\.)")

@@ -7,7 +7,7 @@ import typing
 
 import torch
 
-from .._dtypes import table
+from .._shared._dtypes import table
 
 if typing.TYPE_CHECKING:
     from .names import Line

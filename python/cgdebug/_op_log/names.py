@@ -16,7 +16,7 @@ import weakref
 
 import torch
 
-from .. import _site
+from .._shared import _site
 from .._watching import compiled
 from .._watching.modules import modules_of
 from . import compiled_names, regions

@@ -12,8 +12,8 @@ import typing
 import torch
 from torch.utils import _pytree
 
-from .. import _native
-from .._fail_soft import guard
+from .._job import _native
+from .._job._fail_soft import guard
 from . import names
 from .following import CollectorStopped, Followed
 from .recorder import Recorder

@@ -11,7 +11,7 @@ import typing
 
 import torch
 
-from .. import _native
+from .._job import _native
 from .node_map import Given, NodeMap, Op
 from .rows import add_note
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 
-from .. import _words
+from .._shared import _words
 from .extras import Extras
 
 if typing.TYPE_CHECKING:

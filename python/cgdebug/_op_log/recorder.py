@@ -16,7 +16,7 @@ import typing
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from .. import _accepted, _native
+from .._job import _accepted, _native
 from . import audit, names, padding, written
 from .added import Added
 from .arguments import EMPTY, Arguments

@@ -16,7 +16,8 @@ import typing
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from .. import _accepted, _native, _site, _torch_logs
+from .._job import _accepted, _native
+from .._shared import _site, _torch_logs
 from ..actions import TensorStats, enabled_actions, native_options
 from . import padding
 from .details import Details

@@ -11,8 +11,9 @@ import weakref
 
 import torch
 
-from .. import _graphs, _native, _torch_logs
-from .._fail_soft import reason_of
+from .._job import _graphs, _native
+from .._job._fail_soft import reason_of
+from .._shared import _torch_logs
 from .._watching.modules import is_selected
 from . import audit, names, padding, regions, threads
 from .capture_cost import CaptureCost

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import typing
 
-from .. import _native
+from .._job import _native
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import typing
 
 import torch
 
-from .._dtypes import table
+from .._shared._dtypes import table
 from ..snapshot import Stats
 
 if typing.TYPE_CHECKING:

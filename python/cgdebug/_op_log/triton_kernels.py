@@ -14,7 +14,7 @@ import typing
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .._after_import import call_after_import
+from .._job._after_import import call_after_import
 from . import names
 from .written import storage_of
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import typing
 
-from .. import _apart, _words
-from .._after_import import call_after_import
-from .._fail_soft import tell
+from .._job import _apart
+from .._job._after_import import call_after_import
+from .._job._fail_soft import tell
+from .._shared import _words
 
 ASK = "CGDEBUG_ASK"
 REWIND = "CGDEBUG_REWIND"

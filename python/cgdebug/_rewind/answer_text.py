@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 
-from .._dtypes import table
+from .._shared._dtypes import table
 
 if typing.TYPE_CHECKING:
     from .kept_graph import Answer, Row

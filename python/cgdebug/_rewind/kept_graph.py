@@ -10,8 +10,8 @@ import typing
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from .. import _apart, _native
-from .._fail_soft import guard, reason_of, tell
+from .._job import _apart, _native
+from .._job._fail_soft import guard, reason_of, tell
 from . import mailbox
 from .memory import Copy, Spans, tensor_at
 from .recorder import CannotKeep, Recorder, room

@@ -19,8 +19,8 @@ import threading
 import typing
 import weakref
 
-from .._fail_soft import guard, reason_of
-from .._reader import recording_module
+from .._job._fail_soft import guard, reason_of
+from .._shared._reader import recording_module
 from . import answer_text
 
 if typing.TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typing
 import numpy
 import torch
 
-from .. import _words
+from .._shared import _words
 from .memory import Copy, Spans, bytes_at, flat_at
 from .rows import ROW_BYTES, RowMaker, Stats, unpack_all
 from .touched import Touched

@@ -8,8 +8,8 @@ import typing
 
 import torch
 
-from .. import _native
-from .._dtypes import table
+from .._job import _native
+from .._shared._dtypes import table
 
 ROW_BYTES = 128
 _FIELDS = struct.Struct("<6Q7d3Q")  # layout::DeviceStats

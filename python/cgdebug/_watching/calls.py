@@ -13,8 +13,8 @@ import weakref
 
 import torch
 
-from .. import _native
-from .._after_import import constant_in_traces
+from .._job import _native
+from .._job._after_import import constant_in_traces
 from . import module_hooks
 from .hooks import Hook
 from .modules import is_callable

@@ -9,7 +9,7 @@ import types
 
 import torch
 
-from .._after_import import call_after_import
+from .._job._after_import import call_after_import
 from . import module_hooks
 
 # Dynamo keeps code for a module whose hooks have changed since, and gives it to others of the

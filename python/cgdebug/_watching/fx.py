@@ -23,7 +23,7 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
-from .. import _native
+from .._job import _native
 
 if typing.TYPE_CHECKING:
     from ..watching import Watch

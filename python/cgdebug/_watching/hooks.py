@@ -10,8 +10,8 @@ import weakref
 
 import torch
 
-from .. import _accepted, _native, _tags
-from .._after_import import constant_in_traces
+from .._job import _accepted, _native, _tags
+from .._job._after_import import constant_in_traces
 from . import compiled, module_hooks, places
 from .places import Place
 

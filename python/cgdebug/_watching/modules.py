@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .. import _native
+from .._job import _native
 
 
 def modules_of(

@@ -10,7 +10,7 @@ import weakref
 
 import torch
 
-from .. import _accepted, _native, _tags
+from .._job import _accepted, _native, _tags
 from ..actions import Action
 from ..probe import CudaGraphTensorProbe
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import typing
 
-from .. import _native
+from .._job import _native
 
 OWN_PASSES = (
     "of passes that the engine makes by itself, to profile, to warm up and to capture, only what "

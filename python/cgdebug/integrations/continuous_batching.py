@@ -3,8 +3,8 @@ for. A job needs nothing for this but CGDEBUG_WATCH."""
 
 from __future__ import annotations
 
-from .._after_import import call_after_import
-from .._fail_soft import wrap
+from .._job._after_import import call_after_import
+from .._job._fail_soft import wrap
 
 __all__ = ["label_graphs"]
 

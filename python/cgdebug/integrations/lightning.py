@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import typing
 
-from .. import _auto
-from .._fail_soft import guard
+from .._job import _auto
+from .._job._fail_soft import guard
 
 __all__ = ["callbacks", "pytorch_lightning_callbacks"]
 

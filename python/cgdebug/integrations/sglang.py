@@ -11,9 +11,9 @@ import os
 import typing
 import weakref
 
-from .. import _auto, _graphs
-from .._after_import import call_after_import
-from .._fail_soft import guard, tell, wrap
+from .._job import _auto, _graphs
+from .._job._after_import import call_after_import
+from .._job._fail_soft import guard, tell, wrap
 from ._engines import OWN_PASSES, know_rank, own_pass, running_layer, tell_rows
 
 __all__ = ["register"]

@@ -22,7 +22,7 @@ except ImportError as error:
         f"is torch {torch.__version__}. Without it, type: cgdebug-cli check"
     ) from error
 
-from .._debug_server import ENDPOINT
+from .._job._debug_server import ENDPOINT
 
 __all__ = ["Handler"]
 

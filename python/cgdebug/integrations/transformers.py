@@ -8,8 +8,8 @@ import typing
 
 import transformers
 
-from .. import _auto
-from .._fail_soft import guard
+from .._job import _auto
+from .._job._fail_soft import guard
 from ..probe import step
 
 __all__ = ["CgdebugCallback", "add_to_trainers"]

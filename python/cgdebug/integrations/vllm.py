@@ -10,9 +10,9 @@ import inspect
 import os
 import typing
 
-from .. import _auto
-from .._after_import import call_after_import
-from .._fail_soft import guard, tell, wrap
+from .._job import _auto
+from .._job._after_import import call_after_import
+from .._job._fail_soft import guard, tell, wrap
 from ._engines import OWN_PASSES, ParameterNames, know_rank, own_pass, tell_rows
 
 __all__ = ["register"]

@@ -56,7 +56,7 @@ if typing.TYPE_CHECKING:
         export_records_to_tensorboard,
         native_extension_available,
     )
-    from .._tensor_probe import (
+    from .._job._tensor_probe import (
         CheckAction,
         PrintAction,
         RecordAction,
@@ -89,7 +89,7 @@ def __getattr__(name: str):
     else:
         value = getattr(importlib.import_module("cgdebug"), name, None)
         if value is None:  # of version 0.2
-            value = getattr(importlib.import_module("cgdebug._tensor_probe"), name)
+            value = getattr(importlib.import_module("cgdebug._job._tensor_probe"), name)
     globals()[name] = value
     return value
 

@@ -6,9 +6,9 @@ import collections
 import functools
 import typing
 
+from ..snapshot import TensorSnapshot
 from ._columns import Columns
 from ._series import Series
-from .snapshot import TensorSnapshot
 
 if typing.TYPE_CHECKING:
     import numpy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from . import _remote
-from .errors import NativeExtensionUnavailableError
+from .. import _remote
+from ..errors import NativeExtensionUnavailableError
 
 INSTALL = (
     "Install a wheel of cgdebug again, or in its source tree type: "
@@ -20,7 +20,7 @@ def recording_module():
     Fails: NativeExtensionUnavailableError.
     """
     try:
-        from . import _recording
+        from .. import _recording
     except ImportError as error:
         raise NativeExtensionUnavailableError(
             f"cgdebug's reader of recordings does not load: {error}. {INSTALL}"

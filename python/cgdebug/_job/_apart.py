@@ -18,12 +18,13 @@ import sys
 import time
 import typing
 
-from . import _graphs, _native, _words
+from .._shared import _words
+from . import _graphs, _native
 from ._after_import import call_after_import
 from ._fail_soft import guard, reason_of, tell
 
 if typing.TYPE_CHECKING:
-    from ._op_log.node_map import NodeMap, Op
+    from .._op_log.node_map import NodeMap, Op
 
 VARIABLE = "CGDEBUG_LAUNCH_BLOCKING"
 RACES = "CGDEBUG_RACES"
@@ -167,7 +168,7 @@ class _Capture:
             self.number = _native.load().capture_of(stream.cuda_stream)
             self.label = _native.graph_label()
             if self.number:
-                from ._op_log.node_map import Mapping
+                from .._op_log.node_map import Mapping
 
                 self._mapping = Mapping(self.number)
 
@@ -188,7 +189,7 @@ class _Capture:
         if not self._finds_races:
             return
         try:
-            from ._op_log import node_order, scopes
+            from .._op_log import node_order, scopes
 
             if self.map is None:
                 self._missing = "its ops could not be followed"
@@ -208,7 +209,7 @@ class _Capture:
         if not self._finds_races:
             return
         with guard("the order of a graph"):
-            from ._op_log import node_order
+            from .._op_log import node_order
 
             if self._order is not None:
                 node_order.notes.tell(self.number, self._order)
@@ -346,7 +347,7 @@ class Pieces:
     def _tell(self, text: str) -> None:
         """For `where` and `why`, also when this process is gone."""
         with contextlib.suppress(Exception):
-            from ._op_log.node_order import notes
+            from .._op_log.node_order import notes
 
             notes.tell_piece(self.capture, text)
 

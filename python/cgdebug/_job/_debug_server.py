@@ -34,7 +34,7 @@ def _add_page(module) -> None:
 
     @functools.wraps(default)
     def default_handlers():
-        from .integrations.torch_debug import Handler
+        from ..integrations.torch_debug import Handler
 
         return [*default(), Handler()]
 

@@ -8,8 +8,8 @@ import subprocess
 import traceback
 import typing
 
+from ..__main__ import find_program
 from . import _native
-from .__main__ import find_program
 
 _TIMEOUT_S = 20
 _COMMANDS = ("check", "where", "status")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from . import _words
-from ._dtypes import table
+from .._shared import _words
+from .._shared._dtypes import table
 
 
 def check_name(name) -> None:

@@ -10,7 +10,7 @@ import typing
 import urllib.parse
 import zipfile
 
-from ._dtypes import bits_of, table
+from .._shared._dtypes import bits_of, table
 
 _MAX_FILE_NAME = 255
 

@@ -10,10 +10,11 @@ import typing
 
 import torch
 
-from . import _native, actions
-from .errors import TensorCompareMismatchError, TensorDebugError
-from .probe import CudaGraphTensorProbe, _is_capturing
-from .snapshot import TensorSnapshot
+from .. import actions
+from ..errors import TensorCompareMismatchError, TensorDebugError
+from ..probe import CudaGraphTensorProbe, _is_capturing
+from ..snapshot import TensorSnapshot
+from . import _native
 
 if typing.TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle

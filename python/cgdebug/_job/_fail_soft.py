@@ -7,7 +7,7 @@ import functools
 import sys
 import typing
 
-from .errors import FoundError, NotCheckedError
+from ..errors import FoundError, NotCheckedError
 
 _told: set[str] = set()  # what has failed and was printed
 

@@ -19,7 +19,8 @@ import functools
 import typing
 import weakref
 
-from . import _graph_dumps, _site, _torch_logs
+from .._shared import _site, _torch_logs
+from . import _graph_dumps
 
 _HOOKS = (
     "register_graph_capture_start_hook",

@@ -10,7 +10,7 @@ import sys
 import typing
 
 _OLD = "torch_cudagraph_debug"
-_OWN = __package__ or "cgdebug"
+_OWN = (__package__ or "").rpartition(".")[0] or "cgdebug"
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

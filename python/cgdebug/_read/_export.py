@@ -11,12 +11,12 @@ import pathlib
 import shlex
 import sys
 
+from .._shared._output_files import replacing, text_file
+from .._shared._replays import MAX_REPLAY, replay_range
+from ..errors import NothingMatchedError, RecordingError
 from . import _export_values, _trace_events
 from ._columns import Columns
-from ._output_files import replacing, text_file
-from ._replays import MAX_REPLAY, replay_range
 from ._series import names_of
-from .errors import NothingMatchedError, RecordingError
 
 MAX_TENSORBOARD_TAGS = 200
 _MAX_MISSING = 8  # sentences about losses

@@ -11,9 +11,9 @@ import collections.abc
 import dataclasses
 import typing
 
-from ._replays import MAX_REPLAY
-from .errors import RecordingError
-from .snapshot import Stats
+from .._shared._replays import MAX_REPLAY
+from ..errors import RecordingError
+from ..snapshot import Stats
 
 if typing.TYPE_CHECKING:
     import numpy

@@ -15,12 +15,13 @@ import typing
 import warnings
 from multiprocessing import util
 
-from . import _graphs, _site, _words
-from ._reader import INSTALL, recording_module
-from ._version import OP_TORCH
-from .errors import NativeExtensionUnavailableError
+from .._shared import _site, _words
+from .._shared._reader import INSTALL, recording_module
+from .._version import OP_TORCH
+from ..errors import NativeExtensionUnavailableError
+from . import _graphs
 
-OP_LIBRARY = pathlib.Path(__file__).parent / "lib" / "libcgdebug_torch.so"
+OP_LIBRARY = pathlib.Path(__file__).parents[1] / "lib" / "libcgdebug_torch.so"
 _FINISH_TIMEOUT_S = 2.0
 _NEWER_TORCH = f"Type: pip install 'torch>={OP_TORCH}'"
 
@@ -221,7 +222,7 @@ def _wait_for_gpu(timeout_s: float) -> None:
 def _load_module():
     global _handed_over
     try:
-        from . import _probe
+        from .. import _probe
     except ImportError as error:
         raise NativeExtensionUnavailableError(
             f"cgdebug's native module does not load: {error}. {INSTALL}"
@@ -350,7 +351,7 @@ def _observe_functional(mode, op, classes, args=(), kwargs=None):
 
 
 def _observe_dtensor(_, op, types, args, kwargs) -> None:
-    from .sharding import TensorShard
+    from ..sharding import TensorShard
 
     tensor = args[0]
     place = args[1:2]

@@ -6,8 +6,9 @@ import shlex
 import sys
 import time
 
-from . import _native, _words
-from .errors import DaemonError, FoundError, NotCheckedError
+from .._shared import _words
+from ..errors import DaemonError, FoundError, NotCheckedError
+from . import _native
 
 # How long step() waits, once something was found, for what came before it.
 _PATIENCE_S = 1.0
@@ -106,7 +107,7 @@ def _raise_unless_compared(uuid: str, deadline: float) -> None:
 
     Fails: FoundError; NotCheckedError if one was not compared with the other ranks, or none was.
     """
-    from . import _wire
+    from .. import _wire
 
     try:
         patience = max(deadline - time.monotonic(), 0.1)

@@ -9,7 +9,7 @@ import os
 import typing
 import zlib
 
-from .errors import RecordingError
+from ..errors import RecordingError
 
 _STATS = ("abs_max", "mean")
 _ALL_STATS = (*_STATS, "min", "max", "std", "nonfinite")

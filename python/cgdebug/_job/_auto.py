@@ -23,9 +23,10 @@ import typing
 import warnings
 import weakref
 
-from . import _fail_soft, _words
+from .._shared import _words
+from ..integrations.continuous_batching import label_graphs
+from . import _fail_soft
 from ._after_import import call_after_import
-from .integrations.continuous_batching import label_graphs
 
 VARIABLE = "CGDEBUG_WATCH"
 EAGER = "CGDEBUG_WATCH_EAGER"
@@ -65,7 +66,7 @@ def _install(torch) -> None:
     global _known
     if not is_wanted():
         return
-    from ._watching.compiled import leave_out_global_hooks
+    from .._watching.compiled import leave_out_global_hooks
 
     _known = weakref.WeakSet()
     torch.nn.modules.module.register_module_forward_pre_hook(_before_call)
@@ -86,7 +87,7 @@ def _install(torch) -> None:
 
 
 def _add_to_trainers(module) -> None:
-    from .integrations.transformers import add_to_trainers
+    from ..integrations.transformers import add_to_trainers
 
     add_to_trainers(module.Trainer)
 
@@ -117,8 +118,8 @@ def _look_at_call(module) -> None:
 
 
 def _begin_if_root(module) -> None:
-    from . import watching
-    from ._watching import calls
+    from .. import watching
+    from .._watching import calls
 
     inner = getattr(module, "_orig_mod", module)
     if any(one._root() is inner and one._scope is None for one in list(watching._watches)):
@@ -132,7 +133,7 @@ def begin_call() -> None:
     if _eager is not None:
         _eager.begin_call()
     else:
-        from ._watching import calls
+        from .._watching import calls
 
         calls.begin_by_framework()
 
@@ -142,7 +143,7 @@ def end_calls() -> None:
     global _framework_begins
     _framework_begins = False
     if _eager is None:
-        from ._watching import calls
+        from .._watching import calls
 
         calls.end_by_framework()
 
@@ -172,9 +173,9 @@ def _fail(name: str, error: Exception) -> None:
 
 
 def _watch(module, note: str) -> None:
-    from . import watching
-    from ._op_log.options import LogOptions
-    from ._watching.modules import modules_of
+    from .. import watching
+    from .._op_log.options import LogOptions
+    from .._watching.modules import modules_of
 
     known = typing.cast(weakref.WeakSet, _known)
     if module in known:
@@ -222,7 +223,7 @@ def _is_inside_watched(module) -> bool:
     """Whether a watched module's call is running on this thread: `module` was made in it."""
     import torch
 
-    from . import watching
+    from .. import watching
 
     code = torch.nn.Module._call_impl.__code__
     frame: typing.Any = sys._getframe(1)

@@ -8,11 +8,11 @@ import functools
 import operator
 import typing
 
+from .._shared._dtypes import table
+from .._shared._op_details import details_of
+from ..sharding import TensorShard
+from ..snapshot import Stats, TensorSnapshot, part_of
 from ._columns import STATS, Columns, frame_of
-from ._dtypes import table
-from ._op_details import details_of
-from .sharding import TensorShard
-from .snapshot import Stats, TensorSnapshot, part_of
 
 if typing.TYPE_CHECKING:
     import numpy

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 
-from .errors import TensorCompareMismatchError
-from .status import ProbeStatus, SlotStatus
+from ..errors import TensorCompareMismatchError
+from ..status import ProbeStatus, SlotStatus
 
 
 def why_not_compared(

@@ -31,7 +31,7 @@ def setting(name: str) -> str:
 def _tell(problem: str) -> None:
     """Prints it once, and counts it as not seen."""
     try:
-        from . import _probe
+        from .. import _probe
     except ImportError:
         print(f"cgdebug: {problem}", file=sys.stderr)
     else:

@@ -11,15 +11,15 @@ import typing
 import torch
 from torch.utils import _pytree
 
-from .actions import TensorRecord
-from .errors import NotCheckedError
-from .probe import CudaGraphTensorProbe
+from ..actions import TensorRecord
+from ..errors import NotCheckedError
+from ..probe import CudaGraphTensorProbe
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ._reports import Diff
-    from .recording import Recording
+    from .._read._reports import Diff
+    from ..recording import Recording
 
 _MANY = 8  # lines of what was not compared
 
@@ -94,8 +94,8 @@ class _Runs:
         return diff.ok
 
     def _record(self, compile) -> Recording:
-        from . import recording
-        from .client import connect
+        from .. import recording
+        from ..client import connect
 
         self._count += 1
         path = os.path.join(self._folder, f"run-{self._count}.cgrec")

@@ -12,7 +12,7 @@ import types
 _MAX_BYTES = 255
 _MAX_CODE = 160  # characters
 given = threading.local()  # .text: where the call is that this thread makes, if it is known
-OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def of_call() -> str:

@@ -10,11 +10,11 @@ import typing
 import numpy
 
 if typing.TYPE_CHECKING:
+    from ..op_log import OpLogView
+    from ..recording import Recording
+    from ..snapshot import TensorSnapshot
     from ._reports import _Report
     from ._series import Series
-    from .op_log import OpLogView
-    from .recording import Recording
-    from .snapshot import TensorSnapshot
 
 MOST_ROWS = 30
 MOST_BARS = 40

@@ -32,7 +32,7 @@ def _cell_magic(ipython):
         Runs the cell, logs every op that it runs on this thread, in eager code and in what it
         captures, and shows the log from its first NaN or Inf. NAME: a variable that gets the log.
         """
-        from .op_log import debug_mode
+        from ..op_log import debug_mode
 
         asked = _parser().parse_args(shlex.split(line))
         mode = debug_mode(level=asked.level, eager=True)

@@ -20,8 +20,8 @@ import sys
 import typing
 
 if typing.TYPE_CHECKING:
-    from ._op_log.capture_cost import CaptureCost
-    from ._op_log.rows import OpLog
+    from .._op_log.capture_cost import CaptureCost
+    from .._op_log.rows import OpLog
 
 _log = logging.getLogger("cgdebug")  # torch sets its level: it knows every logger by its name
 _compiled = itertools.count(1)

@@ -6,9 +6,9 @@ import functools
 import types
 import typing
 
-from .errors import DaemonError
-from .sharding import TensorShard
-from .snapshot import Stats, TensorSnapshot, part_of
+from ..errors import DaemonError
+from ..sharding import TensorShard
+from ..snapshot import Stats, TensorSnapshot, part_of
 
 
 def is_no_row(op: str) -> bool:

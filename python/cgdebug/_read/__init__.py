@@ -1,0 +1,1 @@
+"""What reads recordings and shows them; it needs neither torch nor a daemon."""
