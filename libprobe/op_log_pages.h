@@ -10,7 +10,7 @@
 
 #include "libprobe/ring/op_log_table.h"
 #include "libprobe/slots/slot_maker.h"
-#include "libprobe/slots/slot_store.h"
+#include "libprobe/slots/store/slot_store.h"
 
 namespace cgdebug {
 

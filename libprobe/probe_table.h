@@ -12,9 +12,9 @@
 #include "libprobe/slots/current_step.h"
 #include "libprobe/slots/not_seen.h"
 #include "libprobe/slots/probe_registry.h"
-#include "libprobe/slots/process_segment.h"
 #include "libprobe/slots/slot_maker.h"
-#include "libprobe/slots/slot_store.h"
+#include "libprobe/slots/store/process_segment.h"
+#include "libprobe/slots/store/slot_store.h"
 
 namespace cgdebug {
 

@@ -169,6 +169,7 @@ NAMESPACES = {
     "libprobe/capture/lane/shared_parts.h": "",
     "libprobe/include/cgdebug": "",
     "libprobe/slots": "",
+    "libprobe/slots/store": "",
     "libprobe/torch": "torch_op",
     "python/src/probe_module": "",
 }

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "libprobe/slots/captured_graphs.h"
-#include "libprobe/slots/slot_store.h"
+#include "libprobe/slots/store/slot_store.h"
 
 namespace cgdebug {
 

@@ -1,4 +1,4 @@
-#include "libprobe/slots/eager_slots.h"
+#include "libprobe/slots/store/eager_slots.h"
 
 #include <algorithm>
 #include <chrono>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "libprobe/capture/graph/probe_slot.h"
-#include "libprobe/slots/process_segment.h"
+#include "libprobe/slots/store/process_segment.h"
 
 namespace cgdebug {
 

@@ -1,4 +1,4 @@
-#include "libprobe/slots/ending_graphs.h"
+#include "libprobe/slots/store/ending_graphs.h"
 
 #include <algorithm>
 

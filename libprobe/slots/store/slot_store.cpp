@@ -1,4 +1,4 @@
-#include "libprobe/slots/slot_store.h"
+#include "libprobe/slots/store/slot_store.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,9 +9,9 @@
 #include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/ring/segment/reclaim.h"
 #include "libprobe/ring/shared_copy.h"
-#include "libprobe/slots/all_slots.h"
-#include "libprobe/slots/retired_slots.h"
 #include "libprobe/slots/slot_queries.h"
+#include "libprobe/slots/store/all_slots.h"
+#include "libprobe/slots/store/retired_slots.h"
 #include "libprobe/slots/tensor_part.h"
 
 namespace cgdebug {

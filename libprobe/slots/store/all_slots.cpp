@@ -1,4 +1,4 @@
-#include "libprobe/slots/all_slots.h"
+#include "libprobe/slots/store/all_slots.h"
 
 #include <algorithm>
 

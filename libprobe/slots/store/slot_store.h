@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "libprobe/ring/segment/segment_writer.h"
-#include "libprobe/slots/all_slots.h"
-#include "libprobe/slots/eager_slots.h"
-#include "libprobe/slots/ending_graphs.h"
-#include "libprobe/slots/leaving_slots.h"
-#include "libprobe/slots/missing_room.h"
 #include "libprobe/slots/not_seen.h"
 #include "libprobe/slots/probe_registry.h"
-#include "libprobe/slots/process_segment.h"
+#include "libprobe/slots/store/all_slots.h"
+#include "libprobe/slots/store/eager_slots.h"
+#include "libprobe/slots/store/ending_graphs.h"
+#include "libprobe/slots/store/leaving_slots.h"
+#include "libprobe/slots/store/missing_room.h"
+#include "libprobe/slots/store/process_segment.h"
 
 namespace cgdebug {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "libprobe/capture/graph/probe_slot.h"
-#include "libprobe/slots/all_slots.h"
 #include "libprobe/slots/probe_registry.h"
+#include "libprobe/slots/store/all_slots.h"
 
 namespace cgdebug {
 

@@ -1,4 +1,4 @@
-#include "libprobe/slots/retired_slots.h"
+#include "libprobe/slots/store/retired_slots.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "libprobe/capture/graph/counted_graph.h"
-#include "libprobe/slots/all_slots.h"
+#include "libprobe/slots/store/all_slots.h"
 
 namespace cgdebug {
 

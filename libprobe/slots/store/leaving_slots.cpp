@@ -1,4 +1,4 @@
-#include "libprobe/slots/leaving_slots.h"
+#include "libprobe/slots/store/leaving_slots.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,8 +6,8 @@
 #include "libprobe/ring/segment/shared_mark.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/slots/daemon_setting.h"
-#include "libprobe/slots/eager_slots.h"
 #include "libprobe/slots/slot_queries.h"
+#include "libprobe/slots/store/eager_slots.h"
 
 namespace cgdebug {
 namespace {

@@ -1,4 +1,4 @@
-#include "libprobe/slots/process_segment.h"
+#include "libprobe/slots/store/process_segment.h"
 
 #include <chrono>
 #include <exception>
