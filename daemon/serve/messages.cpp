@@ -141,6 +141,7 @@ answers::Probe ProbeOf(const pipeline::SlotRecord& record, const pipeline::Regis
   out.probe_id = registration.probe_id;
   out.lane = static_cast<layout::Lane>(registration.lane);
   out.lane_reason = ReasonText(registration.lane_reason);
+  out.is_compiled = (registration.flags & layout::kSlotCompiled) != 0;
   const bool waits = registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait) ||
                      layout::IsLossless(layout::PeriodsOf(registration), record.control);
   out.policy = waits ? layout::Policy::kWait : layout::Policy::kOverwrite;

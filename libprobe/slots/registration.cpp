@@ -14,7 +14,6 @@ namespace cgdebug {
 namespace {
 
 constexpr std::uint32_t kDefaultCapacity = 8;  // print and compare only
-constexpr std::uint32_t kStatsCapacity = 22;   // 128 bytes each: two pages with the rest
 constexpr std::uint32_t kDeviceHeaders = 64;   // at least, of a ring in device memory
 constexpr std::uint64_t kDeviceEntryAlignment = 256;
 constexpr std::uint64_t kSkipFromBytes = 64ull << 10;     // smaller ones are sent as fast as hashed
@@ -267,7 +266,7 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   r.device_type = static_cast<std::uint8_t>(tensor.device_type);
   r.device_index = static_cast<std::int16_t>(tensor.device_index);
   r.lane = static_cast<std::uint8_t>(lane);
-  r.capacity = holds_stats ? kStatsCapacity : RingCapacity(name, options, payload_bytes);
+  r.capacity = holds_stats ? layout::kStatsCapacity : RingCapacity(name, options, payload_bytes);
   if (holds_stats) r.flags |= layout::kSlotHoldsStats;
   r.payload_bytes = payload_bytes;
   if (on_device) PutOnDevice(*options.record, kept, &r);
@@ -277,6 +276,7 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   r.payload_offset = geometry.payload_offset;
   r.wait_deadline_ms = WaitDeadlineMs();
   if (tensor.packed_from_strided) r.flags |= layout::kSourceNonContiguous;
+  if (tensor.from_compiled_code) r.flags |= layout::kSlotCompiled;
   if (options.print) {
     r.actions |= layout::kActionPrint;
     r.print_every = options.print->every;

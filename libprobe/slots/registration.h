@@ -29,9 +29,6 @@ inline constexpr std::uint32_t kReferenceCapacity = 16;
 // Whether statistics are all that the probe wants.
 bool StatsAlone(const ProbeOptions& options);
 
-// Capacity of a ring of statistics that loses nothing: its writer seldom waits for the daemon.
-inline constexpr std::uint32_t kLosslessStatsCapacity = 256;
-
 // Fills in geometry, actions and policy; the fields that only the table knows stay zero. A probe
 // that wants only statistics gets a ring of statistics in the host's and the direct lane, and of
 // values in the callback lane. `device_room`: how many bytes a ring in device memory may take if it

@@ -105,7 +105,7 @@ void SlotMaker::Describe(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   if (probe.is_reference) MakeReference(&r);
   // The job waits when the ring is full.
   if (segment_->lossless() && (r.flags & layout::kSlotHoldsStats) != 0) {
-    SetCapacity(&r, kLosslessStatsCapacity);
+    SetCapacity(&r, layout::kLosslessStatsCapacity);
   }
   const auto geometry = layout::GeometryOf(r);
   if (need == Need::kEager) store_->EvictOldEager(probe, geometry.block_bytes);

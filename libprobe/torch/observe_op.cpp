@@ -90,10 +90,18 @@ TorchTensor Facts(const Tensor& x) {
   return facts;
 }
 
+// What the op is told beside the tensor.
+struct Observed {
+  std::string_view site;
+  std::string_view shard;
+  bool is_compiled = false;  // torch.compile made the code that calls it
+};
+
 // A tensor with the conjugate or the negative bit never comes here: torch's fallbacks for these
 // bits resolve it first.
-void ObserveTensor(ProbeState& probe, const Tensor& x, std::string_view shard, void* stream) {
-  TensorRef tensor = Describe(probe, Facts(x), shard);
+void ObserveTensor(ProbeState& probe, const Tensor& x, const Observed& what, void* stream) {
+  TensorRef tensor = Describe(probe, Facts(x), what.shard);
+  tensor.from_compiled_code = what.is_compiled;
   const auto range = tensor.packed_from_strided ? NeededFor(probe, tensor.shape) : std::nullopt;
   Tensor dense = x;
   if (range) {
@@ -105,11 +113,11 @@ void ObserveTensor(ProbeState& probe, const Tensor& x, std::string_view shard, v
   Observe(probe, tensor, stream);
 }
 
-void ObserveOnCpu(const Tensor& x, std::string_view site, std::string_view shard) {
+void ObserveOnCpu(const Tensor& x, const Observed& what) {
   WithStandardErrors([&] {
-    const auto probe = Lookup(site);
+    const auto probe = Lookup(what.site);
     if (probe == nullptr || OptionsOf(*probe).mode == ProbeMode::kCapture) return;
-    ObserveTensor(*probe, x, shard, nullptr);
+    ObserveTensor(*probe, x, what, nullptr);
   });
 }
 
@@ -175,9 +183,9 @@ void FreeToTorch(void* memory) noexcept {
     (void)cuda->raw_delete(memory);  // fails when the process ends: torch is gone
 }
 
-void ObserveOnCuda(const Tensor& x, std::string_view site, std::string_view shard) {
+void ObserveOnCuda(const Tensor& x, const Observed& what) {
   WithStandardErrors([&] {
-    const auto probe = Lookup(site);
+    const auto probe = Lookup(what.site);
     if (probe == nullptr) return;
     const CudaTorch* const cuda = Cuda();
     if (cuda == nullptr) {
@@ -196,16 +204,16 @@ void ObserveOnCuda(const Tensor& x, std::string_view site, std::string_view shar
     void* stream = nullptr;
     Check(cuda->get_current_stream(device, &stream), "aoti_torch_get_current_cuda_stream");
     if (OptionsOf(*probe).mode == ProbeMode::kCapture && !IsCapturing(stream)) return;
-    ObserveTensor(*probe, x, shard, stream);
+    ObserveTensor(*probe, x, what, stream);
   });
 }
 
-using OnDevice = void (*)(const Tensor& x, std::string_view site, std::string_view shard);
+using OnDevice = void (*)(const Tensor& x, const Observed& what);
 
 template <OnDevice kObserve>
 void ObserveSite(const Tensor& x, StringHandle site_text, StringHandle shard_text) {
   const StringArgument site(site_text), shard(shard_text);
-  kObserve(x, site.view(), shard.view());
+  kObserve(x, {.site = site.view(), .shard = shard.view()});
 }
 
 template <OnDevice kObserve>
@@ -214,7 +222,9 @@ void ObserveTag(const Tensor& x, const Tensor& tag, StringHandle path_text,
   const StringArgument path(path_text), shard(shard_text);
   const auto sight = SightOf(TagNumber(tag.const_data_ptr(), tag.is_cuda()), path.view());
   if (sight == nullptr) return;
-  kObserve(x, sight->site, shard.view().empty() ? sight->shard : shard.view());
+  kObserve(x, {.site = sight->site,
+               .shard = shard.view().empty() ? std::string_view(sight->shard) : shard.view(),
+               .is_compiled = true});
 }
 
 void PrepareAny(const Tensor& x, StringHandle site_text, StringHandle shard_text) {
@@ -230,8 +240,8 @@ void DoNothing(const Tensor&, StringHandle site_text, StringHandle shard_text) {
   const StringArgument site(site_text), shard(shard_text);
 }
 
-void ObserveBatched(const Tensor&, std::string_view site, std::string_view) {
-  WithStandardErrors([&] { RefuseBatched(site); });
+void ObserveBatched(const Tensor&, const Observed& what) {
+  WithStandardErrors([&] { RefuseBatched(what.site); });
 }
 
 void DoNothingAt(const Tensor&, const Tensor&, StringHandle path_text, StringHandle shard_text) {

@@ -348,6 +348,8 @@ inline constexpr std::uint32_t kSlotSkipsUnchanged = 1u << 14;
 // The leaf reads the tensor itself: the user has promised that nothing writes it until the replay
 // ends.
 inline constexpr std::uint32_t kSlotUnstaged = 1u << 15;
+// Code that torch.compile made handed the tensor over.
+inline constexpr std::uint32_t kSlotCompiled = 1u << 16;
 
 // Why a slot is not in the direct lane; texts in libprobe/README.md.
 enum class LaneReason : std::uint8_t {
@@ -483,6 +485,10 @@ struct SlotGeometry {
 };
 
 inline constexpr std::size_t kStatsBytes = 128;  // sizeof(DeviceStats)
+// Entries of a ring of statistics: two pages with the rest.
+inline constexpr std::uint32_t kStatsCapacity = 22;
+// The same if the ring loses nothing: its writer seldom waits for the daemon.
+inline constexpr std::uint32_t kLosslessStatsCapacity = 256;
 inline constexpr std::size_t kWindowPayloadOffset = sizeof(DeviceWindow) + sizeof(WindowRequest);
 
 constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t alignment) {

@@ -333,6 +333,21 @@ def test_an_eager_run_of_a_compiled_program_is_the_reference_for_ops_diff(run, c
     assert "first divergence: #" in found.stdout and "fwd/layers.2/mul_0" in found.stdout
 
 
+@pytest.mark.parametrize("how", CALLS)
+def test_what_is_typed_next_looks_into_compiled_code_where_the_run_had_some(
+    run, cli, how, tmp_path
+):
+    done = run(MODEL, CALLS[how], LOOP.replace("step == 5", "False"))
+    job = f"{sys.executable} {tmp_path / 'job.py'}"
+    typed = re.findall(r"next:  (cgdebug-cli run .*)", done.stderr)
+    inside = f"cgdebug-cli run --watch 'fx:*' -- {job}"
+    eagerly = f"cgdebug-cli run --watch 'op:*' --eager -- {job}"
+    expected = [eagerly] if how == "eager" else [inside, eagerly + "  # not compiled"]
+    assert typed == expected, done.stderr
+    compiled = {slot["compiled"] for slot in slots_of(cli, tmp_path.name)}
+    assert (True in compiled) == (how != "eager")
+
+
 def test_a_job_that_goes_on_with_nan_is_followed_from_the_module_to_the_op(run, cli, tmp_path):
     loop = LOOP.replace("range(6)", "range(8)")
     done = run(MODEL, CALLS["eager"], loop)

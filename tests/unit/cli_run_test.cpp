@@ -183,19 +183,19 @@ TEST(RunExitCode, AProbeThatWasNeverReachedIsNotAPass) {
 
 TEST(RunSummary, LeadsFromAJobThatFailedToWhereItWasAndToALogOfItsOps) {
   RunSummary summary = HealthyRun();
-  EXPECT_EQ(NextCommands(summary, "log").front(), "cgdebug-cli probes -s 3f2a91c0");
+  EXPECT_EQ(NextCommands(summary, {"log"}).front(), "cgdebug-cli probes -s 3f2a91c0");
   summary.job_exit_code = 1;
-  EXPECT_THAT(NextCommands(summary, "log"),
+  EXPECT_THAT(NextCommands(summary, {"log"}),
               ::testing::ElementsAre("cgdebug-cli where 3f2a91c0", "log"));
 }
 
 TEST(RunSummary, LeadsFromNoProbeToAWatchOfAllIfThereIsOne) {
   RunSummary summary;
-  EXPECT_EQ(NextCommands(summary, "", "watch").front(), "cgdebug-cli doctor")
+  EXPECT_EQ(NextCommands(summary, {}, "watch").front(), "cgdebug-cli doctor")
       << "whether it had one is not known";
   summary.complete = true;
-  EXPECT_EQ(NextCommands(summary, "", "watch").front(), "watch");
-  EXPECT_EQ(NextCommands(summary, "", "").front(), "cgdebug-cli doctor");
+  EXPECT_EQ(NextCommands(summary, {}, "watch").front(), "watch");
+  EXPECT_EQ(NextCommands(summary, {}, "").front(), "cgdebug-cli doctor");
 }
 
 TEST(RunExitCode, ADaemonThatHasNotReadEverythingDoesNotSayThatThereWasNoProbe) {
@@ -277,10 +277,27 @@ TEST(RunSummary, LeadsFromARowOfAnOpLogToTheReplayOfTheNanAndNotToThatOfAnInf) {
   EXPECT_EQ(NextCommands(summary).front(), "cgdebug-cli ops '3f2a91c0@g:eager.10@1'");
   summary.sessions[0].first_nan = First("fwd/mul_0", 7);
   summary.sessions[0].first_nan->slot.order = 13;
-  EXPECT_EQ(NextCommands(summary, "never").front(), "cgdebug-cli ops '3f2a91c0@g:eager.13@7'");
+  EXPECT_EQ(NextCommands(summary, {"never"}).front(), "cgdebug-cli ops '3f2a91c0@g:eager.13@7'");
   summary.sessions[0].first_nan->kept = live::FirstNonfinite::Kept::kNothing;
   EXPECT_EQ(NextCommands(summary).front(), "cgdebug-cli ops '3f2a91c0@g:eager.13'")
       << "that replay is no longer kept";
+}
+
+TEST(RunSummary, OfAJobAndItsRecordingOnlyTheRecordingIsAskedForTheLogOfItsOps) {
+  RunSummary summary = HealthyRun();
+  summary.sessions.resize(1);
+  live::FirstNonfinite nan = First("fwd/mul_0", 7);
+  nan.slot.in_body = true;  // it counts calls
+  nan.slot.graph_id = 0;
+  nan.slot.order = 13;
+  summary.sessions[0].first_nan = nan;
+  summary.rows = {{{"3f2a91c0", 13}, 13}};
+  EXPECT_THAT(NextCommands(summary, {}, "", Recorded::kNothing),
+              ::testing::ElementsAre("cgdebug-cli ops '3f2a91c0@call:7'"));
+  EXPECT_THAT(NextCommands(summary, {}, "", Recorded::kSome), ::testing::SizeIs(1))
+      << "the recording may lack the row";
+  EXPECT_THAT(NextCommands(summary, {}, "", Recorded::kAll), ::testing::IsEmpty());
+  EXPECT_EQ(LogCommand(summary, "a.cgrec"), "cgdebug-cli ops 'a.cgrec@call:7'");
 }
 
 TEST(RunSummary, CountsMasksAndCallsThemNoFinding) {
@@ -302,7 +319,7 @@ TEST(RunSummary, LeadsFromStatisticsToWhatCameBeforeAndToTheOp) {
   RunSummary summary = HealthyRun();
   summary.sessions[0].first_nan = First("fwd/layers.2", 7);
   summary.sessions[0].first_nan->kept = live::FirstNonfinite::Kept::kStatistics;
-  EXPECT_THAT(NextCommands(summary, "cgdebug-cli run --watch 'op:*' --eager -- python a.py"),
+  EXPECT_THAT(NextCommands(summary, {"cgdebug-cli run --watch 'op:*' --eager -- python a.py"}),
               ::testing::ElementsAre("cgdebug-cli check 3f2a91c0",
                                      "cgdebug-cli run --watch 'op:*' --eager -- python a.py"));
 }

@@ -340,33 +340,51 @@ std::string FirstFinding(const RunSummary& summary) {
   return found.empty() ? "" : FindingText(found.front());
 }
 
-std::vector<std::string> NextCommands(const RunSummary& summary, const std::string& log_ops,
-                                      const std::string& watch_all, bool is_recorded) {
+std::string LogCommand(const RunSummary& summary, const std::string& recording) {
+  const std::vector<Finding> found = Earliest(summary);
+  if (found.empty()) return "";
+  const auto is_row = [&](const Finding& finding) {
+    return summary.rows.contains({finding.session->key, finding.first->slot.order});
+  };
+  // An Inf in a row may be one that no later row inherits.
+  const bool are_rows = is_row(found.front()) && is_row(found.back());
+  const Finding& finding = are_rows && found.back().what == kNan ? found.back() : found.front();
+  if (!is_row(finding)) return "";
+  const auto& [what, session, first] = finding;
+  const bool is_kept = first->kept != live::FirstNonfinite::Kept::kNothing;
+  if (recording.empty()) {
+    return OpsCommandOf(session->key, first->slot, is_kept ? first->replay : 0);
+  }
+  if (first->slot.graph_id == 0 && !first->slot.counts_calls()) return "";
+  const std::string of =
+      summary.sessions.size() > 1 ? " -s " + ShellWord(session->key) : std::string();
+  return OpsCommandOf(recording, first->slot, first->replay) + of;
+}
+
+std::vector<std::string> NextCommands(const RunSummary& summary,
+                                      const std::vector<std::string>& log_ops,
+                                      const std::string& watch_all, Recorded recorded) {
   std::vector<std::string> commands;
   std::optional<std::size_t> of_job;  // the one that asks the job what a recording tells as well
   const auto add_of_job = [&](std::string command) {
     of_job = commands.size();
     commands.push_back(std::move(command));
   };
+  const auto add_logs = [&] { commands.insert(commands.end(), log_ops.begin(), log_ops.end()); };
   if (const std::vector<Finding> found = Earliest(summary); !found.empty()) {
-    const auto is_row = [&](const Finding& finding) {
-      return summary.rows.contains({finding.session->key, finding.first->slot.order});
-    };
-    // An Inf in a row may be one that no later row inherits.
-    const bool are_rows = is_row(found.front()) && is_row(found.back());
-    const Finding& finding = are_rows && found.back().what == kNan ? found.back() : found.front();
-    const auto& [what, session, first] = finding;
-    if (is_row(finding)) {
-      const bool is_kept = first->kept != live::FirstNonfinite::Kept::kNothing;
-      commands.push_back(OpsCommandOf(session->key, first->slot, is_kept ? first->replay : 0));
-    } else if (first->kept == live::FirstNonfinite::Kept::kValues) {
-      commands.push_back(
-          fmt::format("cgdebug-cli show -s {} {} --where nan", session->key,
-                      ShellWord(SlotText(first->slot) + ReplayMark(first->slot, first->replay))));
+    const auto& [what, session, first] = found.front();
+    if (std::string log = LogCommand(summary); !log.empty()) {
+      if (recorded != Recorded::kAll) commands.push_back(std::move(log));
     } else {
-      add_of_job("cgdebug-cli check " + ShellWord(session->key));
+      if (first->kept == live::FirstNonfinite::Kept::kValues) {
+        commands.push_back(
+            fmt::format("cgdebug-cli show -s {} {} --where nan", session->key,
+                        ShellWord(SlotText(first->slot) + ReplayMark(first->slot, first->replay))));
+      } else {
+        add_of_job("cgdebug-cli check " + ShellWord(session->key));
+      }
+      add_logs();
     }
-    if (!is_row(finding) && !log_ops.empty()) commands.push_back(log_ops);
   }
   if (summary.FailedProbes() > 0) {
     commands.push_back("cgdebug-cli tail --only mismatch -s " +
@@ -382,12 +400,12 @@ std::vector<std::string> NextCommands(const RunSummary& summary, const std::stri
     add_of_job("cgdebug-cli check " + ShellWord(summary.sessions.front().key));
   } else if (commands.empty() && summary.job_exit_code != 0) {
     commands.push_back("cgdebug-cli where " + ShellWord(summary.sessions.front().key));
-    if (!log_ops.empty()) commands.push_back(log_ops);
+    add_logs();
   } else if (commands.empty()) {
     add_of_job("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key));
-    if (!log_ops.empty()) commands.push_back(log_ops);
+    add_logs();
   }
-  if (is_recorded && of_job) {
+  if (recorded != Recorded::kNothing && of_job) {
     commands.erase(commands.begin() + static_cast<std::ptrdiff_t>(*of_job));
   }
   return commands;

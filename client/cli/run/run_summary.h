@@ -31,8 +31,9 @@ struct RunSummary {
   std::vector<std::int64_t> outliving = {};
   std::uint64_t not_compared_probes = 0;  // with a comparison that did not reach every snapshot
   // Which first NaN or Inf of a session is in a row of an op log: its key and Slot::order, and
-  // where the row lies in its call (analysis::PlaceInCall).
+  // where the row lies in its call (source::PlaceInCall).
   std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> rows;
+  bool has_compiled_code = false;  // that a probe is in
 
   std::uint64_t Replays() const;
   const char* ReplayWord() const;   // what Replays() counts: "replay", "call"
@@ -60,11 +61,18 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);
 std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const Style& style);
 // "first NaN: blk3.attn @37 on rank 1": what came first in any rank; empty when there is none.
 std::string FirstFinding(const RunSummary& summary);
-// What to type next. `log_ops`: what runs the job again and logs its ops; empty: nothing does.
+// What shows the op log that has the first finding: that of the job, or of `recording`, a path;
+// empty if no row of a log has it.
+std::string LogCommand(const RunSummary& summary, const std::string& recording = "");
+// What of the job is in a recording.
+enum class Recorded { kNothing, kSome, kAll };
+// What to type next. `log_ops`: what runs the job again and looks at its ops; empty: nothing does.
 // `watch_all`: what runs a job that had no probe again, with probes; empty: nothing does.
-// `is_recorded`: a recording is asked the same, and lasts longer: it has its own hint.
-std::vector<std::string> NextCommands(const RunSummary& summary, const std::string& log_ops = "",
-                                      const std::string& watch_all = "", bool is_recorded = false);
+// `recorded`: a recording is asked the same, and lasts longer: it has its own hint.
+std::vector<std::string> NextCommands(const RunSummary& summary,
+                                      const std::vector<std::string>& log_ops = {},
+                                      const std::string& watch_all = "",
+                                      Recorded recorded = Recorded::kNothing);
 Json SummaryJson(const RunSummary& summary);
 
 }  // namespace cgdebug::cli

@@ -73,7 +73,8 @@ struct Probe {
   std::uint64_t reached = 0;
   std::int64_t reached_ns = 0;
   std::uint32_t launch = 0;
-  bool retired = false;  // its graph is gone
+  bool retired = false;      // its graph is gone
+  bool is_compiled = false;  // code that torch.compile made hands its tensors over
   layout::Counters counters;
   std::optional<FirstNonfinite> first_nan;     // absent: it has shown none
   std::optional<FirstNonfinite> first_inf;     // likewise
@@ -113,6 +114,7 @@ struct Probe {
     visit(Field{31, "op"}, self.slot.op);
     visit(Field{39, "details"}, self.slot.details);
     visit(Field{18, "retired"}, self.retired);
+    visit(Field{40, "compiled"}, self.is_compiled);
     visit(Field{15, "counters"}, self.counters);
     visit(Field{28, "first_nan"}, self.first_nan);
     visit(Field{29, "first_inf"}, self.first_inf);

@@ -58,6 +58,7 @@ struct TensorRef {
   DeviceType device_type = DeviceType::kCuda;
   int device_index = 0;
   bool packed_from_strided = false;  // shown with the probe
+  bool from_compiled_code = false;   // likewise
   // Which part of a distributed tensor it is, shown with the probe; may be empty.
   std::string shard;
   // Set by the library if the probe sees a part of the tensor; the rest of it is then the part's.

@@ -21,7 +21,7 @@ std::string SnapshotsText(std::uint64_t count) {
 }
 
 int ReportRecording(const Context& context, const live::Recording& recording,
-                    std::string_view why_missing) {
+                    std::string_view why_missing, const std::string& next) {
   const bool troubled = !recording.error.empty();
   const bool missing = troubled || recording.lost + recording.refused > 0;
   if (context.options.json) {
@@ -39,7 +39,8 @@ int ReportRecording(const Context& context, const live::Recording& recording,
   if (recording.snapshots == 0) {
     context.Hint("cgdebug-cli probes" + context.SameJob());
   } else {
-    context.Hint("cgdebug-cli check " + ShellWord(NearPath(recording.directory)));
+    context.Hint(next.empty() ? "cgdebug-cli check " + ShellWord(NearPath(recording.directory))
+                              : next);
   }
   return missing ? kExitInconclusive : kExitOk;
 }

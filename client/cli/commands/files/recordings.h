@@ -15,12 +15,13 @@ namespace cgdebug::cli {
 // "1 204 snapshots".
 std::string SnapshotsText(std::uint64_t count);
 
-// Says how it ended and what to type next; `why_missing` is why snapshots are missing, and
-// what helps. Returns 0, or 3 if something it wanted is missing.
+// Says how it ended and what to type next (`next`; empty: check); `why_missing` is why snapshots
+// are missing, and what helps. Returns 0, or 3 if something it wanted is missing.
 int ReportRecording(const Context& context, const live::Recording& recording,
                     std::string_view why_missing =
                         "the job was faster than this machine writes. Record fewer probes "
-                        "(--probes), or let the job wait: --lossless");
+                        "(--probes), or let the job wait: --lossless",
+                    const std::string& next = "");
 
 // Commands that act on whole recordings refuse --session and --ranks. 0, or what to exit with.
 int RefuseSelection(const Context& context, const char* verb);

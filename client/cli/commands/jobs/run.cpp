@@ -179,7 +179,8 @@ std::set<std::string> KeysOf(const RunSummary& summary) {
 }
 
 // Counts the probes of the run whose comparison says less than "every snapshot matched, or one did
-// not", and notes which of the first NaN and Inf are in rows of op logs.
+// not", and notes which of the first NaN and Inf are in rows of op logs, and whether a probe is in
+// compiled code.
 void LookAtProbes(client::Client* client, const std::set<std::string>& sessions,
                   RunSummary* summary) {
   const Result<std::vector<live::Probe>> listed =
@@ -197,9 +198,11 @@ void LookAtProbes(client::Client* client, const std::set<std::string>& sessions,
   for (const live::Probe& probe : *listed) {
     const std::pair place(probe.session, probe.slot.order);
     if (!probe.slot.op.empty() && first.contains(place)) {
-      summary->rows[place] = analysis::PlaceInCall(probe.slot);
+      summary->rows[place] = source::PlaceInCall(probe.slot);
     }
-    if (!probe.verdict || !sessions.contains(probe.session)) continue;
+    if (!sessions.contains(probe.session)) continue;
+    summary->has_compiled_code = summary->has_compiled_code || probe.is_compiled;
+    if (!probe.verdict) continue;
     const layout::Verdict& verdict = *probe.verdict;
     const bool is_whole = verdict.state == layout::VerdictState::kFail ||
                           (verdict.state == layout::VerdictState::kPass && verdict.lost == 0);
@@ -229,10 +232,15 @@ std::string_view LevelOfCaptures(const RunOptions& options) {
   return options.eager || level == "module" || level == "fx" ? std::string_view() : level;
 }
 
-std::string LogEagerCommand(const RunOptions& options, std::string_view level) {
-  std::string command = fmt::format("cgdebug-cli run --watch '{}:*' --eager --", level);
+// What runs the job again and watches `what`.
+std::string WatchCommand(const RunOptions& options, std::string_view what) {
+  std::string command = fmt::format("cgdebug-cli run --watch {} --", what);
   for (const std::string& word : options.command) command += " " + ShellWord(word);
   return command;
+}
+
+std::string LogEagerCommand(const RunOptions& options, std::string_view level) {
+  return WatchCommand(options, fmt::format("'{}:*' --eager", level));
 }
 
 // Why the op log of a job without a replay is empty; empty if it logged what runs eagerly, too.
@@ -243,10 +251,13 @@ std::string NoGraphText(const RunOptions& options) {
                      level);
 }
 
-// What runs the job again and logs its ops; empty if it was not told to watch modules.
-std::string LogOpsCommand(const RunOptions& options) {
+// What runs the job again and looks at its ops; empty if it was not told to watch modules. An eager
+// log lets nothing be compiled, so what is wrong in compiled code may not show there.
+std::vector<std::string> LogOpsCommands(const RunOptions& options, bool has_compiled_code) {
   if (options.watch.empty() || LevelOf(options) != "module") return {};
-  return LogEagerCommand(options, "op");
+  const std::string eagerly = LogEagerCommand(options, "op");
+  if (!has_compiled_code) return {eagerly};
+  return {WatchCommand(options, "'fx:*'"), eagerly + "  # not compiled"};
 }
 
 // What runs the job again and watches all of its modules; empty if this run did. Whoever watches
@@ -271,9 +282,12 @@ std::string WatchAllCommand(const Context& context, const RunOptions& options) {
   return command;
 }
 
-bool Records(const RunOptions& options) {
-  return !options.output.empty() || !options.record.probes.empty();
+Recorded RecordedBy(const RunOptions& options) {
+  if (!options.record.probes.empty()) return Recorded::kSome;
+  return options.output.empty() ? Recorded::kNothing : Recorded::kAll;
 }
+
+bool Records(const RunOptions& options) { return RecordedBy(options) != Recorded::kNothing; }
 
 void Report(const Context& context, const RunSummary& summary, const RunOptions& options,
             const FailOn& fail_on) {
@@ -294,8 +308,9 @@ void Report(const Context& context, const RunSummary& summary, const RunOptions&
     context.Say(no_graph);
     return context.Hint(LogEagerCommand(options, LevelOfCaptures(options)));
   }
-  for (const std::string& command : NextCommands(
-           summary, LogOpsCommand(options), WatchAllCommand(context, options), Records(options))) {
+  for (const std::string& command :
+       NextCommands(summary, LogOpsCommands(options, summary.has_compiled_code),
+                    WatchAllCommand(context, options), RecordedBy(options))) {
     context.Hint(command);
   }
 }
@@ -378,7 +393,11 @@ int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
   if (recording.slot_count == 0 && recording.error.empty() && recording.lost == 0) {
     return FailNothingRecorded(context, options, sessions);
   }
-  return ReportRecording(context, recording, WhyMissing(options));
+  // Globs of --record may have left rows of the log out.
+  const std::string log = options.record.probes.empty()
+                              ? LogCommand(summary, NearPath(recording.directory))
+                              : std::string();
+  return ReportRecording(context, recording, WhyMissing(options), log);
 }
 
 // The recording is the daemon's: what it had written is there, and nobody writes the rest.
