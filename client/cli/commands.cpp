@@ -54,6 +54,7 @@ constexpr Command kCommands[] = {
      AddWhere, Output::kText},
     {"doctor", kFirst, "Checks this machine; says what to fix and how",
      "  cgdebug-cli doctor\n"
+     "  cgdebug-cli doctor --modules 258            whether /dev/shm has room to watch that many\n"
      "  cgdebug-cli doctor --json\n",
      AddDoctor, Output::kText},
     {"ps", kJobs, "Jobs with probes: alive, and with -a dead but readable",

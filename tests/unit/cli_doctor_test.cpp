@@ -24,6 +24,43 @@ TEST(DoctorShm, DockersDefaultIsSmallAndTheFixIsDockers) {
   EXPECT_THAT(check.fix, HasSubstr("--shm-size"));
 }
 
+TEST(DoctorShm, DockersDefaultSaysHowManyModulesHaveRoom) {
+  const std::string text = JudgeShm({true, true, 64u << 20, 60u << 20, "docker"}).text;
+  EXPECT_THAT(text, HasSubstr("enough for run --watch '*' of 7 552 modules (with -o "));
+}
+
+TEST(DoctorShm, AStatedNumberOfModulesIsHeldAgainstTheRoomThatItNeeds) {
+  ShmFacts facts{true, true, 64u << 20, 60u << 20, "docker", 258};
+  EXPECT_EQ(JudgeShm(facts).level, Level::kOk);
+  EXPECT_THAT(JudgeShm(facts).text, HasSubstr("enough for run --watch '*' of 258 modules"));
+  facts.modules = 5000;
+  EXPECT_EQ(JudgeShm(facts).level, Level::kWarn) << "statistics fit, a recorded run does not";
+  EXPECT_THAT(JudgeShm(facts).text, HasSubstr("too little for run --watch '*' -o"));
+  facts.modules = 50000;
+  EXPECT_EQ(JudgeShm(facts).level, Level::kFail);
+  EXPECT_THAT(JudgeShm(facts).fix, HasSubstr("--shm-size"));
+}
+
+TEST(DoctorJobs, AJobSaysWhatItHoldsAndFailsIfItsProbesFoundNoRoom) {
+  live::Session fits, refused, ended;
+  fits.label = "a-1", refused.label = "b-2", ended.label = "c-3";
+  fits.slots = 40, refused.slots = 42, ended.slots = 1;
+  fits.shm_bytes = refused.shm_bytes = 4u << 20;
+  ended.state = live::SessionState::kDied;
+  refused.not_seen.push_back({.kind = layout::NotSeenKind::kRefused,
+                              .count = 216,
+                              .of = 258,
+                              .name = "fwd/bad",
+                              .reason = "/dev/shm is too small: 1.0 MiB more are needed"});
+  const std::vector<Check> checks = JudgeJobs({fits, refused, ended}, 60u << 20);
+  ASSERT_EQ(checks.size(), 2u);
+  EXPECT_EQ(checks[0].level, Level::kOk);
+  EXPECT_EQ(checks[0].text, "a-1 holds 4 MiB for 40 tensors");
+  EXPECT_EQ(checks[1].level, Level::kFail);
+  EXPECT_THAT(checks[1].text, HasSubstr("216 of 258 probes are not watched"));
+  EXPECT_EQ(JudgeJobs({fits}, 1u << 20).at(0).level, Level::kWarn) << "a second one has no room";
+}
+
 TEST(DoctorShm, KubernetesHasAnotherFix) {
   EXPECT_THAT(JudgeShm({true, true, 64u << 20, 60u << 20, "kubernetes"}).fix,
               HasSubstr("emptyDir"));

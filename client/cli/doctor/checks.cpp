@@ -17,6 +17,8 @@
 #include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/endpoint/runtime_dir.h"
 #include "daemon/core/numerics/format.h"
+#include "proto/layout/not_seen.h"
+#include "proto/layout/ring_layout.h"
 #include "proto/layout/segment_layout.h"
 
 namespace cgdebug::cli {
@@ -24,8 +26,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A probe keeps several tensors of each site in a ring: with less than this, hardly one job fits.
+// A probe keeps several tensors of each site in a ring: with less than this, few values fit.
 constexpr std::uint64_t kSmallShmBytes = 1ull << 30;
+// What a watched module takes for each shape and graph: statistics, and the same in a run that is
+// recorded.
+constexpr std::uint64_t kWatchedBytes =
+    layout::ComputeGeometry(layout::kStatsBytes, layout::kStatsCapacity).block_bytes;
+constexpr std::uint64_t kRecordedBytes =
+    layout::ComputeGeometry(layout::kStatsBytes, layout::kLosslessStatsCapacity).block_bytes;
+// Of a process beside its rings: its control file, and ends of extents.
+constexpr std::uint64_t kProcessBytes = 1ull << 20;
+constexpr std::size_t kMostJobs = 5;
 constexpr std::uint64_t kFirstRegularUid = 1000;
 constexpr int kOldestDriver = 525;  // the first that runs CUDA 12
 
@@ -51,6 +62,39 @@ std::string ShmFix(const std::string& container) {
   return "sudo mount -o remount,size=50% /dev/shm";
 }
 
+// How many rings of `bytes` have room.
+std::uint64_t Fitting(std::uint64_t free_bytes, std::uint64_t bytes) {
+  return free_bytes < kProcessBytes ? 0 : (free_bytes - kProcessBytes) / bytes;
+}
+
+// "62 MiB": what watching `modules` takes.
+std::string NeedText(std::uint64_t modules, std::uint64_t bytes) {
+  return numerics::FormatBytes(modules * bytes + kProcessBytes);
+}
+
+// Whether `facts.modules` can be watched.
+void JudgeModules(const ShmFacts& facts, Check* check) {
+  const std::uint64_t watched = Fitting(facts.free_bytes, kWatchedBytes);
+  const std::uint64_t recorded = Fitting(facts.free_bytes, kRecordedBytes);
+  const std::string modules = GroupedCount(facts.modules, "module");
+  if (facts.modules > watched) {
+    check->level = Level::kFail;
+    check->text += fmt::format(": too little, run --watch '*' of {} needs {}", modules,
+                               NeedText(facts.modules, kWatchedBytes));
+    check->fix = ShmFix(facts.container) + "   (or watch fewer: --watch 'layers.3.*')";
+  } else if (facts.modules > recorded) {
+    check->level = Level::kWarn;
+    check->text += fmt::format(
+        ": enough for run --watch '*' of {} ({}), too little for run --watch '*' -o ({})", modules,
+        NeedText(facts.modules, kWatchedBytes), NeedText(facts.modules, kRecordedBytes));
+    check->fix = ShmFix(facts.container) + "   (or with -o: --lossy)";
+  } else {
+    check->text += fmt::format(": enough for run --watch '*' of {} ({}; with -o {})", modules,
+                               NeedText(facts.modules, kWatchedBytes),
+                               NeedText(facts.modules, kRecordedBytes));
+  }
+}
+
 }  // namespace
 
 Check JudgeShm(const ShmFacts& facts) {
@@ -64,16 +108,58 @@ Check JudgeShm(const ShmFacts& facts) {
   check.text = fmt::format("{} of {} free", numerics::FormatBytes(facts.free_bytes),
                            numerics::FormatBytes(facts.total_bytes));
   if (!facts.container.empty()) check.text += " in a container (" + facts.container + ")";
+  if (facts.modules > 0) {
+    JudgeModules(facts, &check);
+    return check;
+  }
   if (facts.free_bytes < facts.total_bytes / 20) {
     check.level = Level::kFail;
     check.text += ": nearly full, a new probe will be refused";
     check.fix = "cgdebug-cli ps -a   to see who holds rings, then " + ShmFix(facts.container);
   } else if (facts.total_bytes < kSmallShmBytes) {
     check.level = Level::kWarn;
-    check.text += ": small, large tensors will not fit";
+    check.text +=
+        fmt::format(": enough for run --watch '*' of {} (with -o {}), little for values of tensors",
+                    GroupedCount(Fitting(facts.free_bytes, kWatchedBytes), "module"),
+                    FormatGrouped(Fitting(facts.free_bytes, kRecordedBytes)));
     check.fix = ShmFix(facts.container);
   }
   return check;
+}
+
+std::vector<Check> JudgeJobs(const std::vector<live::Session>& sessions, std::uint64_t free_bytes) {
+  std::vector<Check> checks;
+  std::size_t left_out = 0;
+  for (const live::Session& session : sessions) {
+    if (session.state != live::SessionState::kAlive || session.slots == 0) continue;
+    Check check{"job", Level::kOk, "", ""};
+    check.text = fmt::format("{} holds {} for {}", Printable(session.label),
+                             numerics::FormatBytes(session.shm_bytes),
+                             GroupedCount(session.slots, "tensor"));
+    for (const layout::NotSeen& not_seen : session.not_seen) {
+      if (not_seen.kind != layout::NotSeenKind::kRefused ||
+          not_seen.reason.find(layout::kShmDirectory) == std::string::npos) {
+        continue;
+      }
+      check.level = Level::kFail;
+      check.text += "; " + Printable(layout::ToText(not_seen));
+      check.fix = ShmFix(Container());
+    }
+    if (check.level == Level::kOk && free_bytes < session.shm_bytes) {
+      check.level = Level::kWarn;
+      check.text += "; another of this size has no room";
+      check.fix = ShmFix(Container());
+    }
+    if (check.level == Level::kOk && checks.size() >= kMostJobs) {
+      ++left_out;
+    } else {
+      checks.push_back(std::move(check));
+    }
+  }
+  if (left_out > 0) {
+    checks.push_back({"job", Level::kOk, fmt::format("{} more have room", left_out), ""});
+  }
+  return checks;
 }
 
 Check JudgeRemoveIpc(std::string_view config, bool has_logind, std::uint64_t uid, bool lingers) {
@@ -123,8 +209,9 @@ Check JudgeNvidia(std::string_view text) {
   return check;
 }
 
-Check CheckShm() {
+Check CheckShm(std::uint64_t modules) {
   ShmFacts facts;
+  facts.modules = modules;
   facts.container = Container();
   struct statvfs info {};
   facts.exists = ::statvfs(layout::kShmDirectory, &info) == 0;
@@ -218,6 +305,12 @@ Check CheckDaemon(Context& context) {
   if (!executable.ok()) return {"daemon", Level::kFail, executable.error().message, ""};
   check.text = fmt::format("not running; starts by itself when needed ({})", *executable);
   return check;
+}
+
+std::vector<Check> CheckJobs(Context& context) {
+  if (context.client().daemon_pid() == 0) return {};
+  const Result<live::Status> status = live::GetStatus(context.client());
+  return status.ok() ? JudgeJobs(status->sessions, status->shm_free_bytes) : std::vector<Check>();
 }
 
 }  // namespace cgdebug::cli

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/cli/context.h"
+#include "client/live/status.h"
 
 namespace cgdebug::cli {
 
@@ -26,9 +27,15 @@ struct ShmFacts {
   bool writable = false;
   std::uint64_t total_bytes = 0;
   std::uint64_t free_bytes = 0;
-  std::string container;  // "docker", "kubernetes", "podman"; empty outside
+  std::string container;      // "docker", "kubernetes", "podman"; empty outside
+  std::uint64_t modules = 0;  // that are to be watched; 0: not known
 };
+// Whether what a watch needs has room there.
 Check JudgeShm(const ShmFacts& facts);
+
+// What each living job holds there, and whether another of its size has room in `free_bytes`. A
+// probe that found no room is a failure.
+std::vector<Check> JudgeJobs(const std::vector<live::Session>& sessions, std::uint64_t free_bytes);
 
 // `config`: logind's configuration files, one after another, a later setting wins.
 // `lingers`: systemd keeps the user's things after logout.
@@ -43,13 +50,16 @@ std::vector<Check> JudgePython(const std::string& program, std::string_view outp
 
 // --- the machine ---------------------------------------------------------------------------------
 
-Check CheckShm();
+// `modules`: how many are to be watched; 0: not known.
+Check CheckShm(std::uint64_t modules);
 Check CheckMemlock();
 Check CheckProcFd();
 Check CheckRemoveIpc();
 Check CheckNvidia();
 Check CheckRuntimeDir(Context& context);
 Check CheckDaemon(Context& context);
+// Requires: CheckDaemon() was called; empty if no daemon answered.
+std::vector<Check> CheckJobs(Context& context);
 // The environment variables of cgdebug: which are set, and which nobody can read.
 std::vector<Check> CheckSettings();
 // The Python of this program, what it can import, and whether probes work in it. Takes seconds:

@@ -31,10 +31,11 @@ std::string Mark(Level level, const Style& style) {
   return level == Level::kWarn ? style.Yellow(text) : style.Red(text);
 }
 
-std::vector<Check> RunChecks(Context& context) {
-  std::vector<Check> checks = {CheckShm(),          CheckMemlock(), CheckProcFd(),
+std::vector<Check> RunChecks(Context& context, std::uint64_t modules) {
+  std::vector<Check> checks = {CheckShm(modules),   CheckMemlock(), CheckProcFd(),
                                CheckRemoveIpc(),    CheckNvidia(),  CheckRuntimeDir(context),
                                CheckDaemon(context)};
+  for (Check& check : CheckJobs(context)) checks.push_back(std::move(check));
   for (Check& check : CheckSettings()) checks.push_back(std::move(check));
   for (Check& check : CheckStaleSegments(layout::kShmDirectory)) checks.push_back(std::move(check));
   for (Check& check : CheckMarks(layout::kShmDirectory)) checks.push_back(std::move(check));
@@ -42,8 +43,8 @@ std::vector<Check> RunChecks(Context& context) {
   return checks;
 }
 
-int RunDoctor(Context& context) {
-  const std::vector<Check> checks = RunChecks(context);
+int RunDoctor(Context& context, std::uint64_t modules) {
+  const std::vector<Check> checks = RunChecks(context, modules);
   bool any_failed = false;
   Json array = Json::array();
   std::string out;
@@ -67,6 +68,13 @@ int RunDoctor(Context& context) {
 
 }  // namespace
 
-RunFunction AddDoctor(CLI::App&) { return RunDoctor; }
+RunFunction AddDoctor(CLI::App& app) {
+  auto modules = std::make_shared<std::uint64_t>(0);
+  app.add_option("--modules", *modules,
+                 "says whether /dev/shm has room to watch a model of that many modules")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  return [modules](Context& context) { return RunDoctor(context, *modules); };
+}
 
 }  // namespace cgdebug::cli
