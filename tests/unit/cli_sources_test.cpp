@@ -628,5 +628,43 @@ TEST_F(CliSourcesTest, DiffOverRecordingsTakesMapsAndRanks) {
               HasSubstr("not everything was compared. Why: the same command with --stat"));
 }
 
+TEST_F(CliSourcesTest, ShowTakesANameThatHasAnAtOrThatAGlobSelects) {
+  const std::string header =
+      R"({"a b/c:d@3":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+          "lay.0":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},
+          "lay.1":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},
+          "x@old":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}})";
+  const float values[] = {1, 2, 3, 4};
+  WriteText(dir_ / "a.safetensors",
+            testing_support::SafetensorsBytes(
+                header, std::string(reinterpret_cast<const char*>(values), sizeof(values))));
+  const std::string file = dir_ / "a.safetensors";
+  const auto value_of = [&](const std::string& name) {
+    return CliJson({"show", file + ":" + name})["values"];
+  };
+  EXPECT_EQ(value_of("a b/c:d@3"), json::parse("[1.0]"));
+  EXPECT_EQ(value_of("a b/*"), json::parse("[1.0]"));
+  EXPECT_EQ(value_of("lay.0@1"), json::parse("[2.0]"));
+  EXPECT_EQ(value_of("*.1"), json::parse("[3.0]"));
+  EXPECT_EQ(value_of("x@old"), json::parse("[4.0]"));
+  const ProcessResult several = Cli({"show", file + ":lay.*"});
+  EXPECT_EQ(several.code, 4);
+  EXPECT_THAT(several.err, HasSubstr("'lay.*' selects 2 probes, and show shows one: 'lay.0', "
+                                     "'lay.1'. Type for example: cgdebug-cli show"));
+  EXPECT_EQ(Cli({"show", file + ":nope*"}).code, 4);
+  EXPECT_THAT(Cli({"show", file + ":x@older"}).err, HasSubstr("what follows @ is a replay"));
+}
+
+TEST_F(CliSourcesTest, OfATensorThatCannotBeReadNobodySaysThatItIsFinite) {
+  WriteText(dir_ / "a.safetensors", testing_support::SafetensorsBytes(
+                                        R"({"odd":{"dtype":"U64","shape":[1],"data_offsets":[0,8]},
+                    "x":{"dtype":"U8","shape":[1],"data_offsets":[8,9]}})",
+                                        std::string(9, '\x01')));
+  const std::string stats = Cli({"stats", dir_ / "a.safetensors"}).out;
+  EXPECT_THAT(stats, testing::ContainsRegex("odd +U64\\[1\\] +1 +- +- +- +- +1 unread"));
+  EXPECT_THAT(stats, testing::ContainsRegex("x +u8\\[1\\] +1 +1 +1 +1 +0"));
+  EXPECT_THAT(Cli({"check", dir_ / "a.safetensors"}).out, HasSubstr("only replay 1 was looked at"));
+}
+
 }  // namespace
 }  // namespace cgdebug::cli

@@ -267,8 +267,9 @@ void AddFindings(Source& source, const Check& check, std::size_t max_rows, Answe
 std::string Where(const Check& check) {
   if (check.replays.empty()) return "";
   if (check.missing_count > 0) {
-    return fmt::format(": only {}s {} were looked at", check.replay_word,
-                       RangesText(check.replays));
+    const bool is_one = check.replays.size() == 1;
+    return fmt::format(": only {}{} {} {} looked at", check.replay_word, is_one ? "" : "s",
+                       RangesText(check.replays), is_one ? "was" : "were");
   }
   if (check.replays.front() == 1) return "";
   return fmt::format(", of {}s {}..{}", check.replay_word, check.replays.front(),

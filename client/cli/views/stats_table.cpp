@@ -78,7 +78,7 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
   const auto add = [&](const Slot& slot, const std::vector<std::string>& head, const Totals& totals,
                        std::uint64_t lost, const std::string& last) {
     if (!IsShown(view, totals)) return;
-    std::string nonfinite = "0";
+    std::string nonfinite = totals.abs_max.empty() && totals.unread > 0 ? "-" : "0";
     if (totals.nonfinite_snapshots > 0) {
       nonfinite = style.Red(std::to_string(totals.nonfinite_snapshots));
     }

@@ -23,6 +23,7 @@
 #include "client/live/probe.h"
 #include "client/live/sessions.h"
 #include "client/source/merged_source.h"
+#include "daemon/core/base/glob.h"
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/options/number.h"
@@ -213,9 +214,84 @@ int FailToRead(Context& context, const Error& error) {
   return said_by_daemon ? context.Fail(error) : context.Fail(kExitTrouble, error.message);
 }
 
+// What `text` means if an '@' in it is a part of the probe's name, as it may be in a file.
+std::optional<Inside> WithAtInName(const std::string& text) {
+  if (text.find('@') == std::string::npos) return std::nullopt;
+  const Result<Inside> inside = ParseInside(text + "@-1");
+  return inside.ok() ? std::optional(*inside) : std::nullopt;
+}
+
+// Puts the one name that a glob selects in its place. False: it is no glob, or none matches.
+// Fails: several match; the message names some.
+Result<bool> TakeTheOneThatMatches(const std::set<std::string>& names, Inside* inside) {
+  constexpr std::size_t kMostNamed = 3;
+  if (inside->probe.find_first_of("*?[") == std::string::npos) return false;
+  std::vector<std::string> matching;
+  for (const std::string& name : names) {
+    if (GlobMatch(inside->probe, name)) matching.push_back(name);
+  }
+  if (matching.empty()) return false;
+  if (matching.size() == 1) {
+    inside->probe = matching.front();
+    inside->text = inside->source.empty() ? inside->probe : inside->source + ":" + inside->probe;
+    return true;
+  }
+  const std::size_t named = std::min(matching.size(), kMostNamed);
+  std::string list = fmt::format(
+      "'{}'",
+      fmt::join(matching.begin(), matching.begin() + static_cast<std::ptrdiff_t>(named), "', '"));
+  if (matching.size() > named) list += fmt::format(" and {} more", matching.size() - named);
+  const std::string source = inside->source.empty() ? "" : inside->source + ":";
+  return Error{
+      fmt::format("'{}' selects {} probes, and show shows one: {}. Type for example: "
+                  "cgdebug-cli show {}",
+                  inside->probe, matching.size(), list, ShellWord(source + matching.front()))};
+}
+
+// The tensor in `source` that is meant: a name may end in what looks like a slice or a replay, and
+// a glob may select one probe. `inside` is then what was found.
+Result<FoundTensor> FindIn(Context& context, source::Source& source,
+                           const std::optional<Inside>& with_at, Inside* inside) {
+  const Result<FoundTensor> found = FindTensor(source, context, *inside);
+  if (found.ok()) return found;
+  std::vector<Inside> others;
+  if (Inside cut = *inside; TakeSliceOffName(&cut)) others.push_back(std::move(cut));
+  if (with_at) others.push_back(*with_at);
+  for (const Inside& other : others) {
+    if (Result<FoundTensor> one = FindTensor(source, context, other); one.ok()) {
+      *inside = other;
+      return one;
+    }
+  }
+  std::set<std::string> names;
+  for (const source::Slot& slot : source.slots()) names.insert(SlotName(slot));
+  const Result<bool> taken = TakeTheOneThatMatches(names, inside);
+  if (!taken.ok()) return taken.error();
+  return *taken ? FindTensor(source, context, *inside) : found;
+}
+
+// The names of the live probes that the glob selects.
+std::set<std::string> LiveNames(Context& context, const Inside& inside) {
+  std::set<std::string> names;
+  const Result<std::vector<live::Probe>> probes = live::ListProbes(
+      context.client(), context.SessionOr(inside.source), {inside.probe}, live::LastStats::kNone);
+  if (!probes.ok()) return names;
+  for (const live::Probe& probe : *probes) names.insert(SlotName(probe.slot));
+  return names;
+}
+
 int RunShow(Context& context, const ShowOptions& options) {
   Result<Inside> inside = ParseInside(options.inside);
-  if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message + context.SameJob());
+  const std::optional<Inside> with_at = WithAtInName(options.inside);
+  if (!inside.ok()) {
+    const Error error = inside.error();
+    std::unique_ptr<source::Source> source;
+    const bool may_be_name = with_at && NeedsSource(*with_at) &&
+                             Open(context, *with_at, &source) == kExitOk &&
+                             FindTensor(*source, context, *with_at).ok();
+    if (!may_be_name) return context.Fail(kExitTrouble, error.message + context.SameJob());
+    inside = *with_at;
+  }
   const std::string typed =
       ShellWord(options.inside.substr(inside->text.size() - inside->probe.size())) +
       SameWhich(options.which);
@@ -232,10 +308,7 @@ int RunShow(Context& context, const ShowOptions& options) {
     std::unique_ptr<source::Source> source;
     if (const int failed = Open(context, *inside, &source); failed != kExitOk) return failed;
     SayUnread(context, *source);
-    Result<FoundTensor> found = FindTensor(*source, context, *inside);
-    if (!found.ok() && TakeSliceOffName(&*inside)) {
-      found = FindTensor(*source, context, *inside);
-    }
+    const Result<FoundTensor> found = FindIn(context, *source, with_at, &*inside);
     if (!found.ok()) return FailToFind(context, *inside, found.error());
     tensor = LoadTensor(*source, *found);
     if (!tensor.ok()) return FailToRead(context, tensor.error());
@@ -243,7 +316,11 @@ int RunShow(Context& context, const ShowOptions& options) {
     if (const int failed = context.Connect(); failed != kExitOk) return failed;
     tensor = Fetch(context, *inside);
     const bool is_unknown = context.client().last_failure() == client::Failure::kNothingMatched;
-    if (!tensor.ok() && is_unknown && TakeSliceOffName(&*inside)) tensor = Fetch(context, *inside);
+    if (!tensor.ok() && is_unknown) {
+      const Result<bool> taken = TakeTheOneThatMatches(LiveNames(context, *inside), &*inside);
+      if (!taken.ok()) return context.Fail(kExitNoMatch, taken.error().message);
+      if (*taken || TakeSliceOffName(&*inside)) tensor = Fetch(context, *inside);
+    }
   }
   if (!tensor.ok()) return FailToFind(context, *inside, tensor.error());
   const bool is_live = inside->source.empty() || !source::LooksLikePath(inside->source);
