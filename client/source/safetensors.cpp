@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -32,11 +35,46 @@ constexpr const char* kNoSafetensors =
 struct TypeName {
   std::string_view theirs;
   std::string_view ours;
-  std::uint64_t bytes;  // of one element
+  std::uint64_t bytes;  // of one element, in the file
 };
-// Types of torch that cannot be probed.
+// Types of torch that cannot be probed. Where a type of ours holds each of their values, the values
+// are read as that.
+constexpr std::string_view kUint32 = "U32", kPowersOfTwo = "F8_E8M0";
 constexpr TypeName kOtherTypes[] = {
-    {"U16", "uint16", 2}, {"U32", "uint32", 4}, {"U64", "uint64", 8}};
+    {kUint32, "int64", 4}, {"U64", "uint64", 8}, {kPowersOfTwo, "float32", 1}};
+
+// The scale of a block of values of MX formats: 2 to the power of the byte less 127; 255 is NaN.
+float PowerOfTwo(std::byte byte) {
+  constexpr int kBias = 127;
+  const int exponent = std::to_integer<int>(byte);
+  return exponent == 255 ? std::numeric_limits<float>::quiet_NaN()
+                         : std::ldexp(1.0F, exponent - kBias);
+}
+
+template <typename To, typename Convert>
+std::vector<std::byte> Converted(std::size_t count, const Convert& convert) {
+  std::vector<std::byte> values(count * sizeof(To));
+  for (std::size_t i = 0; i < count; ++i) {
+    const To value = convert(i);
+    std::memcpy(values.data() + i * sizeof(To), &value, sizeof(To));
+  }
+  return values;
+}
+
+// The values of a tensor as the dtype says that stands for its own.
+std::vector<std::byte> AsOurs(const SafetensorsTensor& tensor, std::vector<std::byte> bytes) {
+  if (tensor.dtype_name == kUint32) {
+    return Converted<std::int64_t>(bytes.size() / 4, [&](std::size_t i) {
+      std::uint32_t value = 0;
+      std::memcpy(&value, bytes.data() + 4 * i, sizeof(value));
+      return static_cast<std::int64_t>(value);
+    });
+  }
+  if (tensor.dtype_name == kPowersOfTwo) {
+    return Converted<float>(bytes.size(), [&](std::size_t i) { return PowerOfTwo(bytes[i]); });
+  }
+  return bytes;
+}
 
 std::optional<TypeName> FindType(std::string_view name) {
   for (const layout::DtypeInfo& info : layout::kDtypes) {
@@ -172,7 +210,7 @@ Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry
         fmt::format("its values end at byte {}, the file has {}: it is cut off", *end, data_bytes));
   }
   tensor.offset = data_offset + *begin;
-  tensor.bytes = *end - *begin;
+  tensor.bytes = tensor.bytes_in_file = *end - *begin;
   const std::optional<std::uint64_t> count = numerics::ElementCount(tensor.shape);
   std::uint64_t expected_bytes = 0;
   if (!count || (type && __builtin_mul_overflow(*count, type->bytes, &expected_bytes))) {
@@ -181,6 +219,10 @@ Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry
   if (type && expected_bytes != tensor.bytes) {
     return bad(fmt::format("its shape and dtype take {} bytes, its data_offsets {}", expected_bytes,
                            tensor.bytes));
+  }
+  if (ours != nullptr && ours->bytes != type->bytes &&
+      __builtin_mul_overflow(*count, ours->bytes, &tensor.bytes)) {
+    return bad("its shape does not fit 64 bits");
   }
   return tensor;
 }
@@ -245,7 +287,7 @@ Result<SafetensorsFile> Parse(const std::string& path, const UniqueFd& fd,
     Result<SafetensorsTensor> tensor = ParseTensor(name, header->at(name), data_offset, data_bytes);
     if (!tensor.ok()) return tensor.error();
     tensor->order = file.tensors.size() + 1;
-    used_bytes = std::max(used_bytes, tensor->offset - data_offset + tensor->bytes);
+    used_bytes = std::max(used_bytes, tensor->offset - data_offset + tensor->bytes_in_file);
     file.tensors.push_back(*std::move(tensor));
   }
   if (used_bytes != data_bytes) {
@@ -275,12 +317,13 @@ Result<SafetensorsFile> OpenSafetensors(const std::string& path) {
 Result<Values> ReadTensor(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
   const auto fd = OpenRegularFile(file.path, O_RDONLY);
   if (!fd.ok()) return fd.error();
-  auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes);
+  auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes_in_file);
   const bool whole = ReadAt(fd->get(), tensor.offset, *bytes) == bytes->size();
   struct stat now = {};
   if (!whole || ::fstat(fd->get(), &now) != 0 || !IsSame(file.status, now)) {
     return Error{file.path + " was changed while it was read. Type the same command again"};
   }
+  *bytes = AsOurs(tensor, std::move(*bytes));
   return Values{*bytes, bytes};
 }
 

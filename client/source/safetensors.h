@@ -18,11 +18,13 @@ namespace cgdebug::source {
 
 struct SafetensorsTensor {
   std::string name;
-  std::string dtype_name;                         // "BF16"
-  layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: not one of our types
+  std::string dtype_name;  // in the file: "BF16"
+  // One of our types that holds each of its values; kInvalid: there is none.
+  layout::Dtype dtype = layout::Dtype::kInvalid;
   std::vector<std::uint64_t> shape;
   std::uint64_t offset = 0;  // of its values in the file
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes_in_file = 0;
+  std::uint64_t bytes = 0;  // as values of `dtype`, which may be wider than those in the file
   // What `export --to safetensors` adds; defaults for any other file.
   std::uint64_t order = 0;
   std::uint64_t graph_id = 0;

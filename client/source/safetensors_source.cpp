@@ -134,6 +134,7 @@ class SafetensorsSource : public Source {
     slot.dtype_name = tensor.dtype == layout::Dtype::kInvalid
                           ? tensor.dtype_name
                           : std::string(layout::DtypeName(tensor.dtype));
+    if (tensor.bytes != tensor.bytes_in_file) slot.site = tensor.dtype_name + " in the file";
     slot.shape = tensor.shape;
     slot.payload_bytes = tensor.bytes;
     slot.rank = file.rank;

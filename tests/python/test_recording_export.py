@@ -170,7 +170,7 @@ def test_a_probe_may_be_called_as_an_argument_of_numpy(tmp_path):
 
 def test_a_dtype_that_cannot_be_read_is_said_and_is_never_taken_for_another(tmp_path):
     header = {
-        "odd": {"dtype": "U32", "shape": [16], "data_offsets": [0, 64]},
+        "odd": {"dtype": "U64", "shape": [8], "data_offsets": [0, 64]},
         "good": {"dtype": "F32", "shape": [1], "data_offsets": [64, 68]},
     }
     text = json.dumps(header).encode()
@@ -179,12 +179,12 @@ def test_a_dtype_that_cannot_be_read_is_said_and_is_never_taken_for_another(tmp_
     r = cgdebug.open(file)
     for read in (lambda s: s.numpy(), lambda s: s.values(), lambda s: s.dtype, lambda s: s.tensor):
         with pytest.raises(
-            ValueError, match="'odd' is of dtype U32, which this version cannot read"
+            ValueError, match="'odd' is of dtype U64, which this version cannot read"
         ):
             read(r["odd"][1])
     for format in ("csv", "npz", "safetensors"):
         assert r.export(format, tmp_path / format) == [
-            "not in it: odd, whose dtype U32 this version cannot read"
+            "not in it: odd, whose dtype U64 this version cannot read"
         ]
     assert r.export("npy", tmp_path / "npy", "good") == []
     with pytest.raises(RecordingError, match="not in it: odd"):

@@ -137,12 +137,33 @@ TEST(Safetensors, ADtypeThatIsNotKnownIsNamed) {
   const testing_support::TempDir dir;
   testing_support::WriteText(
       dir / "a.safetensors",
-      SafetensorsBytes(R"({"x":{"dtype":"U32","shape":[1],"data_offsets":[0,4]}})", "abcd"));
+      SafetensorsBytes(R"({"x":{"dtype":"U64","shape":[1],"data_offsets":[0,8]}})", "abcdefgh"));
   const auto source = Open(dir / "a.safetensors");
   ASSERT_TRUE(source.ok()) << source.error().message;
   const auto stats = StatsOf(**source, *(*source)->Get(0, (*source)->Keys(0)->front()));
   ASSERT_FALSE(stats.ok());
-  EXPECT_EQ(stats.error().message, "x@1 is of dtype U32, which this version cannot read");
+  EXPECT_EQ(stats.error().message, "x@1 is of dtype U64, which this version cannot read");
+}
+
+TEST(Safetensors, AWiderTypeHoldsTheValuesOfTypesThatNoProbeHas) {
+  const testing_support::TempDir dir;
+  testing_support::WriteText(
+      dir / "a.safetensors",
+      SafetensorsBytes(R"({"n":{"dtype":"U32","shape":[2],"data_offsets":[0,8]},
+                          "s":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[8,12]}})",
+                       std::string("\x01\0\0\0\xff\xff\xff\xff\x7f\x80\0\xff", 12)));
+  const auto source = Open(dir / "a.safetensors");
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  const auto stats_of = [&](std::size_t slot) {
+    return *StatsOf(**source, *(*source)->Get(slot, (*source)->Keys(slot)->front()));
+  };
+  EXPECT_EQ((*source)->slots()[0].dtype_name, "int64");
+  EXPECT_EQ((*source)->slots()[0].site, "U32 in the file");
+  EXPECT_EQ(stats_of(0).max, 4294967295.0);
+  EXPECT_EQ(stats_of(0).min, 1.0);
+  EXPECT_EQ(stats_of(1).nan, 1u);
+  EXPECT_EQ(stats_of(1).max, 2.0);
+  EXPECT_EQ(stats_of(1).min, 0x1p-127);
 }
 
 TEST(Safetensors, NoTruncationAndNoFlippedBitCrashes) {
