@@ -31,6 +31,10 @@ void SnapshotStore::Put(SnapshotPtr snapshot, PayloadPtr payload) {
   const SlotIdentity& identity = *snapshot->slot;
   Session& session = sessions_[identity.session->uuid];
   std::list<Kept>& slot = session.slots[KeyOf(identity)];
+  if (!session.runs.empty()) {
+    const std::optional<Run> run = RunOf(*snapshot);
+    if (run && session.runs.contains(*run)) PinRow(&session, KeyOf(identity), {snapshot, nullptr});
+  }
   if (!slot.empty() && newest_.erase(slot.back().arrival) != 0) {
     older_[slot.back().arrival] = &slot.back();
   }
@@ -56,6 +60,27 @@ void SnapshotStore::Trim() {
   }
 }
 
+std::optional<SnapshotStore::Run> SnapshotStore::RunOf(const Snapshot& snapshot) {
+  const SlotIdentity& slot = *snapshot.slot;
+  const bool is_row = !slot.op.empty() && (slot.registration.graph_id != 0 || slot.CountsCalls());
+  if (!is_row) return std::nullopt;
+  return Run{slot.registration.graph_id, snapshot.replay, snapshot.iteration};
+}
+
+void SnapshotStore::PinRow(Session* session, const Key& slot, const StoredSnapshot& row) {
+  session->pinned[slot].try_emplace(row.snapshot->ordinal, StoredSnapshot{row.snapshot, nullptr});
+}
+
+// Rows that come later find it in Session::runs.
+void SnapshotStore::PinRun(Session* session, const Run& run) {
+  if (session->runs.size() >= kPinnedRuns || !session->runs.insert(run).second) return;
+  for (const auto& [slot, kept] : session->slots) {
+    for (const Kept& one : kept) {
+      if (RunOf(*one.stored.snapshot) == run) PinRow(session, slot, one.stored);
+    }
+  }
+}
+
 void SnapshotStore::Pin(const SlotPtr& slot, std::uint64_t replay, std::uint64_t serial) {
   const std::lock_guard lock(mutex_);
   const auto session = sessions_.find(slot->session->uuid);
@@ -78,6 +103,9 @@ void SnapshotStore::Pin(const SlotPtr& slot, std::uint64_t replay, std::uint64_t
     const auto [place, is_new] = pinned.try_emplace(stored.snapshot->ordinal, stored);
     if (is_new && stored.payload != nullptr) pinned_bytes_ += bytes;
   }
+  if (const std::optional<Run> run = RunOf(*meant->stored.snapshot)) {
+    PinRun(&session->second, *run);
+  }
   Trim();
 }
 
@@ -91,7 +119,7 @@ void SnapshotStore::ForgetSlot(const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
   const auto session = sessions_.find(slot->session->uuid);
   if (session == sessions_.end()) return;
-  auto& [slots, all_pinned, count] = session->second;
+  auto& [slots, all_pinned, runs, count] = session->second;
   const auto found = slots.find(KeyOf(*slot));
   if (found == slots.end()) return;
   count -= CountOf(session->second, found->first, found->second);

@@ -7,7 +7,9 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -22,13 +24,15 @@ namespace cgdebug::pipeline {
 //
 // Pinned snapshots, which are those with a finding and the few before them, stay until their slot
 // or session is forgotten. Their payloads take at most a quarter of `max_bytes`; above that only
-// statistics stay.
+// statistics stay. What a row of an op log means is told by the other rows of its replay or call:
+// with the first kPinnedRuns of a session that have a finding, all their rows stay.
 //
 // Thread: any.
 class SnapshotStore {
  public:
   static constexpr std::size_t kMaxHistory = 64;
   static constexpr std::size_t kPinnedBefore = 4;  // snapshots before a pinned one
+  static constexpr std::size_t kPinnedRuns = 8;    // of op logs, with all their rows
 
   explicit SnapshotStore(std::uint64_t max_bytes) : max_bytes_(max_bytes) {}
 
@@ -57,17 +61,24 @@ class SnapshotStore {
     std::uint64_t arrival = 0;
   };
   using Pinned = std::map<std::uint64_t, StoredSnapshot>;  // by ordinal
+  // A replay of a graph, or an eager call, and the iteration of a conditional body in it.
+  using Run = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>;
   struct Session {
     // Oldest first. A list, because rows of op logs are many and have few snapshots each, and
     // because references to its elements stay valid.
     std::map<Key, std::list<Kept>> slots;
     std::map<Key, Pinned> pinned;
+    std::set<Run> runs;       // whose rows stay
     std::uint64_t count = 0;  // of its snapshots in both
   };
   static Key KeyOf(const SlotIdentity& slot) { return {slot.index, slot.generation}; }
   // Null if nothing is kept of it.
   const Session* SessionOf(const SlotIdentity& slot) const;
   static std::uint64_t CountOf(const Session& session, const Key& key, const std::list<Kept>& kept);
+  // Nothing: it is no row of a log whose rows count the same replays or calls.
+  static std::optional<Run> RunOf(const Snapshot& snapshot);
+  static void PinRow(Session* session, const Key& slot, const StoredSnapshot& row);
+  static void PinRun(Session* session, const Run& run);
   static bool IsMeant(const Snapshot& snapshot, std::uint64_t replay, std::uint64_t serial);
   void Drop(Kept* kept);
   void Trim();

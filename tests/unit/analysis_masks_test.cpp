@@ -301,6 +301,89 @@ TEST(Masks, GradientsOfAStepThatTheGradScalerSkippedAreANote) {
   EXPECT_EQ(CheckOf(log).first->slot, 0u) << "what the forward pass computed is no gradient";
 }
 
+void LetGo(Log* log, std::size_t slot) {
+  log->Remove(slot, 1);
+  log->gaps.push_back(
+      {.slot = slot, .count = 1, .after_replay = 0, .before_replay = 2, .cause = "no longer kept"});
+}
+
+TEST(Masks, ANanWhoseReaderIsNoLongerHereIsNeitherFoundNorNothing) {
+  Log log = NanInTwoRows();
+  log.Row("aten.where.self", {2, 2}, "3");
+  for (const std::size_t slot : {1u, 2u}) log.Change(slot, 2, {1, 2});
+  EXPECT_FALSE(CheckOf(log).found());
+  EXPECT_TRUE(CheckOf(log).complete());
+  LetGo(&log, 3);
+  const Check check = CheckOf(log);
+  EXPECT_FALSE(check.found());
+  EXPECT_FALSE(check.first);
+  EXPECT_EQ(check.may_be_excused(), 2u) << "also what the row is made of";
+  EXPECT_FALSE(check.complete());
+  log.Row("aten.exp.default", {NAN, 2}, "3");
+  EXPECT_TRUE(CheckOf(log).found()) << "a row that is here inherits it";
+}
+
+TEST(Masks, ANanIsFoundThoughRowsThatDoNotReadItAreNoLongerHere) {
+  Log log = NanInTwoRows();
+  log.Row("aten.relu.default", {1, 1}, "1");
+  LetGo(&log, 3);
+  EXPECT_TRUE(CheckOf(log).found());
+}
+
+TEST(Masks, ANanThatTheDaemonSawAndIsNotHereIsJudgedByTheRowsAroundIt) {
+  Log log = NanInTwoRows();
+  log.Row("aten.where.self", {2, 2}, "3");
+  log.findings = {{.slot = 1, .kind = source::Finding::Kind::kNan, .replay = 1, .count = 1},
+                  {.slot = 2, .kind = source::Finding::Kind::kNan, .replay = 1, .count = 1}};
+  for (const std::size_t slot : {1u, 2u}) {
+    LetGo(&log, slot);
+    log.Change(slot, 2, {1, 2});
+  }
+  EXPECT_FALSE(CheckOf(log).found()) << "where() left it out";
+  EXPECT_FALSE(CheckOf(log).complete());
+  LetGo(&log, 3);
+  EXPECT_FALSE(CheckOf(log).found());
+  EXPECT_EQ(CheckOf(log).may_be_excused(), 2u);
+  log.Row("aten.exp.default", {NAN, 2}, "3");
+  EXPECT_TRUE(CheckOf(log).first_told);
+}
+
+TEST(Masks, AGradientIsNotFoundWhereNobodyKnowsWhetherTheStepWasSkipped) {
+  Log log;
+  log.Row("aten.mm.default", {1, 2});
+  log.Row("aten.mm.default", {kInf, NAN}, "1");
+  log.Slots()[1].probe = "bwd/net/mm_0";
+  log.Row("aten._amp_foreach_non_finite_check_and_unscale_.default", {1}, "2");
+  log.Slots()[2].probe = "fwd/_amp_foreach_non_finite_check_and_unscale__0.found_inf";
+  LetGo(&log, 2);
+  const Check check = CheckOf(log);
+  EXPECT_FALSE(check.found());
+  EXPECT_EQ(FindingOf(check, FindingKind::kMayHaveOne)->count, 1u);
+  EXPECT_EQ(FindingOf(check, FindingKind::kSkipped)->count, 1u);
+  EXPECT_FALSE(check.complete());
+}
+
+TEST(Masks, MinusInfOfAMaskThatIsNoLongerHereIsNotFound) {
+  Log log;
+  AddAttention(&log);
+  LetGo(&log, 2);
+  const Check check = CheckOf(log);
+  EXPECT_FALSE(check.found());
+  EXPECT_EQ(FindingOf(check, FindingKind::kMayHaveOne)->slot, 3u);
+  EXPECT_FALSE(check.complete());
+}
+
+TEST(Masks, ARowOfTheNewestCallMayStillCome) {
+  Log log = NanInTwoRows();
+  for (const std::size_t slot : {1u, 2u}) log.Change(slot, 1, {1, 2});
+  log.Row("aten.where.self", {2, 2}, "3");
+  log.Remove(3, 2);
+  EXPECT_TRUE(CheckOf(log).found());
+  log.description.is_growing = true;
+  EXPECT_FALSE(CheckOf(log).found());
+  EXPECT_FALSE(CheckOf(log).complete());
+}
+
 TEST(Masks, WhatCheckExcusesRanksExcusesToo) {
   Log log;
   log.Row("aten.mm.default", {1, 2});

@@ -466,6 +466,50 @@ TEST(SnapshotStore, APinnedSnapshotStaysWithTheFewBeforeIt) {
   EXPECT_EQ(store.bytes(), 0u);
 }
 
+// A row of an op log, of the calls of a process.
+SlotPtr RowOfCalls(const SessionPtr& session, std::uint32_t number) {
+  SlotIdentity identity =
+      test::MakeSlotIdentity(session, "row" + std::to_string(number), number);  // keeps two
+  identity.op = std::to_string(number) + " aten.mul.Tensor";
+  identity.registration.flags |= layout::kSlotInBody;
+  return std::make_shared<const SlotIdentity>(identity);
+}
+
+TEST(SnapshotStore, WithAFindingOfAnOpLogAllRowsOfItsCallStay) {
+  SnapshotStore store(1 << 20);
+  const SessionPtr session = MakeSession("1");
+  const SlotPtr before = RowOfCalls(session, 1), found = RowOfCalls(session, 2),
+                behind = RowOfCalls(session, 3), probe = MakeSlot(session, "x", 4);
+  const auto put = [&](const SlotPtr& slot, std::uint64_t call) {
+    store.Put(MakeDelivery(slot, call, {1, 0}).snapshot, nullptr);
+  };
+  const auto calls_of = [&](const SlotPtr& slot) {
+    std::vector<std::uint64_t> calls;
+    for (const StoredSnapshot& one : store.History(slot)) calls.push_back(one.snapshot->replay);
+    return calls;
+  };
+  for (std::uint64_t call = 1; call <= 9; ++call) {
+    put(before, call);
+    put(found, call);
+    if (call == 3) store.Pin(found, 3);
+    put(behind, call);  // after the finding, as a row does that reads it
+    put(probe, call);
+  }
+  EXPECT_THAT(calls_of(before), ElementsAre(3, 8, 9));
+  EXPECT_THAT(calls_of(found), ElementsAre(2, 3, 8, 9));
+  EXPECT_THAT(calls_of(behind), ElementsAre(3, 8, 9));
+  EXPECT_THAT(calls_of(probe), ElementsAre(8, 9)) << "it is no row";
+  EXPECT_EQ(store.CountOf(session), 3u + 4u + 3u + 2u);
+  for (std::uint64_t call = 10; call <= 40; ++call) {
+    put(found, call);
+    store.Pin(found, call);
+    put(behind, call);
+  }
+  EXPECT_EQ(calls_of(behind).size(), SnapshotStore::kPinnedRuns + 2) << "of the first calls alone";
+  store.ForgetSession(session);
+  EXPECT_EQ(store.CountOf(session), 0u);
+}
+
 TEST(SnapshotStore, PinsAsManyBeforeAFindingAsItSays) {
   SnapshotStore store(1 << 20);
   SlotIdentity identity = test::MakeSlotIdentity(MakeSession("1"), "x", 1);

@@ -100,7 +100,8 @@ Result<Check> RunCheck(Source& source, const CheckOptions& options) {
       scan.probes(), [&](const Scanned& one) { return !source.slots()[one.slot].part.empty(); }));
   FindingList findings;
   AddScanned(scan, &findings, &check);
-  Result<std::optional<EarliestBad>> first = SortOutNonfinite(source, &scan, &findings);
+  Excuses excuses;
+  Result<std::optional<EarliestBad>> first = SortOutNonfinite(source, &scan, &findings, &excuses);
   if (!first.ok()) return first.error();
   std::optional<source::Moment> first_moment;
   if (*first) {
@@ -109,7 +110,7 @@ Result<Check> RunCheck(Source& source, const CheckOptions& options) {
   }
   SortOutNearOverflow(source, scan, &findings);
   if (!options.trusts_hashes) AddDamaged(source, scan.with_hash(), &check);
-  check.first_told = AddTold(source, options.scope, scan, first_moment, &findings);
+  check.first_told = AddTold(source, options.scope, scan, excuses, first_moment, &findings);
   scan.staleness().Find(scan.probes(), &findings);
   Completeness completeness(source, scan);
   completeness.FindNeverWritten(&findings);

@@ -69,13 +69,14 @@ enum class FindingKind {
   kPadding,       // in padding rows alone
   kSkipped,       // gradients of a step that torch's GradScaler skipped
   kRowsNotKnown,  // made of such padding, in rows of which nobody knows whether they are real
+  kMayHaveOne,    // a row that would tell whether it has one of these is not here
   kScaled,        // near overflow: a gradient that it has scaled
 };
 constexpr std::string_view NameOf(FindingKind kind) {
-  constexpr std::string_view kNames[] = {"nonfinite",      "mismatch", "near_overflow", "stale",
-                                         "never_written",  "constant", "zero",          "largest",
-                                         "mask",           "absorbed", "padding",       "skipped",
-                                         "rows_not_known", "scaled"};
+  constexpr std::string_view kNames[] = {
+      "nonfinite", "mismatch", "near_overflow",  "stale",          "never_written",
+      "constant",  "zero",     "largest",        "mask",           "absorbed",
+      "padding",   "skipped",  "rows_not_known", "may_be_excused", "scaled"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(FindingKind::kScaled) + 1);
   return kNames[static_cast<std::size_t>(kind)];
 }
@@ -128,16 +129,21 @@ struct Check {
     return false;
   }
   // Probes whose NaN or Inf may lie in padding rows alone.
-  std::size_t rows_not_known() const {
-    std::size_t count = 0;
-    for (const Finding& one : findings) count += one.kind == FindingKind::kRowsNotKnown ? 1 : 0;
-    return count;
-  }
+  std::size_t rows_not_known() const { return CountOf(FindingKind::kRowsNotKnown); }
+  std::size_t may_be_excused() const { return CountOf(FindingKind::kMayHaveOne); }
   // Whether "nothing found" may be said: something was looked at, and nothing was missing.
   bool complete() const {
-    return missing_count == 0 && unseen_kernels == 0 && rows_not_known() == 0 && snapshots > 0;
+    return missing_count == 0 && unseen_kernels == 0 && rows_not_known() == 0 &&
+           may_be_excused() == 0 && snapshots > 0;
   }
   Outcome outcome() const { return OutcomeOf(found(), complete()); }
+
+ private:
+  std::size_t CountOf(FindingKind kind) const {
+    std::size_t count = 0;
+    for (const Finding& one : findings) count += one.kind == kind ? 1 : 0;
+    return count;
+  }
 };
 
 // Fails: a source that cannot be read.

@@ -202,6 +202,10 @@ std::string FindingText(Source& source, const Finding& finding) {
           "note: {} is not finite in {}, as padding is that it is made of: in which "
           "of its rows is not known",
           name, Replays(slot, finding));
+    case FindingKind::kMayHaveOne:
+      return fmt::format(
+          "note: {} is not finite in {}, and rows of that {} that may excuse it are not here", name,
+          Replays(slot, finding), ReplayWord(slot));
     case FindingKind::kScaled:
       return fmt::format("note: {} is up to {:.0f}% of {} max in {}: scaled by the GradScaler",
                          name, std::floor(100 * finding.worst), layout::DtypeName(slot.dtype),
@@ -297,6 +301,12 @@ std::string NothingFound(const Check& check) {
         "probe{}",
         snapshots, Where(check), how, check.rows_not_known(),
         check.rows_not_known() == 1 ? "" : "s");
+  }
+  if (check.may_be_excused() > 0) {
+    return fmt::format(
+        "inconclusive: NaN or Inf in {} row{}, and what may excuse it is not here, in {}{}{}",
+        check.may_be_excused(), check.may_be_excused() == 1 ? "" : "s", snapshots, Where(check),
+        how);
   }
   if (!check.complete()) {
     return fmt::format("inconclusive: nothing found in {}, but some are missing{}{}", snapshots,

@@ -1,22 +1,60 @@
 #include "client/analysis/check/nonfinite.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "client/analysis/check/told.h"
 #include "client/analysis/ops/masks.h"
 
 namespace cgdebug::analysis {
 
 using source::Slot;
 
+FindingKind KindOf(Excuse excuse) {
+  constexpr FindingKind kKinds[] = {FindingKind::kNonfinite, FindingKind::kMask,
+                                    FindingKind::kAbsorbed,  FindingKind::kPadding,
+                                    FindingKind::kSkipped,   FindingKind::kRowsNotKnown,
+                                    FindingKind::kMayHaveOne};
+  return kKinds[static_cast<std::size_t>(excuse)];
+}
+
+namespace {
+
+constexpr std::size_t kExcuses = static_cast<std::size_t>(Excuse::kMayHaveOne) + 1;
+
+// What the daemon saw of rows of op logs, and is not here, as if it were.
+void NoteTold(source::Source& source, const Scan& scan, std::vector<SeenSlot>* seen) {
+  for (const source::Finding& told : source.Findings()) {
+    const bool is_nan = told.kind == source::Finding::Kind::kNan;
+    if (!is_nan && told.kind != source::Finding::Kind::kInf) continue;
+    const Scanned* const scanned = scan.Find(told.slot);
+    if (scanned == nullptr || source.slots()[told.slot].op.empty()) continue;
+    if (IsHere(source, scanned->keys, told)) continue;
+    SeenSlot& row = (*seen)[static_cast<std::size_t>(scanned - scan.probes().data())];
+    const SeenSlot::Time time{told.replay, 0};
+    const auto later = std::ranges::lower_bound(row.bad, time, {}, &SeenSlot::Bad::time);
+    if (later != row.bad.end() && later->time == time) {
+      later->has_nan = later->has_nan || is_nan;
+      continue;
+    }
+    row.bad.insert(later, {.time = time, .count = told.count, .has_nan = is_nan});
+    row.times.insert(std::ranges::lower_bound(row.times, time), time);
+  }
+}
+
+}  // namespace
+
 Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan* scan,
-                                                    FindingList* findings) {
+                                                    FindingList* findings, Excuses* all_excuses) {
   std::vector<SeenSlot> seen;
   for (Scanned& scanned : scan->probes()) seen.push_back(std::move(scanned.seen));
-  const Excuses excuses = FindExcuses(source, seen);
+  NoteTold(source, *scan, &seen);
+  *all_excuses = FindExcuses(source, seen);
+  const Excuses& excuses = *all_excuses;
   const std::map<std::size_t, std::size_t> rows_of_values = RowsOfValues(source);
   const auto excused_as = [&](std::size_t slot) {
     const auto row = rows_of_values.find(slot);
@@ -25,16 +63,13 @@ Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan
   const Scanned* of_first = nullptr;
   const Scanned::Nonfinite* first = nullptr;
   for (Scanned& scanned : scan->probes()) {
-    FindingRun runs[6];
+    FindingRun runs[kExcuses];
     for (const Scanned::Nonfinite& one : scanned.nonfinite) {
       const auto found =
           excuses.find({excused_as(scanned.slot), {one.key.replay, one.key.iteration}});
       const Excuse excuse = found == excuses.end() ? Excuse::kNone : found->second;
-      constexpr FindingKind kKinds[] = {FindingKind::kNonfinite, FindingKind::kMask,
-                                        FindingKind::kAbsorbed,  FindingKind::kPadding,
-                                        FindingKind::kSkipped,   FindingKind::kRowsNotKnown};
       const auto kind = static_cast<std::size_t>(excuse);
-      runs[kind].Add(kKinds[kind], scanned.slot, one.key.replay);
+      runs[kind].Add(KindOf(excuse), scanned.slot, one.key.replay);
       if (excuse != Excuse::kNone || (first != nullptr && first->moment <= one.moment)) continue;
       of_first = &scanned;
       first = &one;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "client/analysis/check/nonfinite.h"
+
 namespace cgdebug::analysis {
 namespace {
 
@@ -38,7 +40,8 @@ bool IsHere(source::Source& source, const std::vector<Key>& keys, const Told& to
 }
 
 std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Scan& scan,
-                            const std::optional<source::Moment>& first_bad, FindingList* findings) {
+                            const Excuses& excuses, const std::optional<source::Moment>& first_bad,
+                            FindingList* findings) {
   std::optional<Told> first;
   std::optional<source::Moment> first_moment;
   for (const Told& told : source.Findings()) {
@@ -49,11 +52,13 @@ std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Sc
     if (!is_mismatch && IsHere(source, scanned->keys, told)) continue;
     // How many -Inf a mask has may change. What made it another way is in a row before it.
     const bool is_mask = scanned->has_mask && told.kind == Told::Kind::kInf;
-    const FindingKind kind = is_mismatch ? FindingKind::kMismatch
-                             : is_mask   ? FindingKind::kMask
-                                         : FindingKind::kNonfinite;
+    const auto excuse = excuses.find({told.slot, {told.replay, 0}});
+    const FindingKind kind = is_mismatch               ? FindingKind::kMismatch
+                             : is_mask                 ? FindingKind::kMask
+                             : excuse == excuses.end() ? FindingKind::kNonfinite
+                                                       : KindOf(excuse->second);
     Add(kind, told, findings);
-    if (is_mismatch || is_mask) continue;
+    if (kind != FindingKind::kNonfinite) continue;
     const Slot& slot = source.slots()[told.slot];
     const source::Moment moment = scan.MomentAt(slot, told.serial, {.replay = told.replay});
     if (first_bad && *first_bad < moment) continue;

@@ -18,8 +18,10 @@ bool IsHere(source::Source& source, const std::vector<source::Key>& keys,
             const source::Finding& told);
 
 // Adds what the daemon found in snapshots that are not here; the others were looked at already.
-// `first_bad`: when the first bad snapshot that is here came. Returns what came before that.
+// `first_bad`: when the first bad snapshot that is here came. `excuses`: of rows of op logs.
+// Returns what came before that, and has none.
 std::optional<source::Finding> AddTold(source::Source& source, const Scope& scope, const Scan& scan,
+                                       const Excuses& excuses,
                                        const std::optional<source::Moment>& first_bad,
                                        FindingList* findings);
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -39,7 +40,10 @@ bool PassesValuesOn(const RowOfLog& row) {
 class RunExcuses {
  public:
   // `rows`: those that it has.
-  RunExcuses(std::vector<const RowOfLog*> rows, SeenSlot::Time time) : time_(time) {
+  // `absent`: those that it may have had, and that are not here.
+  RunExcuses(std::vector<const RowOfLog*> rows, const std::vector<const RowOfLog*>& absent,
+             SeenSlot::Time time)
+      : time_(time) {
     std::ranges::stable_sort(rows, {}, [](const RowOfLog* row) { return row->text.number; });
     std::map<std::uint32_t, std::size_t> place_of;
     for (const RowOfLog* row : rows) {
@@ -60,25 +64,36 @@ class RunExcuses {
       }
       if (!is_padding) place_of[row->text.number] = place;
     }
+    for (const RowOfLog* row : absent) {
+      if (IsFoundInf(*row)) lacks_found_inf_ = true;
+      if (!place_of.contains(row->text.number)) absent_.insert(row->text.number);
+      for (const std::uint32_t number : row->text.inputs) {
+        const auto input = place_of.find(number);
+        if (input != place_of.end()) rows_[input->second].lacks_readers = true;
+      }
+    }
   }
 
   void Find(Excuses* excuses) {
     FindMasks();
-    for (std::size_t i = rows_.size(); i-- > 0;) rows_[i].is_absorbed = IsAbsorbed(rows_[i]);
+    for (std::size_t i = rows_.size(); i-- > 0;) rows_[i].absorbed = IsAbsorbed(rows_[i]);
     const bool is_skipped = IsSkipped();
     for (Here& one : rows_) {
       if (one.bad == nullptr) continue;
-      one.excuse = one.excuse == Excuse::kMask                      ? Excuse::kMask
-                   : IsInPadding(one)                               ? Excuse::kPadding
-                   : is_skipped && IsGradient(*one.row->slot)       ? Excuse::kSkipped
-                   : one.is_absorbed || IsInspectionOfAbsorbed(one) ? Excuse::kAbsorbed
-                   : IsMadeOfPadding(one)                           ? Excuse::kRowsNotKnown
-                                                                    : Excuse::kNone;
+      one.excuse = one.excuse == Excuse::kMask                ? Excuse::kMask
+                   : IsInPadding(one)                         ? Excuse::kPadding
+                   : is_skipped && IsGradient(*one.row->slot) ? Excuse::kSkipped
+                   : one.absorbed == Known::kYes              ? Excuse::kAbsorbed
+                   : IsInspectionOf(one, Excuse::kAbsorbed)   ? Excuse::kAbsorbed
+                   : IsMadeOfPadding(one)                     ? Excuse::kRowsNotKnown
+                   : MayHaveOne(one)                          ? Excuse::kMayHaveOne
+                                                              : Excuse::kNone;
       if (one.excuse != Excuse::kNone) (*excuses)[{one.row->seen->slot, time_}] = one.excuse;
     }
   }
 
  private:
+  enum class Known : std::uint8_t { kNo, kYes, kNobodyKnows };
   struct Here {
     const RowOfLog* row;
     const SeenSlot::Bad* bad;               // nullptr: it is finite
@@ -86,7 +101,8 @@ class RunExcuses {
     std::vector<std::size_t> readers = {};  // likewise, behind it
     // Elements of its padding rows that are not finite; nothing: nobody knows which rows are real.
     std::optional<std::uint64_t> bad_padding = {};
-    bool is_absorbed = false;
+    bool lacks_readers = false;  // a row that may have read it is not here
+    Known absorbed = Known::kNo;
     Excuse excuse = Excuse::kNone;
 
     std::string_view op() const { return row->text.op; }
@@ -122,28 +138,44 @@ class RunExcuses {
   }
 
   // Requires: it is known of the rows behind it.
-  bool IsAbsorbed(const Here& one) const {
-    if (one.bad == nullptr) return false;
-    bool is_read = false;
+  Known IsAbsorbed(const Here& one) const {
+    if (one.bad == nullptr) return Known::kNo;
+    bool is_read = false, is_unknown = one.lacks_readers;
     for (const std::size_t place : one.readers) {
       const Here& reader = rows_[place];
       const bool is_asked = ops::HasTrait(ops::OpTrait::kInspector, reader.op());
-      if (is_asked || IsInspection(reader) || reader.is_absorbed) {
-        is_read = is_read || reader.is_absorbed;
+      if (is_asked || IsInspection(reader) || reader.absorbed == Known::kYes) {
+        is_read = is_read || reader.absorbed == Known::kYes;
+        continue;
+      }
+      if (reader.absorbed == Known::kNobodyKnows) {
+        is_unknown = true;
         continue;
       }
       const bool passes_on = PassesValuesOn(*reader.row);
       if (!one.bad->has_nan) {
-        if (passes_on && reader.bad != nullptr) return false;
+        if (passes_on && reader.bad != nullptr) return Known::kNo;
         is_read = is_read || passes_on;
         continue;
       }
       // A NaN that becomes an index, or that an op hides as the sign does, is used.
       const bool has_gone = reader.bad == nullptr || reader.excuse == Excuse::kMask;
-      if (!has_gone || !IsFloating(*reader.row) || !ops::PassesNanOn(reader.op())) return false;
+      if (!has_gone || !IsFloating(*reader.row) || !ops::PassesNanOn(reader.op())) {
+        return Known::kNo;
+      }
       is_read = true;
     }
-    return is_read;
+    return is_unknown ? Known::kNobodyKnows : is_read ? Known::kYes : Known::kNo;
+  }
+
+  bool MayHaveOne(const Here& one) const {
+    if (one.absorbed == Known::kNobodyKnows || IsInspectionOf(one, Excuse::kMayHaveOne)) {
+      return true;
+    }
+    if (lacks_found_inf_ && IsGradient(*one.row->slot)) return true;
+    return one.bad->is_only_neg_inf &&
+           std::ranges::any_of(one.row->text.inputs,
+                               [&](std::uint32_t number) { return absent_.contains(number); });
   }
 
   // Whether it is made to ask whether values are finite, and for nothing else: isfinite() of torch
@@ -153,9 +185,10 @@ class RunExcuses {
       return ops::HasTrait(ops::OpTrait::kInspector, rows_[place].op());
     });
   }
-  bool IsInspectionOfAbsorbed(const Here& one) const {
+  bool IsInspectionOf(const Here& one, Excuse excuse) const {
     return IsInspection(one) && std::ranges::all_of(one.inputs, [&](std::size_t place) {
-             return rows_[place].bad == nullptr || rows_[place].excuse == Excuse::kAbsorbed;
+             return rows_[place].bad == nullptr || rows_[place].excuse == Excuse::kAbsorbed ||
+                    rows_[place].excuse == excuse;
            });
   }
 
@@ -173,17 +206,56 @@ class RunExcuses {
 
   bool IsSkipped() const {
     return std::ranges::any_of(rows_, [&](const Here& one) {
-      return IsOfGradScaler(*one.row->slot) && one.row->slot->probe.ends_with(".found_inf") &&
-             std::ranges::binary_search(one.row->seen->not_zero, time_);
+      return IsFoundInf(*one.row) && std::ranges::binary_search(one.row->seen->not_zero, time_);
     });
   }
 
+  static bool IsFoundInf(const RowOfLog& row) {
+    return IsOfGradScaler(*row.slot) && row.slot->probe.ends_with(".found_inf");
+  }
+
   const SeenSlot::Time time_;
-  std::vector<Here> rows_;  // by number
+  std::vector<Here> rows_;          // by number
+  std::set<std::uint32_t> absent_;  // numbers of rows that are not here
+  bool lacks_found_inf_ = false;
+};
+
+// What a source lacks of rows.
+class Lacks {
+ public:
+  explicit Lacks(source::Source& source) {
+    for (const source::Gap& gap : source.Gaps()) gaps_[gap.slot].push_back(gap);
+    const source::Description about = source.Describe();
+    is_end_open_ = about.is_growing || about.is_cut_off;
+  }
+
+  // Whether any of `row` may be missing. `newest`: the last run of its log.
+  bool MayLack(const RowOfLog& row, SeenSlot::Time newest) const {
+    return gaps_.contains(row.seen->slot) || MayCome(row, newest, newest);
+  }
+  // Whether it may have run then. Requires: nothing of it is here of that time.
+  bool MayHaveRun(const RowOfLog& row, SeenSlot::Time time, SeenSlot::Time newest) const {
+    if (MayCome(row, time, newest)) return true;
+    const auto gaps = gaps_.find(row.seen->slot);
+    return gaps != gaps_.end() && std::ranges::any_of(gaps->second, [&](const source::Gap& gap) {
+             return gap.after_replay < time.first &&
+                    (gap.before_replay == 0 || gap.before_replay > time.first);
+           });
+  }
+
+ private:
+  // Of a run whose rows may still be on their way, or were when the source ended.
+  bool MayCome(const RowOfLog& row, SeenSlot::Time time, SeenSlot::Time newest) const {
+    return is_end_open_ && time == newest &&
+           (row.seen->times.empty() || row.seen->times.back() < time);
+  }
+
+  std::map<std::size_t, std::vector<source::Gap>> gaps_;  // by slot
+  bool is_end_open_ = false;
 };
 
 // `rows`: of one log. A number may mean another row in another call.
-void AddExcuses(const std::vector<RowOfLog>& rows, Excuses* excuses) {
+void AddExcuses(const std::vector<RowOfLog>& rows, const Lacks& lacks, Excuses* excuses) {
   std::map<SeenSlot::Time, std::vector<const RowOfLog*>> runs;
   for (const RowOfLog& row : rows) {
     for (const SeenSlot::Bad& bad : row.seen->bad) runs[bad.time];
@@ -194,7 +266,22 @@ void AddExcuses(const std::vector<RowOfLog>& rows, Excuses* excuses) {
       if (const auto run = runs.find(time); run != runs.end()) run->second.push_back(&row);
     }
   }
-  for (auto& [time, here] : runs) RunExcuses(std::move(here), time).Find(excuses);
+  SeenSlot::Time newest = {};
+  for (const RowOfLog& row : rows) {
+    if (!row.seen->times.empty()) newest = std::max(newest, row.seen->times.back());
+  }
+  std::vector<const RowOfLog*> with_lacks;
+  for (const RowOfLog& row : rows) {
+    if (lacks.MayLack(row, newest)) with_lacks.push_back(&row);
+  }
+  for (auto& [time, here] : runs) {
+    std::vector<const RowOfLog*> absent;
+    for (const RowOfLog* row : with_lacks) {
+      const bool is_here = std::ranges::binary_search(row->seen->times, time);
+      if (!is_here && lacks.MayHaveRun(*row, time, newest)) absent.push_back(row);
+    }
+    RunExcuses(std::move(here), absent, time).Find(excuses);
+  }
 }
 
 }  // namespace
@@ -223,7 +310,7 @@ void SeenSlot::Note(const source::Key& key, const numerics::Stats& stats) {
                  ops::IsOnlyNegInf(stats), stats.nan > 0});
 }
 
-Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& seen) {
+Excuses FindExcuses(source::Source& source, const std::vector<SeenSlot>& seen) {
   std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<RowOfLog>> graphs;
   for (const SeenSlot& one : seen) {
     const source::Slot& slot = source.slots()[one.slot];
@@ -232,9 +319,13 @@ Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& s
     graphs[{slot.session, slot.rank, slot.graph_id}].push_back({&one, &slot, *std::move(text)});
   }
   Excuses excuses;
+  const bool has_bad =
+      std::ranges::any_of(seen, [](const SeenSlot& one) { return !one.bad.empty(); });
+  if (!has_bad) return excuses;
+  const Lacks lacks(source);
   for (const auto& [graph, all] : graphs) {
     if (std::get<2>(graph) != 0 || all.front().slot->counts_calls()) {
-      AddExcuses(all, &excuses);
+      AddExcuses(all, lacks, &excuses);
       continue;
     }
     // Eager logs that count their own replays follow one another, each from number 1.
@@ -242,7 +333,7 @@ Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& s
     for (auto begin = all.begin(); begin != all.end();) {
       const auto end = std::ranges::adjacent_find(begin, all.end(), std::greater_equal(), number);
       const auto after = end == all.end() ? end : end + 1;
-      AddExcuses({begin, after}, &excuses);
+      AddExcuses({begin, after}, lacks, &excuses);
       begin = after;
     }
   }

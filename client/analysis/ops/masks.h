@@ -45,11 +45,14 @@ enum class Excuse : std::uint8_t {
   kPadding,       // padding rows alone have it, as cgdebug.valid_rows() tells
   kSkipped,       // a gradient in which torch's GradScaler found it, and then skipped the step
   kRowsNotKnown,  // it is made of such padding, and nobody knows which of its rows are real
+  // A row of that replay or call that is not here, and would tell, may be one of these excuses: one
+  // that reads it, or that it reads, or the one in which the GradScaler tells of a skipped step.
+  kMayHaveOne,
 };
 using Excuses = std::map<std::pair<std::size_t, SeenSlot::Time>, Excuse>;  // by slot and time
 
 // Those of the snapshots of rows of op logs that have one. `seen`: slots in graph order.
-Excuses FindExcuses(const source::Source& source, const std::vector<SeenSlot>& seen);
+Excuses FindExcuses(source::Source& source, const std::vector<SeenSlot>& seen);
 
 // ROW.value keeps what a row of an op log holds, so it has the excuse of that row: the slots of
 // such probes, and those of their rows.
