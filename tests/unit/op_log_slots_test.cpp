@@ -4,8 +4,10 @@
 
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,7 @@ using layout::Lossless;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
 class NotingSink final : public pipeline::Sink {
  public:
@@ -385,9 +388,63 @@ TEST_F(MasksOfOpLogs, AreInheritedFromAnotherPageOfTheReplay) {
   for (int i = 0; i < 2; ++i) Pass();
   EXPECT_THAT(Found(), ElementsAre());
   EXPECT_EQ(Session().mask_probes, 2u);
-  Write(1, 30, {2});
+}
+
+TEST_F(MasksOfOpLogs, AreInheritedFromAPageThatIsReadLater) {
+  AddPage({"1 aten.masked_fill.Scalar"});
+  AddPage({"2 aten.add.Tensor 1", "3 aten.mul.Tensor 2"});
+  Adopt();
+  Write(1, 10, {2, 2});
   Pass();
-  EXPECT_THAT(Found(), ElementsAre("2 aten.add.Tensor 1 @3")) << "its mask was not seen";
+  EXPECT_THAT(Found(), ElementsAre()) << "nobody knows yet";
+  EXPECT_TRUE(sink_.consumed[0]->is_mask) << "no line before it is known";
+  Write(0, 10, {2});
+  Pass();
+  EXPECT_THAT(Found(), ElementsAre());
+  EXPECT_EQ(Session().mask_probes, 3u);
+  Write(1, 20, {2, 2});
+  Pass();
+  Write(0, 20, {0});
+  Pass();
+  EXPECT_THAT(Found(), ElementsAre("2 aten.add.Tensor 1 @2", "3 aten.mul.Tensor 2 @2"))
+      << "what they read is finite";
+}
+
+TEST_F(MasksOfOpLogs, AreNoFindingInAProbeThatKeepsTheirValues) {
+  AddPage({"1 aten.masked_fill.Scalar", "2 aten.log.default"});
+  std::deque<std::pair<test::Slot, std::optional<ring::SlotRingWriter>>> values;
+  for (const char* name : {"1 aten.masked_fill.Scalar.value", "2 aten.log.default.value"}) {
+    layout::SlotRegistration registration = test::MakeSlot(name, 4, 4);
+    registration.dtype = static_cast<std::uint16_t>(layout::Dtype::kFloat32);
+    registration.order = next_order_++;
+    registration.actions = layout::kActionRecord;
+    auto& [slot, writer] =
+        values.emplace_back(test::PublishSlot(segment_, registration), std::nullopt);
+    writer.emplace(slot.block.data, segment_.producer(), segment_.gate());
+  }
+  Adopt();
+  const float kInf = std::numeric_limits<float>::infinity();
+  const auto write = [&](std::uint64_t serial) {
+    for (auto& [slot, writer] : values) {
+      ASSERT_TRUE(writer->Begin(serial));
+      const float row[] = {-kInf, 1, 1, 1};
+      std::memcpy(writer->payload(), row, sizeof(row));
+      writer->Commit(1);
+    }
+  };
+  write(10);
+  Pass();
+  EXPECT_THAT(Found(), ElementsAre()) << "the page was not read yet";
+  Write(0, 10, {1, 1});
+  Pass();
+  EXPECT_THAT(Found(),
+              UnorderedElementsAre("2 aten.log.default @1", "2 aten.log.default.value @1"));
+  Write(0, 20, {1, 1});
+  Pass();
+  write(20);
+  Pass();
+  EXPECT_EQ(Found().size(), 2u);
+  EXPECT_EQ(Session().mask_probes, 2u);
 }
 
 TEST_F(MasksOfOpLogs, ThatNoRowWroteAreNoneOnceTheyChange) {

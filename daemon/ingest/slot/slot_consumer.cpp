@@ -346,17 +346,21 @@ void SlotConsumer::Deliver(bool seen_before) {
       return Refresh();
     }
   }
+  const pipeline::SnapshotPtr of_page = HoldsOpLog() ? shown_.front().made.snapshot : nullptr;
+  if (of_page != nullptr) findings_.BeginPage(*of_page);
   for (std::size_t i = 0; i < shown_.size(); ++i) {
     auto [snapshot, payload] = std::exchange(shown_[i].made, {});
-    if (findings_.IsMask(i, *snapshot)) {
+    const LogMasks::Answer is_mask = findings_.IsMask(i, snapshot);
+    if (is_mask != LogMasks::Answer::kNo) {  // where it cannot be told yet, a finding will say so
       auto mask = std::make_shared<pipeline::Snapshot>(*snapshot);
       mask->is_mask = true;
       snapshot = std::move(mask);
     }
     destination_.sink->Consume({snapshot, payload, seen_before, std::move(prepared_.comparison)},
                                *this);
-    findings_.Look(shown_[i].slot, i, *snapshot);
+    findings_.Look(shown_[i].slot, i, *snapshot, is_mask);
   }
+  if (of_page != nullptr) findings_.EndPage(*of_page);
   if (seen_before) return;  // Commit() reports it when the sinks have all of them
   findings_.Report();
   Refresh();

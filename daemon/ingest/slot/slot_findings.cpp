@@ -1,14 +1,21 @@
 #include "daemon/ingest/slot/slot_findings.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 namespace cgdebug::ingest {
+namespace {
+
+constexpr std::size_t kMostLater = 4096;
+
+}  // namespace
 
 void SlotFindings::StartRow(const pipeline::SlotPtr& row, std::size_t number) {
   const ring::FirstNonfinites firsts =
       HoldsOpLog() ? view_->firsts(slot_->registration, number) : ring_->firsts();
-  rows_.push_back({.firsts = firsts});
+  rows_.push_back({.firsts = firsts, .text = ops::ParseOpText(row->op)});
+  if (rows_.back().text) masks_->AddRow(row->probe, rows_.back().text->number);
   destination_->registry->SetFirsts(row, firsts);
   Add(row, pipeline::Finding::Kind::kNan, firsts.nan);
   Add(row, pipeline::Finding::Kind::kInf, firsts.inf);
@@ -25,57 +32,98 @@ void SlotFindings::Add(const pipeline::SlotPtr& slot, pipeline::Finding::Kind ki
                       .count = first.count});
 }
 
-bool SlotFindings::IsMask(std::size_t number, const pipeline::Snapshot& snapshot) {
-  Row& row = rows_[number];
-  const numerics::Stats& stats = snapshot.stats;
-  if (snapshot.slot->op.empty()) return false;
-  if (!row.neg_inf) row.neg_inf = stats.neg_inf;
-  row.changes_neg_inf |= stats.neg_inf != *row.neg_inf;
-  if (stats.nonfinite() == 0) return false;
-  if (!row.text) row.text = ops::ParseOpText(snapshot.slot->op);
-  if (!row.text) return false;
-  const bool is_spoilt = row.text->op == "input" && row.changes_neg_inf;
-  const bool is_mask =
-      masks_->IsMask(snapshot, {row.text->number, row.text->op, &row.text->inputs,
-                                ops::IsOnlyNegInf(stats) && !is_spoilt, ops::NegInfShare(stats)});
-  if (is_mask && !std::exchange(row.is_shown_as_mask, true)) {
-    destination_->registry->SetMask(snapshot.slot);
+void SlotFindings::BeginPage(const pipeline::Snapshot& row) {
+  std::uint32_t first = UINT32_MAX, last = 0;
+  for (const Row& one : rows_) {
+    if (!one.text) continue;
+    first = std::min(first, one.text->number);
+    last = std::max(last, one.text->number);
   }
-  return is_mask;
+  if (last != 0) masks_->BeginPage(row, first, last);
 }
 
-// Replays come in order, so the first one noted stays the first.
-void SlotFindings::Look(const pipeline::SlotPtr& row, std::size_t number,
-                        const pipeline::Snapshot& snapshot) {
-  ring::FirstNonfinites& firsts = rows_[number].firsts;
-  const numerics::Stats& stats = snapshot.stats;
-  const std::uint64_t inf = snapshot.is_mask ? 0 : stats.pos_inf + stats.neg_inf;
-  const bool is_new =
-      (stats.nan != 0 && firsts.nan.replay == 0) || (inf != 0 && firsts.inf.replay == 0);
-  if (is_new && ring_->valid()) {
-    const auto note = [&](std::uint64_t count, pipeline::Finding::Kind kind,
-                          ring::FirstNonfinite* first) {
-      if (count == 0 || first->replay != 0) return;
-      *first = {snapshot.replay, snapshot.step, count, snapshot.serial};
-      Add(row, kind, *first);
-      if (stats.has_nonfinite) waiting_.back().element = stats.first_nonfinite;
-      waiting_.back().has_values = snapshot.has_values;
-    };
-    note(stats.nan, pipeline::Finding::Kind::kNan, &firsts.nan);
-    note(inf, pipeline::Finding::Kind::kInf, &firsts.inf);
-    if (HoldsOpLog()) {
-      view_->SetFirsts(slot_->registration, number, firsts);
+void SlotFindings::EndPage(const pipeline::Snapshot& row) { masks_->EndPage(row); }
+
+LogMasks::Answer SlotFindings::IsMask(std::size_t number, const pipeline::SnapshotPtr& snapshot) {
+  using Answer = LogMasks::Answer;
+  Row& row = rows_[number];
+  const numerics::Stats& stats = snapshot->stats;
+  const bool is_row = !snapshot->slot->op.empty();
+  if (is_row && !row.neg_inf) row.neg_inf = stats.neg_inf;
+  row.changes_neg_inf |= is_row && stats.neg_inf != *row.neg_inf;
+  if (stats.nonfinite() == 0 || (is_row && !row.text)) return Answer::kNo;
+  const bool is_spoilt = is_row && row.text->op == "input" && row.changes_neg_inf;
+  const bool may_be_one = ops::IsOnlyNegInf(stats) && !is_spoilt;
+  if (!is_row && !may_be_one) return Answer::kNo;
+  const auto later = may_be_one ? Later(number, snapshot) : std::weak_ptr<LogMasks::Later>();
+  const Answer answer = is_row ? masks_->IsMask(*snapshot,
+                                                {row.text->number, row.text->op, &row.text->inputs,
+                                                 may_be_one, ops::NegInfShare(stats)},
+                                                later)
+                               : masks_->IsValueOfMask(*snapshot, later);
+  if (may_be_one && answer != Answer::kNotYet) later_.erase(asked_later_);
+  if (answer == Answer::kYes) ShowMask(number, snapshot->slot);
+  return answer;
+}
+
+void SlotFindings::ShowMask(std::size_t number, const pipeline::SlotPtr& row) {
+  if (!std::exchange(rows_[number].is_shown_as_mask, true)) destination_->registry->SetMask(row);
+}
+
+// What is told for too long no longer waits: what it waits for is lost.
+std::weak_ptr<LogMasks::Later> SlotFindings::Later(std::size_t number,
+                                                   const pipeline::SnapshotPtr& snapshot) {
+  const std::uint64_t id = ++asked_later_;
+  const auto tell = [this, number, snapshot, id](bool is_mask) {
+    if (is_mask) {
+      ShowMask(number, snapshot->slot);
     } else {
-      ring_->SetFirsts(firsts);
+      Note(snapshot->slot, number, *snapshot, 0, snapshot->stats.neg_inf);
+      Report();
     }
-    destination_->registry->SetFirsts(row, firsts);
-  }
+    later_.erase(id);
+  };
+  if (later_.size() >= kMostLater) later_.erase(later_.begin());
+  return later_[id] = std::make_shared<LogMasks::Later>(tell);
+}
+
+void SlotFindings::Look(const pipeline::SlotPtr& row, std::size_t number,
+                        const pipeline::Snapshot& snapshot, LogMasks::Answer is_mask) {
+  const numerics::Stats& stats = snapshot.stats;
+  Note(row, number, snapshot, stats.nan,
+       is_mask == LogMasks::Answer::kNo ? stats.pos_inf + stats.neg_inf : 0);
   for (pipeline::Finding& finding : waiting_) {
     if (finding.replay != snapshot.replay) continue;
     finding.serial = snapshot.serial;
     finding.step = snapshot.step;
     finding.timestamp_ns = snapshot.timestamp_ns;
   }
+}
+
+// Replays come in order, so the first one noted stays the first; but for one that was told later.
+void SlotFindings::Note(const pipeline::SlotPtr& row, std::size_t number,
+                        const pipeline::Snapshot& snapshot, std::uint64_t nan, std::uint64_t inf) {
+  ring::FirstNonfinites& firsts = rows_[number].firsts;
+  const numerics::Stats& stats = snapshot.stats;
+  const bool is_new = (nan != 0 && firsts.nan.replay == 0) || (inf != 0 && firsts.inf.replay == 0);
+  if (!is_new || !ring_->valid()) return;
+  const auto note = [&](std::uint64_t count, pipeline::Finding::Kind kind,
+                        ring::FirstNonfinite* first) {
+    if (count == 0 || first->replay != 0) return;
+    *first = {snapshot.replay, snapshot.step, count, snapshot.serial};
+    Add(row, kind, *first);
+    waiting_.back().timestamp_ns = snapshot.timestamp_ns;
+    if (stats.has_nonfinite) waiting_.back().element = stats.first_nonfinite;
+    waiting_.back().has_values = snapshot.has_values;
+  };
+  note(nan, pipeline::Finding::Kind::kNan, &firsts.nan);
+  note(inf, pipeline::Finding::Kind::kInf, &firsts.inf);
+  if (HoldsOpLog()) {
+    view_->SetFirsts(slot_->registration, number, firsts);
+  } else {
+    ring_->SetFirsts(firsts);
+  }
+  destination_->registry->SetFirsts(row, firsts);
 }
 
 void SlotFindings::AddMismatch(const pipeline::SlotPtr& slot, const layout::Verdict& verdict) {
