@@ -461,6 +461,11 @@ Result<LiveLog> OpenLiveLog(client::Client& client, const std::string& session,
         {log.graph_id, log.graph, log.first_slot, log.last_slot, log.last_timestamp_ns});
   }
   LiveLog result;
+  std::set<std::uint64_t> ranks;
+  for (const OpLog& log : *logs) {
+    if (log.rank >= 0) ranks.insert(static_cast<std::uint64_t>(log.rank));
+  }
+  result.ranks.assign(ranks.begin(), ranks.end());
   auto live = std::make_unique<LiveSource>(client, sessions->known);
   for (const Session& one : meant) live->AddSession(one, one.counters.produced);
   if (const auto chosen = analysis::ChooseOpLog(heads, graph, &result.others)) {

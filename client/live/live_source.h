@@ -23,8 +23,9 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
 struct LiveLog {
   // Has the rows of the log alone; none if the job has no such log.
   std::unique_ptr<source::Source> source;
-  std::vector<std::string> others = {};  // what the job's other logs are called
-  bool is_whole = false;                 // it has the whole job instead, with all of its logs
+  std::vector<std::string> others = {};   // what the job's other logs are called
+  std::vector<std::uint64_t> ranks = {};  // that have op logs, ascending
+  bool is_whole = false;                  // it has the whole job instead, with all of its logs
 };
 
 // `session`: as above. `graph`: as analysis::OpLogChoice. Looks only at ranks that `wants_rank`.

@@ -144,4 +144,9 @@ std::unique_ptr<Source> Only(std::unique_ptr<Source> source,
                                         std::vector<std::string>{}, wants);
 }
 
+std::unique_ptr<Source> OnlyOf(std::unique_ptr<Source> source, std::set<std::string> uuids) {
+  return Only(std::move(source),
+              [uuids = std::move(uuids)](const Slot& slot) { return uuids.contains(slot.uuid); });
+}
+
 }  // namespace cgdebug::source

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,5 +19,7 @@ std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Sour
 // The part of `source` that has only the slots that are wanted.
 std::unique_ptr<Source> Only(std::unique_ptr<Source> source,
                              const std::function<bool(const Slot&)>& wants);
+// The same of the processes with these uuids.
+std::unique_ptr<Source> OnlyOf(std::unique_ptr<Source> source, std::set<std::string> uuids);
 
 }  // namespace cgdebug::source

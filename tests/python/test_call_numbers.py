@@ -139,6 +139,31 @@ def test_equal_runs_of_calls_with_other_rows_are_the_same(record, cli, tmp_path)
 
 
 @needs_mode
+def test_what_a_call_does_not_show_is_told_of_that_call_alone(record, cli):
+    path, _ = record(
+        """
+        import torch
+        class Odd(torch.nn.Module):
+            calls = 0
+            def forward(self, x):
+                self.calls += 1
+                return torch.complex(x, x).real if self.calls in (2, 4) else x
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4), Odd())
+        with torch.no_grad():
+            for _ in range(5): net(torch.ones(2, 4))
+        """,
+        "op:*",
+    )
+    gap = "tensors of torch.complex64 are not shown"
+    for call in range(1, 6):
+        log = json.loads(cli("--json", "ops", f"{path}@call:{call}").stdout)
+        check = json.loads(cli("--json", "check", path, "--replays", str(call)).stdout)
+        assert (gap in log["missing"]) == (call in (2, 4)), (call, log["missing"])
+        assert (f"not logged: {gap}" in check["missing"]) == (call in (2, 4)), check["missing"]
+    assert cli("check", path).returncode == 3
+
+
+@needs_mode
 def test_calls_of_two_threads_have_numbers_of_their_own(record, cli):
     path, done = record(
         """

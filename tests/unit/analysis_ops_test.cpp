@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/analysis/check/check.h"
@@ -287,6 +289,79 @@ TEST(DiffOpRuns, PairsCallsByTheirNumbers) {
   EXPECT_EQ(runs->a.RunText(), "call 7");
 }
 
+// `calls` calls of two rows each, of an eager log or of the graph 5.
+testing_support::MemorySource TwoRows(std::uint64_t calls, std::uint64_t graph = 0) {
+  testing_support::MemorySource source;
+  for (const auto& [probe, op] :
+       {std::pair("fwd/a_0", "1 aten.a.default"), std::pair("fwd/b_0", "2 aten.b.default 1")}) {
+    const std::size_t slot = source.AddSlot(probe, {1});
+    source.Slots()[slot].graph_id = graph;
+    source.Slots()[slot].in_body = graph == 0;
+    source.Slots()[slot].op = op;
+    for (std::uint64_t call = 1; call <= calls; ++call) source.Add(slot, call, {1});
+  }
+  return source;
+}
+
+std::string DiffText(testing_support::MemorySource a, testing_support::MemorySource b) {
+  const Result<OpRunsDiff> runs = DiffOpRuns(a, "", b, "");
+  return runs.ok() ? OpRunsAnswer(*runs).Text() : runs.error().message;
+}
+
+TEST(DiffOpRuns, EqualRunsOfWhichNothingIsMissingAreTheSame) {
+  EXPECT_EQ(DiffText(TwoRows(3), TwoRows(3)), "same: 6 rows compared in 3 replays, 0 differ");
+  EXPECT_EQ(DiffText(TwoRows(3), TwoRows(3, 5)), "same: 6 rows compared in 3 replays, 0 differ");
+}
+
+TEST(DiffOpRuns, IsInconclusiveOverWhatEitherSideLacksAlsoIfBothLackIt) {
+  using testing_support::MemorySource;
+  const auto lacks_rows = [](MemorySource& source) {
+    for (const std::size_t slot : {0u, 1u}) {
+      source.Remove(slot, 2);
+      source.gaps.push_back(
+          {.slot = slot, .count = 1, .after_replay = 1, .before_replay = 3, .cause = "dropped"});
+    }
+  };
+  const auto is_cut_off = [](MemorySource& source) { source.description.is_cut_off = true; };
+  const auto goes_on = [](MemorySource& source) { source.description.is_growing = true; };
+  const auto is_damaged = [](MemorySource& source) { source.description.damage = {"a hole"}; };
+  const auto is_unread = [](MemorySource& source) { source.description.unread = {"b.cgrec"}; };
+  const auto was_refused = [](MemorySource& source) {
+    source.description.not_seen = {
+        {.what = {.kind = layout::NotSeenKind::kRefused, .count = 1, .name = "fwd/c_0"}}};
+  };
+  const auto has_thread = [](MemorySource& source) {
+    source.Slots()[source.AddSlot("ops/gap", {1})].op = "gap job ops on thread 'x' are not shown";
+  };
+  const std::vector<std::pair<std::function<void(MemorySource&)>, std::string>> kinds = {
+      {lacks_rows, "lacks 1 snapshot of fwd/a_0"},
+      {is_cut_off, "ends early"},
+      {goes_on, "is still being written"},
+      {is_damaged, "a hole"},
+      {is_unread, "b.cgrec"},
+      {was_refused, "fwd/c_0"},
+      {has_thread, "ops on thread 'x'"}};
+  for (const auto& [make, text] : kinds) {
+    for (const auto& [in_a, in_b] : {std::pair(true, true), {true, false}, {false, true}}) {
+      MemorySource a = TwoRows(3), b = TwoRows(3);
+      if (in_a) make(a);
+      if (in_b) make(b);
+      const std::string answer = DiffText(std::move(a), std::move(b));
+      EXPECT_TRUE(answer.starts_with("inconclusive: ")) << answer;
+      EXPECT_EQ(answer.find("not compared: A: ") != std::string::npos, in_a) << answer;
+      EXPECT_NE(answer.find(text), std::string::npos) << answer;
+    }
+  }
+}
+
+TEST(DiffOpRuns, AnEagerRunAndAGraphOfOtherCountsOfReplaysAreNeverTheSame) {
+  const std::string answer = DiffText(TwoRows(2), TwoRows(4, 5));
+  EXPECT_TRUE(answer.starts_with("inconclusive: 2 rows compared")) << answer;
+  EXPECT_NE(answer.find("not compared: call 1 of A: A and B have other replays"), std::string::npos)
+      << answer;
+  EXPECT_NE(answer.find("not compared: replays 1..3 of capture of B"), std::string::npos) << answer;
+}
+
 TEST(TypedOf, NamesALiveJobByItsKeyIfNobodyNamedIt) {
   const OpLog log{.graph = "eager", .session = "job", .uuid = "3f2a91c0112233445566778899aabbcc"};
   EXPECT_EQ(TypedOf({.typed = "live"}, log), "3f2a91c0");
@@ -357,6 +432,19 @@ TEST(OpGaps, DoNotConcernACheckOfProbesAlone) {
   const Result<Check> check = RunCheck(source, options);
   ASSERT_TRUE(check.ok());
   EXPECT_TRUE(check->complete());
+}
+
+TEST(OpGaps, ThatACallToldConcernACheckOfThatCall) {
+  testing_support::MemorySource source = LogOfCalls();
+  const auto missing = [&](std::uint64_t first, std::uint64_t last) {
+    const Result<Check> check =
+        RunCheck(source, {.scope = {.first_replay = first, .last_replay = last}});
+    EXPECT_TRUE(check.ok());
+    return check->missing;
+  };
+  EXPECT_EQ(missing(7, 7), std::vector<std::string>{"not logged: of call 7 alone"});
+  EXPECT_EQ(missing(1, 9), missing(7, 7));
+  EXPECT_EQ(missing(4, 4), std::vector<std::string>());
 }
 
 TEST(Coverage, NamesThePlaceOfWhatNoRowExplains) {

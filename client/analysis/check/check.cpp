@@ -49,14 +49,21 @@ void CountUnseen(const Source& source, const Scope& scope, Check* check) {
   }
 }
 
-void AddOpGaps(const Source& source, const Scope& scope, const Scan& scan, Check* check) {
+void AddOpGaps(Source& source, const Scope& scope, const Scan& scan, Check* check) {
   const bool has_rows = std::ranges::any_of(scan.probes(), [&](const Scanned& scanned) {
     return ParseOpText(source.slots()[scanned.slot].op).has_value();
   });
   const bool wants_jobs = has_rows || scope.probes.selects_everything();
+  const auto ran_in_scope = [&](std::size_t slot) {
+    if (scope.first_replay <= 1 && scope.is_open_ended()) return true;
+    const Result<std::vector<source::Key>> keys = source.Keys(slot);
+    return !keys.ok() || std::ranges::any_of(*keys, [&](const source::Key& key) {
+      return scope.Wants(key.replay);
+    });
+  };
   for (std::string& gap : OpGapsOf(
            source, [&](const Slot& slot) { return scope.Wants(slot); },
-           [&](const Slot& slot) { return wants_jobs && scope.WantsRank(slot); })) {
+           [&](const Slot& slot) { return wants_jobs && scope.WantsRank(slot); }, ran_in_scope)) {
     ++check->missing_count;
     check->missing.push_back("not logged: " + std::move(gap));
   }

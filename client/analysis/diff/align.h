@@ -22,11 +22,12 @@ struct Scope {
   WhichSlots which;
   std::uint64_t first_replay = 1;
   std::uint64_t last_replay = UINT64_MAX;
-  std::function<bool(int rank)> wants_rank;  // empty: all
+  std::function<bool(int rank)> wants_rank;             // empty: all
+  std::function<bool(const source::Slot&)> wants_slot;  // of the source itself; empty: all
 
   bool Wants(const source::Slot& slot) const {
     return !layout::IsNoRow(slot.op) && probes.Matches(slot.probe) && Matches(which, slot) &&
-           WantsRank(slot);
+           WantsRank(slot) && (!wants_slot || wants_slot(slot));
   }
   bool WantsRank(const source::Slot& slot) const { return !wants_rank || wants_rank(slot.rank); }
   bool Wants(std::uint64_t replay) const { return replay >= first_replay && replay <= last_replay; }

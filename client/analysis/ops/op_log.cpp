@@ -383,6 +383,15 @@ std::string TypedOf(const OpLogChoice& choice, const OpLog& log) {
   return log.uuid.substr(0, kKeyDigits) + choice.typed.substr(kLive.size());
 }
 
+std::string OpLogPlaceText(const std::string& source, const Slot& slot, std::uint64_t replay) {
+  const std::string at = replay == 0 ? "" : source::ReplayMark(slot, replay);
+  if (slot.counts_calls()) return source + (at.empty() ? "@g:eager" : at);
+  const std::string graph = slot.graph_id == 0   ? fmt::format("eager.{}", slot.order)
+                            : slot.graph.empty() ? std::to_string(slot.graph_id)
+                                                 : slot.graph;
+  return fmt::format("{}@g:{}{}", source, graph, at);
+}
+
 std::uint64_t Coverage::unseen_count() const {
   std::uint64_t count = 0;
   for (const UnseenNodes& one : unseen) count += one.count;
@@ -425,7 +434,8 @@ const UnseenNodes* OpLog::UnseenBeside(const OpRow& row) const {
 std::vector<OpLogSlots> OpLogsOf(const Source& source) { return LogsOf(source, false); }
 
 std::vector<std::string> OpGapsOf(const Source& source, const WantsSlot& wants_row,
-                                  const WantsSlot& wants_job) {
+                                  const WantsSlot& wants_job,
+                                  const std::function<bool(std::size_t)>& wants_call) {
   using Log = std::tuple<std::string, int, std::string>;
   std::set<Log> logs;
   for (const Slot& slot : source.slots()) {
@@ -434,9 +444,12 @@ std::vector<std::string> OpGapsOf(const Source& source, const WantsSlot& wants_r
     logs.insert({slot.session, slot.rank, of});
   }
   std::vector<std::string> gaps;
-  for (const Slot& slot : source.slots()) {
+  for (std::size_t i = 0; i < source.slots().size(); ++i) {
+    const Slot& slot = source.slots()[i];
     std::optional<OpGap> gap = ParseOpGap(slot.op);
     if (!gap) continue;
+    const bool is_of_call = gap->of == "log" && slot.counts_calls();
+    if (is_of_call && wants_call && !wants_call(i)) continue;
     if (gap->of == "log") gap->of = "eager";
     const bool is_wanted =
         gap->of == "job" ? wants_job(slot) : logs.contains({slot.session, slot.rank, gap->of});
@@ -613,11 +626,11 @@ Result<std::vector<OpReplay>> ListOpReplays(Source& source, const std::string& g
   std::vector<OpReplay> replays;
   for (std::size_t i = 0; i < logs.size(); ++i) {
     OpReplay replay;
-    replay.log = i;
     // Two processes number their captures differently.
     replay.name = heads[i].graph_id != 0 && heads[i].graph.empty() ? "capture" : NameOf(heads[i]);
     replay.nth = counts[replay.name]++;
     if (!graph.empty() && i != *chosen) continue;
+    replay.whole = std::make_shared<const Entries>(logs[i]);
     Result<std::map<std::uint64_t, std::vector<std::size_t>>> kept = KeptRows(source, logs[i]);
     if (!kept.ok()) return kept.error();
     for (auto& [number, rows] : *kept) {
@@ -631,6 +644,21 @@ Result<std::vector<OpReplay>> ListOpReplays(Source& source, const std::string& g
   return replays;
 }
 
+Result<std::vector<std::size_t>> SlotsOfOpLogs(Source& source, const std::string& graph) {
+  const std::vector<Entries> logs = LogsOf(source);
+  const Result<std::vector<OpLogHead>> heads = HeadsOf(source, logs, graph);
+  if (!heads.ok()) return heads.error();
+  std::vector<std::string> others;
+  const std::optional<std::size_t> chosen = ChooseOpLog(*heads, graph, &others);
+  if (!chosen) return Error{NoOpLogText(source.Describe().path, graph, others)};
+  std::vector<std::size_t> slots;
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    if (!graph.empty() && i != *chosen) continue;
+    for (const Entry& entry : logs[i]) slots.push_back(entry.slot);
+  }
+  return slots;
+}
+
 Result<OpLog> ReadOpReplay(Source& source, const OpReplay& replay, bool with_job) {
   if (!replay.rows.empty()) {
     Entries rows;
@@ -642,14 +670,46 @@ Result<OpLog> ReadOpReplay(Source& source, const OpReplay& replay, bool with_job
     SortRows(&rows);
     Result<OpLog> log = ReadRows(source, source.slots()[replay.rows.front()], rows,
                                  replay.own_replay.value_or(replay.replay));
-    if (log.ok()) AddGaps(source, rows, with_job, &*log);
+    if (log.ok()) AddGaps(source, *replay.whole, with_job, &*log);
     return log;
   }
-  const std::vector<Entries> logs = LogsOf(source);
-  Result<OpLog> log = Read(source, logs.at(replay.log), replay.replay);
-  if (log.ok()) AddGaps(source, logs.at(replay.log), with_job, &*log);
+  Result<OpLog> log = Read(source, *replay.whole, replay.replay);
+  if (log.ok()) AddGaps(source, *replay.whole, with_job, &*log);
   return log;
 }
+
+namespace {
+
+int RankOf(const Source& source, const Entries& log) {
+  return source.slots()[log.front().slot].rank;
+}
+
+// The ranks that have a log, except that of the chosen one.
+std::vector<std::uint64_t> OtherRanks(const Source& source, const std::vector<Entries>& logs,
+                                      std::size_t chosen) {
+  std::set<std::uint64_t> ranks;
+  for (const Entries& log : logs) {
+    const int rank = RankOf(source, log);
+    if (rank >= 0 && rank != RankOf(source, logs[chosen])) {
+      ranks.insert(static_cast<std::uint64_t>(rank));
+    }
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+// Leaves those of the rank of the chosen log. `others`: of the other logs, in their order.
+void KeepThoseOfItsRank(const Source& source, const std::vector<Entries>& logs, std::size_t chosen,
+                        std::vector<std::string>* others) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0, other = 0; i < logs.size(); ++i) {
+    if (i == chosen) continue;
+    std::string& name = (*others)[other++];
+    if (RankOf(source, logs[i]) == RankOf(source, logs[chosen])) kept.push_back(std::move(name));
+  }
+  *others = std::move(kept);
+}
+
+}  // namespace
 
 Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
                         std::vector<std::string>* others) {
@@ -658,6 +718,7 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
   const Result<std::vector<OpLogHead>> heads = HeadsOf(source, logs, choice.graph);
   if (!heads.ok()) return heads.error();
   std::optional<std::size_t> place = ChooseOpLog(*heads, choice.graph, others);
+  if (place) KeepThoseOfItsRank(source, logs, *place, others);
   if (choice.is_call && choice.replay > 0) {
     const auto of_call = LogOfCall(source, logs, static_cast<std::uint64_t>(choice.replay));
     if (!of_call.ok()) return of_call.error();
@@ -689,6 +750,7 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
     if (!kept.ok()) return kept.error();
     return NoReplay(path, choice, *log, *std::move(kept));
   }
+  log->other_ranks = OtherRanks(source, logs, *place);
   log->nan_since = NanSince(source, *chosen);
   log->nan_kept = NanKept(source, *chosen, log->nan_since);
   return log;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -67,6 +68,7 @@ struct OpLog {
   std::uint64_t nan_since = 0;
   // The first replay from then on of which a row is kept; 0: none.
   std::uint64_t nan_kept = 0;
+  std::vector<std::uint64_t> other_ranks = {};  // that have op logs, too; ascending
 
   std::size_t lost() const;
   // "call 41", "replay 3 of bs=8".
@@ -91,10 +93,12 @@ std::vector<OpLogSlots> OpLogsOf(const source::Source& source);
 
 // Sentences about what op logs do not show: of the logs with a row that `wants_row`, where all
 // eager runs of a job count as one, and of the jobs that `wants_job`, which gets a slot that has
-// their session and rank.
+// their session and rank. What an eager call told is its own; `wants_call` gets the slot that has
+// it, empty: all.
 using WantsSlot = std::function<bool(const source::Slot&)>;
 std::vector<std::string> OpGapsOf(const source::Source& source, const WantsSlot& wants_row,
-                                  const WantsSlot& wants_job);
+                                  const WantsSlot& wants_job,
+                                  const std::function<bool(std::size_t)>& wants_call = {});
 
 // "fwd/layers.3.attn" of "fwd/layers.3.attn/mm_2"; empty without a '/'.
 std::string_view PlaceOf(const OpRow& row);
@@ -122,6 +126,11 @@ struct OpLogChoice {
 // be alive by then.
 std::string TypedOf(const OpLogChoice& choice, const OpLog& log);
 
+// "a.cgrec@g:bs=8@1204", "live@call:41": names the log of `source` that has the row `slot`.
+// `replay`: 0 for the newest.
+std::string OpLogPlaceText(const std::string& source, const source::Slot& slot,
+                           std::uint64_t replay);
+
 // What names one of several op logs.
 struct OpLogHead {
   std::uint64_t graph_id = 0;  // 0: eager
@@ -139,25 +148,27 @@ std::optional<std::size_t> ChooseOpLog(const std::vector<OpLogHead>& logs, const
 std::string NoOpLogText(const std::string& path, const std::string& graph,
                         const std::vector<std::string>& others);
 
-// `others`: as ChooseOpLog().
+// `others`: as ChooseOpLog(), without those of other ranks.
 // Fails: the source has no op log, or none of that graph or replay.
 Result<OpLog> ReadOpLog(source::Source& source, const OpLogChoice& choice,
                         std::vector<std::string>* others);
 
 // One replay of one op log of a source; an eager call is one as well.
 struct OpReplay {
-  std::size_t log = 0;  // place among the source's logs, oldest first
   std::string name;     // what the log is called, without a number: "bs=8", "eager", "capture"
   std::size_t nth = 0;  // among the logs of that name
   std::uint64_t replay = 0;
-  std::uint64_t serial = 0;            // when it began; 0: unknown
-  std::vector<std::size_t> rows = {};  // of a call: the slots of its rows
+  std::uint64_t serial = 0;                      // when it began; 0: unknown
+  std::vector<std::size_t> rows = {};            // of a call: the slots of its rows
+  std::shared_ptr<const OpLogSlots> whole = {};  // all rows of its log
   // Set where `replay` is the number of the call that it is paired with.
   std::optional<std::uint64_t> own_replay = {};
 };
 // Those that the source keeps, of all of its logs or of the one that `graph` means (OpLogChoice),
 // in the order in which they ran. Fails: as ReadOpLog().
 Result<std::vector<OpReplay>> ListOpReplays(source::Source& source, const std::string& graph);
+// The slots of all rows of these logs, also of replays that are not kept. Fails: likewise.
+Result<std::vector<std::size_t>> SlotsOfOpLogs(source::Source& source, const std::string& graph);
 // Requires: `replay` is of ListOpReplays() of this source. `with_job`: what the job's logs do not
 // show belongs to its gaps.
 Result<OpLog> ReadOpReplay(source::Source& source, const OpReplay& replay, bool with_job);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "client/analysis/gaps.h"
+#include "client/analysis/wording.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -24,8 +25,18 @@ std::map<OpLogName, std::map<std::uint64_t, OpReplay>> ByLog(const OpReplays& re
   return logs;
 }
 
+constexpr std::size_t kMaxMissingLines = 8;
+
 std::string NameOfLog(const OpLogName& log) {
   return log.second == 0 ? log.first : fmt::format("{}#{}", log.first, log.second + 1);
+}
+
+// "calls 3..5", "replay 7 of bs=8". Requires: `numbers` are of `replays`, at least one.
+std::string ReplaysText(const OpLogName& log, const std::map<std::uint64_t, OpReplay>& replays,
+                        const std::vector<std::uint64_t>& numbers) {
+  const bool are_calls = !replays.begin()->second.rows.empty();
+  return fmt::format("{}{} {}{}", are_calls ? "call" : "replay", numbers.size() == 1 ? "" : "s",
+                     RangesText(numbers), are_calls ? "" : " of " + NameOfLog(log));
 }
 
 // Sentences about the logs and replays of one side that the other lacks.
@@ -43,10 +54,7 @@ void TellOnly(const std::map<OpLogName, std::map<std::uint64_t, OpReplay>>& here
       if (!other->second.contains(number)) only.push_back(number);
     }
     if (only.empty()) continue;
-    const bool are_calls = !replays.begin()->second.rows.empty();
-    missing->push_back(fmt::format("{}{} {}{} {} only in {}", are_calls ? "call" : "replay",
-                                   only.size() == 1 ? "" : "s", RangesText(only),
-                                   are_calls ? "" : " of " + NameOfLog(log),
+    missing->push_back(fmt::format("{} {} only in {}", ReplaysText(log, replays, only),
                                    only.size() == 1 ? "is" : "are", side));
   }
 }
@@ -76,6 +84,19 @@ void NumberLike(const OpReplays& a, OpReplays* b) {
   }
 }
 
+// A sentence about the replays of a log before its newest.
+void TellOlder(const OpLogName& log, const std::map<std::uint64_t, OpReplay>& replays,
+               const char* side, std::vector<std::string>* missing) {
+  std::vector<std::uint64_t> older;
+  for (const auto& [number, replay] : replays) older.push_back(number);
+  older.pop_back();
+  if (older.empty()) return;
+  missing->push_back(
+      fmt::format("{} of {}: A and B have other replays, and only the newest of "
+                  "each were compared",
+                  ReplaysText(log, replays, older), side));
+}
+
 // The pairs of two logs of different names, each the only one.
 OpReplayPairs PairOnly(const std::map<std::uint64_t, OpReplay>& a,
                        const std::map<std::uint64_t, OpReplay>& b) {
@@ -94,6 +115,10 @@ OpReplayPairs PairUp(const OpReplays& a, const OpReplays& b, OpRunsDiff* runs) {
     OpReplayPairs pairs = PairOnly(of_a.begin()->second, of_b.begin()->second);
     runs->is_newest_alone =
         pairs.size() < std::max(of_a.begin()->second.size(), of_b.begin()->second.size());
+    if (runs->is_newest_alone) {
+      TellOlder(of_a.begin()->first, of_a.begin()->second, "A", &runs->missing);
+      TellOlder(of_b.begin()->first, of_b.begin()->second, "B", &runs->missing);
+    }
     return pairs;
   }
   OpReplayPairs pairs;
@@ -106,6 +131,39 @@ OpReplayPairs PairUp(const OpReplays& a, const OpReplays& b, OpRunsDiff* runs) {
   TellOnly(of_a, of_b, "A", &runs->missing);
   TellOnly(of_b, of_a, "B", &runs->missing);
   return pairs;
+}
+
+// What a source lacks of the logs that `graph` means, in sentences.
+Result<std::vector<std::string>> GapsOfLogs(source::Source& source, const std::string& graph) {
+  const Result<std::vector<std::size_t>> rows = SlotsOfOpLogs(source, graph);
+  if (!rows.ok()) return rows.error();
+  const std::set<std::size_t> wanted(rows->begin(), rows->end());
+  const auto is_row = [&](const source::Slot& slot) {
+    return wanted.contains(static_cast<std::size_t>(&slot - source.slots().data()));
+  };
+  const auto is_job = [&](const source::Slot&) { return graph.empty(); };
+  GapSummary gaps = SummarizeGaps(source, {.wants_slot = is_row});
+  if (!gaps.goes_on.empty()) gaps.sentences.push_back(std::move(gaps.goes_on));
+  for (std::string& gap : OpGapsOf(source, is_row, is_job)) {
+    gaps.sentences.push_back(std::move(gap));
+  }
+  return std::move(gaps.sentences);
+}
+
+// Adds what the sides lack to what was not compared, unless the replays that are shown say it.
+Result<void> AddGapsOfSides(source::Source& a, const std::string& graph_a, source::Source& b,
+                            const std::string& graph_b, OpRunsDiff* runs) {
+  for (const auto& [source, graph, side] :
+       {std::tuple(&a, &graph_a, "A"), std::tuple(&b, &graph_b, "B")}) {
+    const Result<std::vector<std::string>> gaps = GapsOfLogs(*source, *graph);
+    if (!gaps.ok()) return gaps.error();
+    for (const std::string& gap : *gaps) {
+      std::string sentence = fmt::format("{}: {}", side, gap);
+      if (std::ranges::find(runs->diff.missing, sentence) != runs->diff.missing.end()) continue;
+      runs->missing.push_back(std::move(sentence));
+    }
+  }
+  return {};
 }
 
 // Where an input that differs was written: an op of an earlier replay that only one of the two ran,
@@ -182,6 +240,9 @@ Result<OpRunsDiff> DiffOpRuns(source::Source& a, const std::string& graph_a, sou
     if (is_different) break;
   }
   if (pairs.empty()) runs.diff.missing.push_back("the two have no replay in common");
+  if (Result<void> added = AddGapsOfSides(a, graph_a, b, graph_b, &runs); !added.ok()) {
+    return added.error();
+  }
   return runs;
 }
 
@@ -191,7 +252,8 @@ Answer OpRunsAnswer(const OpRunsDiff& runs) {
   const auto add = [&](const std::string& text) { answer.Add(Severity::kPlain, text); };
   const bool is_of_one = runs.pairs <= 1 || runs.verdict() == OpDiff::Verdict::kDifferent;
   answer.Add(SeverityOf(runs.verdict()),
-             is_of_one ? OpDiffAnswer(runs.a, runs.b, diff).title()
+             is_of_one ? fmt::format("{}: {} compared, {} differ", NameOf(runs.verdict()),
+                                     Count(diff.pairs.size() - diff.unknown, "row"), diff.different)
                        : fmt::format("{}: {} rows compared in {} replays, 0 differ",
                                      NameOf(runs.verdict()), runs.rows, runs.compared));
   if (is_of_one) {
@@ -207,7 +269,12 @@ Answer OpRunsAnswer(const OpRunsDiff& runs) {
   }
   if (const std::string writer = WriterText(runs); !writer.empty()) add(writer);
   for (const std::string& sentence : runs.earlier) add("not compared before: " + sentence);
-  for (const std::string& sentence : runs.missing) add("not compared: " + sentence);
+  for (std::size_t i = 0; i < std::min(runs.missing.size(), kMaxMissingLines); ++i) {
+    add("not compared: " + runs.missing[i]);
+  }
+  if (runs.missing.size() > kMaxMissingLines) {
+    add(fmt::format("not compared: {} more", runs.missing.size() - kMaxMissingLines));
+  }
   return answer;
 }
 

@@ -19,7 +19,7 @@ struct OpRunsDiff {
   std::size_t pairs = 0;     // of replays that run A and run B both have
   std::size_t compared = 0;  // of these, up to the one that differs
   std::size_t rows = 0;      // compared in them
-  // Sentences about what only one of the two has.
+  // Sentences about what only one of the two has, and about what either of them lacks.
   std::vector<std::string> missing = {};
   // Likewise about replays before the one that differs, of which not all could be compared.
   std::vector<std::string> earlier = {};
@@ -34,8 +34,9 @@ struct OpRunsDiff {
 
 // Pairs the n-th log of a name in A with the n-th of it in B, and replays by number. If each has
 // one log, and they have different names, as an eager run and a graph have, these two are a pair:
-// by number if they have the same replays, else the newest alone. `graph_a`, `graph_b`: as
-// OpLogChoice::graph. Fails: a source without an op log.
+// by number if they have the same replays, else the newest alone. What the rest of these logs lacks
+// is in the account, too: their replays are the same only if all of them were seen. `graph_a`,
+// `graph_b`: as OpLogChoice::graph. Fails: a source without an op log.
 Result<OpRunsDiff> DiffOpRuns(source::Source& a, const std::string& graph_a, source::Source& b,
                               const std::string& graph_b);
 

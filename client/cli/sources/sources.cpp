@@ -56,11 +56,20 @@ Result<void> ParseReplays(std::string_view text, analysis::Scope* scope) {
   return {};
 }
 
+// The part of the ranks that --ranks names.
+std::unique_ptr<source::Source> OfRanks(const Context& context,
+                                        std::unique_ptr<source::Source> source) {
+  if (context.options.ranks.empty()) return source;
+  return source::Only(std::move(source), [&context](const source::Slot& slot) {
+    return context.ranks.Contains(slot.rank);
+  });
+}
+
 // Restricts a file to the tensors of one job.
 int PickSession(Context& context, const std::string& selector,
                 std::unique_ptr<source::Source>* source) {
   const std::string path = (*source)->Describe().path;
-  const std::set<std::string> wanted = UuidsOf(**source, selector);
+  std::set<std::string> wanted = UuidsOf(**source, selector);
   std::vector<std::string> labels;
   for (const recording::RecordingReader* reader : (*source)->Recordings()) {
     for (const recording::Session& session : reader->sessions()) labels.push_back(session.label);
@@ -74,8 +83,7 @@ int PickSession(Context& context, const std::string& selector,
                         fmt::format("{} has no session '{}'.{} Type: cgdebug-cli info {}", path,
                                     selector, DidYouMean(selector, labels), ShellWord(path)));
   }
-  *source = source::Only(std::move(*source),
-                         [&](const source::Slot& slot) { return wanted.contains(slot.uuid); });
+  *source = source::OnlyOf(std::move(*source), std::move(wanted));
   return kExitOk;
 }
 
@@ -202,12 +210,9 @@ int OpenSource(Context& context, const std::string& text, const std::string& wan
 
 int OpenSourceOfRanks(Context& context, const std::string& text,
                       std::unique_ptr<source::Source>* source) {
-  if (const int failed = OpenSource(context, text, source); failed != kExitOk) return failed;
-  if (context.options.ranks.empty()) return kExitOk;
-  *source = source::Only(std::move(*source), [&](const source::Slot& slot) {
-    return context.ranks.Contains(slot.rank);
-  });
-  return kExitOk;
+  const int failed = OpenSource(context, text, source);
+  if (failed == kExitOk) *source = OfRanks(context, std::move(*source));
+  return failed;
 }
 
 int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogChoice& choice,
@@ -219,19 +224,13 @@ int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogCh
     *log = *std::move(found);
     return static_cast<int>(kExitOk);
   };
-  const auto of_ranks = [&](std::unique_ptr<source::Source> source) {
-    if (context.options.ranks.empty()) return source;
-    return source::Only(std::move(source), [&](const source::Slot& slot) {
-      return context.ranks.Contains(slot.rank);
-    });
-  };
   const std::string& wanted = context.options.session;
   if (source::LooksLikePath(text)) {
     std::unique_ptr<source::Source> source;
     if (const int failed = OpenFile(context, text, wanted, &source); failed != kExitOk) {
       return failed;
     }
-    return read(*of_ranks(std::move(source)), choice, others);
+    return read(*OfRanks(context, std::move(source)), choice, others);
   }
   live::LiveLog live;
   const int failed = AskForJob(context, text, wanted, &live, [&](const std::string& session) {
@@ -240,15 +239,19 @@ int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogCh
     });
   });
   if (failed != kExitOk) return failed;
-  if (live.is_whole) return read(*of_ranks(std::move(live.source)), choice, others);
+  if (live.is_whole) return read(*OfRanks(context, std::move(live.source)), choice, others);
   *others = std::move(live.others);
   if (live.source->slots().empty()) {
     return context.Fail(kExitNoMatch,
                         analysis::NoOpLogText(live.source->Describe().path, choice.graph, *others));
   }
   std::vector<std::string> none;
-  return read(*live.source, {.replay = choice.replay, .typed = choice.typed, .among = choice.among},
-              &none);
+  const int done = read(
+      *live.source, {.replay = choice.replay, .typed = choice.typed, .among = choice.among}, &none);
+  for (const std::uint64_t rank : live.ranks) {
+    if (static_cast<int>(rank) != log->rank) log->other_ranks.push_back(rank);
+  }
+  return done;
 }
 
 std::string HeadLine(const source::Source& source) {

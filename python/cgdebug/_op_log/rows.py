@@ -144,11 +144,6 @@ class GapRows:
                 add_note(self._native, "ops/gap", f"gap {self._of} {gap}")
             self._native.end()
 
-    def are_told(self, gaps: typing.Iterable[str]) -> None:
-        """They were told in another way."""
-        with self._lock:
-            self._told.update(gaps)
-
     def wait(self, timeout: float) -> bool:
         with self._lock:
             native = self._native
@@ -189,6 +184,7 @@ class OpLog:
         self.graph = graph
         self.rows: list[Row] = []  # of the capture, or of the run that came last
         self.gaps: collections.Counter[str] = collections.Counter()
+        self._new_gaps: dict[str, None] = {}  # of this run, in their order
         self._lock = threading.RLock()
         self.calls: collections.deque[int] = collections.deque(maxlen=_MAX_CALLS)
         self.copies = 0
@@ -445,27 +441,27 @@ class OpLog:
             if gap not in self.gaps and len(self.gaps) >= _MAX_GAPS:
                 gap = _MORE_GAPS
             self.gaps[gap] += 1
+            self._new_gaps[gap] = None
         # Of padding that is not known all rows are there.
         if not self.graph and gap not in (_BEGIN_AGAIN, padding.ON_GPU):
             _native.not_seen(ACCOUNT, gap)
 
     def _add_gaps(self) -> None:
-        """Beside the rows of an eager run, which tells readers whose gaps they are."""
+        """Beside the rows of an eager run, which tells readers that these gaps are its own."""
         if self.graph or self._has_probes or not self.rows:
             return
         with contextlib.suppress(Exception):  # the rows must be ended; tell_gaps() tries again
-            for gap in self._gaps_to_tell():
-                add_note(self._native, "ops/gap", f"gap log {gap}")
-                self._gap_rows.are_told([gap])
+            for gap in list(self._new_gaps):
+                if gap != _BEGIN_AGAIN:
+                    add_note(self._native, "ops/gap", f"gap log {gap}")
+                del self._new_gaps[gap]
 
     def tell_gaps(self) -> None:
-        """Shows the gaps to the readers of other processes. end() does so; it is for those that are
-        noted later."""
+        """Shows the gaps to the readers of other processes, except what a call has told. end() does
+        so; it is for those that are noted later."""
         with self._lock:
-            self._gap_rows.tell(self._gaps_to_tell())
-
-    def _gaps_to_tell(self) -> list[str]:
-        return [gap for gap in self.gaps if gap != _BEGIN_AGAIN]
+            self._gap_rows.tell(gap for gap in self._new_gaps if gap != _BEGIN_AGAIN)
+            self._new_gaps.clear()
 
     def likeness(self, slot) -> tuple:
         """Of several slots of one name, the one with the greatest likeness is a row of the run that

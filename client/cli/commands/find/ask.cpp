@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "client/cli/command.h"
 #include "client/cli/context.h"
 #include "client/cli/remote/job_questions.h"
+#include "client/cli/sources/log_place.h"
 #include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
@@ -27,48 +26,18 @@ struct AskCommand {
   unsigned timeout_s = 30;
 };
 
-// JOB[@g:GRAPH][@REPLAY]
-struct Place {
-  std::string job;
-  std::string graph;
-  std::optional<std::int64_t> replay;
-};
-
-Result<Place> ParsePlace(std::string text) {
-  Place place;
-  const std::string typed = text;
-  const std::size_t mark = text.rfind('@');
-  if (mark != std::string::npos && !text.substr(mark).starts_with("@g:")) {
-    const std::string number = text.substr(mark + 1);
-    std::int64_t replay = 0;
-    const auto parsed = std::from_chars(number.data(), number.data() + number.size(), replay);
-    if (parsed.ec != std::errc() || parsed.ptr != number.data() + number.size() || replay == 0) {
-      return Error{fmt::format(
-          "'{}' names no replay in {}: replays count from 1, -1 is the newest. Type for "
-          "example: cgdebug-cli ask {}",
-          number, typed, ShellWord(text.substr(0, mark) + "@12"))};
-    }
-    place.replay = replay;
-    text.resize(mark);
-  }
-  if (const std::size_t label = text.rfind("@g:"); label != std::string::npos) {
-    place.graph = text.substr(label + 3);
-    text.resize(label);
-  }
-  place.job = text == "live" ? "" : text;
-  return place;
-}
-
 int RunAsk(Context& context, const AskCommand& command) {
-  const Result<Place> place = ParsePlace(command.place);
+  const Result<LogPlace> place =
+      ParseLogPlace(context, command.place, {.command = "ask", .takes_calls = false});
   if (!place.ok()) return context.Fail(kExitTrouble, place.error().message);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   std::int64_t pid = 0;
-  const int failed = FindJobToAsk(context, context.SessionOr(place->job), &pid);
+  const int failed =
+      FindJobToAsk(context, context.SessionOr(place->source == "live" ? "" : place->source), &pid);
   if (failed != kExitOk) return failed;
-  Json question = {{"graph", place->graph}, {"rows", command.rows}};
+  Json question = {{"graph", place->choice.graph}, {"rows", command.rows}};
   question["timeout_s"] = command.timeout_s;
-  if (place->replay) question["replay"] = *place->replay;
+  if (place->names_replay) question["replay"] = place->choice.replay;
   if (!command.values.empty()) {
     question["values"] = std::filesystem::absolute(command.values).string();
   }

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "client/analysis/ops/op_runs.h"
 #include "client/analysis/wording.h"
 #include "client/cli/command.h"
+#include "client/cli/sources/log_place.h"
 #include "client/cli/sources/sources.h"
 #include "client/cli/views/answer_text.h"
 #include "client/cli/views/op_listing.h"
@@ -45,65 +45,15 @@ struct OpsCommand {
 constexpr std::size_t kMostOnTerminal = 40;
 constexpr std::size_t kBeforeFirst = 20;
 
-constexpr std::string_view kCall = "call:";
-
-// SOURCE, SOURCE@REPLAY, SOURCE@call:N, SOURCE@g:GRAPH or SOURCE@g:GRAPH@REPLAY.
-struct Where {
-  std::string source;
-  analysis::OpLogChoice choice;
-  bool names_replay = false;
-};
-
-Result<Where> ParseWhere(const Context& context, const std::string& text,
-                         const std::string& graph) {
-  Where where{.source = text};
-  where.choice.graph = graph;
-  where.choice.among = context.SameJob();
-  const std::size_t mark = where.source.rfind('@');
-  if (mark != std::string::npos && !where.source.substr(mark).starts_with("@g:")) {
-    std::string number = where.source.substr(mark + 1);
-    const bool is_call = number.starts_with(kCall);
-    if (is_call) number.erase(0, kCall.size());
-    std::int64_t replay = 0;
-    const auto parsed = std::from_chars(number.data(), number.data() + number.size(), replay);
-    const bool is_number = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
-    if (!is_number || replay == 0 || (is_call && replay < 0)) {
-      return Error{fmt::format(
-          "'{}' names no replay of {}: replays count from 1, -1 is the newest. Type "
-          "for example: cgdebug-cli ops {}@12{}",
-          number, text.substr(0, mark), ShellWord(text.substr(0, mark)), where.choice.among)};
-    }
-    where.choice.replay = replay;
-    where.names_replay = true;
-    where.source.resize(mark);
-    where.choice.is_call = is_call;
-    if (is_call && graph.empty()) where.choice.graph = "eager";
-  }
-  const std::size_t label = where.source.rfind("@g:");
-  if (label != std::string::npos) {
-    where.choice.graph = where.source.substr(label + 3);
-    where.source.resize(label);
-    const std::size_t before = where.source.rfind('@');
-    const std::string replay = before == std::string::npos ? "" : where.source.substr(before);
-    if (replay.size() > 1 && !where.names_replay &&
-        replay.find_first_not_of("-0123456789", 1) == std::string::npos) {
-      return Error{fmt::format(
-          "'{}': the graph comes before the replay. Type: cgdebug-cli ops {}", text,
-          ShellWord(where.source.substr(0, before) + "@g:" + where.choice.graph + replay))};
-    }
-  }
-  if (where.source.empty()) where.source = "live";
-  where.choice.typed = where.source;
-  if (!where.choice.graph.empty() && !where.choice.is_call) {
-    where.choice.typed += "@g:" + where.choice.graph;
-  }
-  return where;
+Result<LogPlace> ParseWhere(const Context& context, const std::string& text,
+                            const std::string& graph) {
+  return ParseLogPlace(context, text, {.command = "ops", .graph = graph});
 }
 
 // 0; otherwise the exit status, and the reason has been printed.
 int OpenLog(Context& context, const std::string& text, const std::string& graph, OpLog* log,
             std::vector<std::string>* others) {
-  const Result<Where> where = ParseWhere(context, text, graph);
+  const Result<LogPlace> where = ParseWhere(context, text, graph);
   if (!where.ok()) return context.Fail(kExitTrouble, where.error().message);
   return OpenOpLog(context, where->source, where->choice, log, others);
 }
@@ -283,7 +233,7 @@ std::string MasksText(const OpLog& log) {
 // Says where a NaN began that is older than the replay shown.
 std::string EarlierText(const Context& context, const OpLog& log, const OpsCommand& command) {
   if (log.nan_since == 0 || log.nan_since >= log.replay) return {};
-  const Result<Where> where = ParseWhere(context, command.source, command.graph);
+  const Result<LogPlace> where = ParseWhere(context, command.source, command.graph);
   const std::string typed = analysis::TypedOf(where->choice, log);
   const std::string began =
       fmt::format("{}@{}{}", typed, log.has_calls ? "call:" : "", log.nan_kept);
@@ -373,7 +323,8 @@ Json LogJson(const OpLog& log, const std::string& only, const std::vector<std::s
                {"step", log.step < 0 ? Json(nullptr) : Json(log.step)},
                {"lost", log.lost()},
                {"missing", log.gaps},
-               {"other_logs", others}};
+               {"other_logs", others},
+               {"other_ranks", log.other_ranks}};
   json["masks"] = analysis::MasksOf(log);
   json["coverage"] = CoverageJson(log.coverage);
   json["nan_since"] = log.nan_since == 0 ? Json(nullptr) : Json(log.nan_since);
@@ -388,6 +339,15 @@ Json LogJson(const OpLog& log, const std::string& only, const std::vector<std::s
     json["first_nan"] = {{"number", nan->number}, {"name", nan->name}};
   }
   return json;
+}
+
+// "this is rank 1; ranks 0, 2..3 have op logs, too. Choose with: --ranks 0"; empty without any.
+std::string OtherRanksText(const OpLog& log) {
+  if (log.other_ranks.empty()) return {};
+  return fmt::format("this is rank {}; {} {} op logs, too. Choose with: --ranks {}", log.rank,
+                     fmt::format("rank{} {}", log.other_ranks.size() == 1 ? "" : "s",
+                                 analysis::RangesText(log.other_ranks)),
+                     log.other_ranks.size() == 1 ? "has" : "have", log.other_ranks.front());
 }
 
 int RunOps(Context& context, const OpsCommand& command) {
@@ -435,6 +395,7 @@ int RunOps(Context& context, const OpsCommand& command) {
         "the one of {} op logs that was replayed last; others: {}. Choose with: --graph",
         others.size() + 1, fmt::join(others, ", "))));
   }
+  if (const std::string ranks = OtherRanksText(log); !ranks.empty()) context.Note(ranks);
   return code;
 }
 
@@ -450,7 +411,8 @@ int PrintDiff(Context& context, const OpsCommand& command, analysis::OpDiff::Ver
 }
 
 // All replays that two sources have in common.
-int RunOpsDiffOfRuns(Context& context, const OpsCommand& command, const Where& a, const Where& b) {
+int RunOpsDiffOfRuns(Context& context, const OpsCommand& command, const LogPlace& a,
+                     const LogPlace& b) {
   std::unique_ptr<source::Source> of_a, of_b;
   for (auto [where, source] : {std::pair(&a, &of_a), std::pair(&b, &of_b)}) {
     const int failed = OpenSourceOfRanks(context, where->source, source);
@@ -464,9 +426,9 @@ int RunOpsDiffOfRuns(Context& context, const OpsCommand& command, const Where& a
 }
 
 int RunOpsDiff(Context& context, const OpsCommand& command) {
-  const Result<Where> where_a = ParseWhere(context, command.a, "");
+  const Result<LogPlace> where_a = ParseWhere(context, command.a, "");
   if (!where_a.ok()) return context.Fail(kExitTrouble, where_a.error().message);
-  const Result<Where> where_b = ParseWhere(context, command.b, "");
+  const Result<LogPlace> where_b = ParseWhere(context, command.b, "");
   if (!where_b.ok()) return context.Fail(kExitTrouble, where_b.error().message);
   if (!where_a->names_replay && !where_b->names_replay) {
     return RunOpsDiffOfRuns(context, command, *where_a, *where_b);
@@ -477,6 +439,9 @@ int RunOpsDiff(Context& context, const OpsCommand& command) {
     std::vector<std::string> others;
     const int failed = OpenOpLog(context, where->source, where->choice, log, &others);
     if (failed != kExitOk) return failed;
+    if (!log->other_ranks.empty() && context.options.ranks.empty()) {
+      not_compared.push_back(fmt::format("{}: {}", where->source, OtherRanksText(*log)));
+    }
     if (others.empty() || !where->choice.graph.empty()) continue;
     not_compared.push_back(
         fmt::format("{} has {} op logs, and only the one that was replayed last was compared. "
