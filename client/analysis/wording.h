@@ -22,4 +22,16 @@ inline std::string AndMore(std::size_t count, std::size_t shown) {
   return count <= shown ? "" : fmt::format(" and {} more", count - shown);
 }
 
+// One word of a shell.
+inline std::string QuotedWord(std::string_view text) {
+  constexpr std::string_view kSafe =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:+,=%";
+  if (!text.empty() && text.find_first_not_of(kSafe) == std::string_view::npos) {
+    return std::string(text);
+  }
+  std::string word = "'";
+  for (const char byte : text) word += byte == '\'' ? std::string("'\\''") : std::string(1, byte);
+  return word + "'";
+}
+
 }  // namespace cgdebug::analysis

@@ -459,7 +459,7 @@ TEST(Why, CapturesThatFailedOrHoldNoWorkAreToldOfALiveJob) {
   EXPECT_THAT(KindsOf(causes), ElementsAre("failed_capture", "empty_capture", "unreplayed"));
   EXPECT_THAT(causes.findings[0].facts[0].text, HasSubstr("captured by model.py:7 in forward"));
   const Json json = CausesJson(log, causes, CommandsOf("live"));
-  EXPECT_EQ(json["findings"][0]["next"], "cgdebug-cli graphs 'live'");
+  EXPECT_EQ(json["findings"][0]["next"], "cgdebug-cli graphs live");
 }
 
 TEST(Why, CapturesOfAProcessWithoutAProbeAndThoseThatAreNotListedAreNotLookedAt) {

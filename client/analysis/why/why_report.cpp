@@ -7,6 +7,7 @@
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"
+#include "client/analysis/wording.h"
 
 namespace cgdebug::analysis::why {
 namespace {
@@ -84,20 +85,16 @@ Json CauseJson(const source::Source& source, const Finding& finding, const Comma
 
 }  // namespace
 
-CommandOf CommandsOf(const std::string& path) {
-  return [path](const source::Slot& slot, const Place& place) {
+CommandOf CommandsOf(const std::string& source) {
+  return [source](const source::Slot& slot, const Place& place) {
+    if (!place.command.empty()) {
+      return fmt::format("cgdebug-cli {} {}", place.command, QuotedWord(source));
+    }
+    if (ParseOpText(slot.op)) {
+      return "cgdebug-cli ops " + QuotedWord(OpLogPlaceText(source, slot, place.replay));
+    }
     const std::string at = place.replay == 0 ? "" : ReplayMark(slot, place.replay);
-    if (!place.command.empty()) return fmt::format("cgdebug-cli {} '{}'", place.command, path);
-    if (!ParseOpText(slot.op)) {
-      return fmt::format("cgdebug-cli show '{}:{}{}'", path, SlotText(slot), at);
-    }
-    if (slot.counts_calls()) {
-      return fmt::format("cgdebug-cli ops '{}{}'", path, at.empty() ? "@g:eager" : at);
-    }
-    const std::string graph = slot.graph_id == 0   ? fmt::format("eager.{}", slot.order)
-                              : slot.graph.empty() ? std::to_string(slot.graph_id)
-                                                   : slot.graph;
-    return fmt::format("cgdebug-cli ops '{}@g:{}{}'", path, graph, at);
+    return "cgdebug-cli show " + QuotedWord(fmt::format("{}:{}{}", source, SlotText(slot), at));
   };
 }
 

@@ -13,8 +13,8 @@ namespace cgdebug::analysis::why {
 
 // The command that shows the place of a finding.
 using CommandOf = std::function<std::string(const source::Slot&, const Place&)>;
-// For a source that `path` opens.
-CommandOf CommandsOf(const std::string& path);
+// For a source that `source` opens, without options that choose a job or a rank.
+CommandOf CommandsOf(const std::string& source);
 
 // At most `max_rows` findings, and of what was not looked at.
 Answer CausesAnswer(const source::Source& source, const Causes& causes, const CommandOf& command_of,

@@ -13,6 +13,7 @@
 #include <ctime>
 #include <utility>
 
+#include "client/analysis/wording.h"
 #include "daemon/core/numerics/ascii.h"
 
 namespace cgdebug::cli {
@@ -102,15 +103,7 @@ std::string PrintableLines(std::string_view text) {
   }
 }
 
-std::string ShellWord(std::string_view text) {
-  constexpr std::string_view kSafe =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:+,=%";
-  const std::string clean = Printable(text);
-  if (!clean.empty() && clean.find_first_not_of(kSafe) == std::string::npos) return clean;
-  std::string word = "'";
-  for (const char byte : clean) word += byte == '\'' ? std::string("'\\''") : std::string(1, byte);
-  return word + "'";
-}
+std::string ShellWord(std::string_view text) { return analysis::QuotedWord(Printable(text)); }
 
 void SetTerminalColumns(std::size_t columns) { paged_columns = columns; }
 

@@ -10,7 +10,7 @@
 namespace cgdebug::cli {
 
 // What to type to see more of a place in `source`, which was typed as `name`. Both outlive it.
-analysis::why::CommandOf CommandsOf(const Context& context, const source::Source& source,
+analysis::why::CommandOf CommandsIn(const Context& context, const source::Source& source,
                                     const std::string& name);
 
 }  // namespace cgdebug::cli

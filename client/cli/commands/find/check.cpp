@@ -33,7 +33,7 @@ struct CheckCommand {
 int CheckPadding(Context& context, const CheckCommand& command, source::Source& source) {
   const Result<analysis::why::Causes> causes = analysis::why::FindPaddingCauses(source);
   if (!causes.ok()) return context.Fail(kExitTrouble, causes.error().message);
-  const analysis::why::CommandOf command_of = CommandsOf(context, source, command.source);
+  const analysis::why::CommandOf command_of = CommandsIn(context, source, command.source);
   return ShowFound(
       context, source, causes->outcome(),
       [&] { return analysis::why::CausesJson(source, *causes, command_of); },

@@ -181,14 +181,12 @@ class Reading {
     return options_;
   }
 
-  // The recording, or its session that was asked for.
+  // The recording, or its session that was asked for. Fails: it cannot be read.
   Result<std::unique_ptr<source::Source>> OpenOne(const std::string& path) const {
     Result<std::unique_ptr<source::Source>> opened = source::OpenRecording(path);
-    const std::string& session = context_.options.session;
-    if (!opened.ok() || session.empty()) return opened;
-    const std::set<std::string> wanted = UuidsOf(**opened, session);
-    return source::Only(*std::move(opened),
-                        [wanted](const source::Slot& slot) { return wanted.contains(slot.uuid); });
+    if (!opened.ok() || context_.options.session.empty()) return opened;
+    std::set<std::string> wanted = UuidsOf(**opened, context_.options.session);
+    return source::OnlyOf(*std::move(opened), std::move(wanted));
   }
 
   struct Seen {
@@ -220,11 +218,10 @@ class Reading {
       std::unique_ptr<source::Source> source = *std::move(opened);
       seen_[path].is_growing = source->Describe().is_growing;
       if (!session.empty()) {
-        const std::set<std::string> wanted = UuidsOf(*source, session);
+        std::set<std::string> wanted = UuidsOf(*source, session);
         if (wanted.empty()) continue;
         is_any = true;
-        source = source::Only(std::move(source),
-                              [&](const source::Slot& slot) { return wanted.contains(slot.uuid); });
+        source = source::OnlyOf(std::move(source), std::move(wanted));
       }
       if (const int failed = Take(*source, path); failed != kExitOk) return failed;
     }

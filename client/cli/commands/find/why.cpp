@@ -6,14 +6,11 @@
 #include <memory>
 #include <string>
 
-#include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/why_report.h"
 #include "client/cli/command.h"
 #include "client/cli/commands/find/causes.h"
 #include "client/cli/commands/find/verified_causes.h"
 #include "client/cli/sources/sources.h"
-#include "client/cli/views/source_rows.h"
-#include "client/cli/views/tensor/snapshot_text.h"
 #include "daemon/core/options/number.h"
 
 namespace cgdebug::cli {
@@ -33,7 +30,7 @@ int RunWhy(Context& context, const WhyCommand& command) {
   Result<analysis::why::Causes> causes = analysis::why::FindCauses(*source);
   if (!causes.ok()) return context.Fail(kExitTrouble, causes.error().message);
   VerifyCauses(context, *source, command.verify, &*causes);
-  const analysis::why::CommandOf command_of = CommandsOf(context, *source, command.source);
+  const analysis::why::CommandOf command_of = CommandsIn(context, *source, command.source);
   return ShowFound(
       context, *source, causes->outcome(),
       [&] { return analysis::why::CausesJson(*source, *causes, command_of); },
@@ -42,9 +39,11 @@ int RunWhy(Context& context, const WhyCommand& command) {
 
 }  // namespace
 
-analysis::why::CommandOf CommandsOf(const Context& context, const source::Source& source,
+analysis::why::CommandOf CommandsIn(const Context& context, const source::Source& source,
                                     const std::string& name) {
-  return [&context, &source, &name](const source::Slot& slot, const analysis::why::Place& place) {
+  const analysis::why::CommandOf of_source = analysis::why::CommandsOf(name);
+  return [&context, &source, &name, of_source](const source::Slot& slot,
+                                               const analysis::why::Place& place) {
     const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
                               (slot.session.empty() ? "" : " -s " + KeyOfJob(source, slot));
     if (!place.command.empty()) {
@@ -59,12 +58,7 @@ analysis::why::CommandOf CommandsOf(const Context& context, const source::Source
       return fmt::format("cgdebug-cli {} {}{}", place.command, ShellWord(name),
                          takes_rank ? among : context.SameJob());
     }
-    if (analysis::ParseOpText(slot.op)) {
-      return OpsCommandOf(name, slot, place.replay) + among;
-    }
-    const std::string at = place.replay == 0 ? "" : ReplayMark(slot, place.replay);
-    return "cgdebug-cli show " + ShellWord(fmt::format("{}:{}{}", name, SlotText(slot), at)) +
-           among;
+    return of_source(slot, place) + among;
   };
 }
 

@@ -159,8 +159,7 @@ int Open(Context& context, const Inside& inside, std::unique_ptr<source::Source>
   if (!opened.ok()) return context.Fail(kExitNoMatch, opened.error().message);
   std::set<std::string> uuids;
   for (const live::Session& process : processes) uuids.insert(process.uuid);
-  *source = source::Only(*std::move(opened),
-                         [uuids](const source::Slot& slot) { return uuids.contains(slot.uuid); });
+  *source = source::OnlyOf(*std::move(opened), uuids);
   return kExitOk;
 }
 

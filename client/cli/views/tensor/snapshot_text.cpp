@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "client/analysis/ops/op_log.h"
 #include "client/cli/views/terminal.h"
 
 namespace cgdebug::cli {
@@ -35,17 +36,7 @@ std::string ProbeText(const std::string& name, std::uint32_t invocation) {
 
 std::string OpsCommandOf(const std::string& session_key, const source::Slot& slot,
                          std::uint64_t replay) {
-  if (slot.counts_calls()) {
-    const std::string log =
-        session_key + (replay == 0 ? "@g:eager" : fmt::format("@call:{}", replay));
-    return "cgdebug-cli ops " + Printable(ShellWord(log));
-  }
-  const std::string graph = slot.graph_id == 0   ? fmt::format("eager.{}", slot.order)
-                            : slot.graph.empty() ? std::to_string(slot.graph_id)
-                                                 : slot.graph;
-  return "cgdebug-cli ops " +
-         Printable(ShellWord(fmt::format("{}@g:{}{}", session_key, graph,
-                                         replay == 0 ? "" : fmt::format("@{}", replay))));
+  return "cgdebug-cli ops " + ShellWord(analysis::OpLogPlaceText(session_key, slot, replay));
 }
 
 }  // namespace cgdebug::cli
