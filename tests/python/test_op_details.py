@@ -126,6 +126,35 @@ def test_a_row_of_backward_has_the_line_and_the_code_of_forward(debug_mode):
     assert row.code == "y = x.sin().sum()"
 
 
+class Inverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.reciprocal()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return -gradient / (x * x)
+
+
+def test_a_row_of_an_own_backward_has_its_own_line(debug_mode):
+    x = torch.ones(2, requires_grad=True)
+    with (dm := debug_mode()):
+        Inverse.apply(x).sum().backward()
+    lines = {row.op: (row.code, row.site.rpartition(" in ")[2]) for row in dm.log()}
+    assert lines["aten.div.Tensor"] == ("return -gradient / (x * x)", "backward")
+    assert lines["aten.reciprocal.default"] == ("return x.reciprocal()", "forward")
+
+
+def test_an_op_that_raises_leaves_rows_of_what_it_was_given(debug_mode):
+    table = torch.nn.Embedding(10, 4)
+    with (dm := debug_mode(table)), pytest.raises(IndexError):
+        table(torch.tensor([3, 12]))
+    row = next(row for row in dm.log() if row.name.endswith("embedding_0.indices"))
+    assert row.stats.max == 12
+
+
 def test_what_varies_from_call_to_call_is_said_to_vary_and_makes_no_page_for_each(
     debug_mode, cli, monkeypatch
 ):

@@ -353,7 +353,7 @@ def current_place(names: ModuleNames, arguments: typing.Iterable[object] = ()) -
     module = _thread.modules[-1][1] if _thread.modules else ""
     line, phase, is_compiled, nodes = _line_of_op(names.frames)
     if torch._C._current_graph_task_id() != -1:
-        place = _backward_place(names, module)
+        place = _backward_place(names, module, line)
         if is_compiled and not place.stem:
             place = _place_inside(names, place, nodes, arguments)
         return place
@@ -413,7 +413,7 @@ def _maker_of(node) -> tuple[str, Line]:
     return makers.pop() if len(makers) == 1 else ("", _NO_LINE)
 
 
-def _backward_place(names: ModuleNames, module: str) -> Place:
+def _backward_place(names: ModuleNames, module: str, line_of_op: Line) -> Place:
     node = torch._C._current_autograd_node()
     if node is None:  # a sum of gradients, between two nodes
         last = _thread.last_backward
@@ -427,9 +427,32 @@ def _backward_place(names: ModuleNames, module: str) -> Place:
     if module:  # checkpointing runs the forward pass again
         _remember_node(torch.autograd._get_sequence_nr() - 1, module, known[1])
     line = known[1]._replace(region=regions.current() or known[1].region)
+    if isinstance(node, torch.autograd.function.BackwardCFunction) and _is_in_own_backward():
+        line = line_of_op
     place = Place("bwd", module or known[0], line)
     _thread.last_backward = place
     return place
+
+
+def _is_in_own_backward() -> bool:
+    """Whether the program's own code for a torch.autograd.Function calls the op, and not code of
+    torch alone."""
+    frame: types.FrameType | None = sys._getframe(1)
+    torch_folder = os.path.dirname(torch.__file__) + os.sep
+    is_own = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(torch_folder):
+            name = file[len(torch_folder) :]
+            if name == os.path.join("autograd", "function.py"):
+                return is_own
+            if name == os.path.join("autograd", "graph.py"):  # runs the backward pass
+                return False
+        elif not is_own:
+            code, _ = _code_of(file, frame.f_globals.get("__name__"))
+            is_own = code is _Code.PROGRAMS
+        frame = frame.f_back
+    return False
 
 
 class Counter:

@@ -140,9 +140,12 @@ class Recorder:
                 self.added.stop(call)
             with self._lock:
                 self._take_nodes()
-                if call is not None and not has_failed:
+                if call is not None:
                     with written.one_look:
-                        self._after(call, result)
+                        if has_failed:
+                            self._add_inputs(call)
+                        else:
+                            self._after(call, result)
         except Exception as error:  # the job goes on
             self._note(call.plan.name if call else "an op", error)
         finally:
@@ -523,6 +526,12 @@ class Recorder:
             count = len(source.tensors) if source else len(outputs)
             inputs = call.inputs_of(place, count)
             self._add(name, plan.name, tensor, inputs, call.place, details)
+
+    def _add_inputs(self, call: Call) -> None:
+        """What an op was given that raised, such as an index that is out of range."""
+        for link in call.links:
+            if link.row is None and link.tensor.device.type == "cpu":
+                self._link(link.tensor, call.place, call.plan.base, link.argument.name)
 
     def _note_unseen(self, tensors: typing.Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
