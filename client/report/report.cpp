@@ -119,13 +119,16 @@ Result<Verdict> CheckedVerdict(Side* side, const analysis::Scope& scope) {
   for (const analysis::Finding& finding : check->findings) {
     Probe* const probe = side->Find(finding.slot);
     if (probe == nullptr) continue;
+    // Other slots of the place say the same of their calls: the first of them is told.
     const auto is_told = [&](const Json& other) { return other["kind"] == NameOf(finding.kind); };
-    // Other slots of the place say the same of their calls.
-    if (finding.slot == probe->row.slot || std::ranges::none_of(probe->findings, is_told)) {
-      probe->findings.push_back({{"kind", NameOf(finding.kind)},
-                                 {"bad", finding.is_bad()},
-                                 {"replay", finding.first_replay},
-                                 {"text", analysis::FindingText(source, finding)}});
+    const auto told = std::ranges::find_if(probe->findings, is_told);
+    const bool is_new = told == probe->findings.end();
+    if (is_new || finding.first_replay < (*told)["replay"].get<std::uint64_t>()) {
+      Json& place = is_new ? probe->findings.emplace_back() : *told;
+      place = {{"kind", NameOf(finding.kind)},
+               {"bad", finding.is_bad()},
+               {"replay", finding.first_replay},
+               {"text", analysis::FindingText(source, finding)}};
     }
     if (!finding.is_bad() || verdict.slot) continue;
     verdict.slot = finding.slot;

@@ -381,7 +381,9 @@ def test_an_op_log_of_fifty_thousand_rows_is_a_page_of_less_than_three_mib(tmp_p
     writer.close()
     html, _ = report_of(tmp_path / "log.cgrec")
     assert len(html.encode()) < 3 << 20
-    assert len(data_of(html)["probes"]) == 500
+    rows = [line["a"] for line in data_of(html)["probes"]]
+    assert len(rows) == 500
+    assert {one["replay"] for row in rows for one in row["findings"]} == {81}
 
 
 def test_thirty_replays_of_a_thousand_probes_keep_their_columns(tmp_path):
