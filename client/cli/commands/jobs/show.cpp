@@ -220,11 +220,13 @@ std::optional<Inside> WithAtInName(const std::string& text) {
   return inside.ok() ? std::optional(*inside) : std::nullopt;
 }
 
+bool IsGlob(const std::string& name) { return name.find_first_of("*?[") != std::string::npos; }
+
 // Puts the one name that a glob selects in its place. False: it is no glob, or none matches.
 // Fails: several match; the message names some.
 Result<bool> TakeTheOneThatMatches(const std::set<std::string>& names, Inside* inside) {
   constexpr std::size_t kMostNamed = 3;
-  if (inside->probe.find_first_of("*?[") == std::string::npos) return false;
+  if (!IsGlob(inside->probe)) return false;
   std::vector<std::string> matching;
   for (const std::string& name : names) {
     if (GlobMatch(inside->probe, name)) matching.push_back(name);
@@ -272,6 +274,7 @@ Result<FoundTensor> FindIn(Context& context, source::Source& source,
 // The names of the live probes that the glob selects.
 std::set<std::string> LiveNames(Context& context, const Inside& inside) {
   std::set<std::string> names;
+  if (!IsGlob(inside.probe)) return names;
   const Result<std::vector<live::Probe>> probes = live::ListProbes(
       context.client(), context.SessionOr(inside.source), {inside.probe}, live::LastStats::kNone);
   if (!probes.ok()) return names;
