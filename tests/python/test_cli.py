@@ -165,7 +165,7 @@ def test_run_records_the_probes_that_were_asked_for(cli, tmp_path):
     how = ["--roll-size", "2M", "--durability", "each", "--max-size", "1G"]
     result = cli(
         *["run", "-o", str(directory), "--record", "blk*", *how, "--", sys.executable, str(job)],
-        CGDEBUG_RUN_ID=f"pytest-{os.getpid()}",
+        CGDEBUG_RUN_ID=f"records-{os.getpid()}",  # not that of this process, which has probes
         CGDEBUG_WAIT_MS="60000",  # a disk may take long to keep each snapshot
     )
     assert result.returncode == 0, result.stderr
