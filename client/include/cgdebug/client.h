@@ -75,8 +75,8 @@ class Client {
   // Finds the daemon, starts it if the options say so, and checks that both speak one protocol.
   Result<void> Connect(const ConnectOptions& options);
 
-  // Sends a request and returns its answer, both messages of proto/control.proto. Freeze takes as
-  // long as writing takes; Stop() ends the waiting.
+  // Sends a request and returns its answer, both messages of proto/control.proto. How long it waits
+  // stands at ConnectOptions::timeout; Stop() ends the waiting.
   template <typename Reply, typename Request>
   Result<Reply> Ask(const Request& request) {
     Reply reply;
