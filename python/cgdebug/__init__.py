@@ -167,19 +167,19 @@ if os.environ.get("CGDEBUG_WATCH"):
 
     _auto.start()
 
+from ._job import _debug_server  # noqa: E402
+from ._job._after_import import call_after_import as _call_after_import  # noqa: E402
+from ._shared import _old_name  # noqa: E402
+
 if os.environ.get("CGDEBUG_LAUNCH_BLOCKING") or os.environ.get("CGDEBUG_RACES"):
     from ._job import _apart
 
-    _apart.start()
+    _call_after_import("torch", _apart.install)
 
 if os.environ.get("CGDEBUG_ASK") or os.environ.get("CGDEBUG_REWIND"):
     from . import _rewind
 
-    _rewind.start()
-
-from ._job import _debug_server  # noqa: E402
-from ._job._after_import import call_after_import as _call_after_import  # noqa: E402
-from ._shared import _old_name  # noqa: E402
+    _call_after_import("torch", _rewind.install)
 
 _debug_server.install()
 _old_name.answer()

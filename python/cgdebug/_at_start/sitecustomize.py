@@ -1,6 +1,6 @@
 """Python runs this when it starts in a job of `cgdebug-cli run --watch` or `--blocking`, which puts
-this folder in front of PYTHONPATH. It starts what was asked for, and then the sitecustomize that
-Python would have run."""
+this folder in front of PYTHONPATH. It imports the package, which starts what the variables ask for,
+and then runs the sitecustomize that Python would have run."""
 
 import importlib
 import importlib.util
@@ -12,21 +12,16 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def _start() -> None:
-    for module, without in (
-        ("_auto", "no model is watched"),
-        ("_apart", "no graph is launched kernel by kernel"),
-    ):
-        try:
-            _package()
-            importlib.import_module(f"cgdebug._job.{module}").start()
-        except Exception as error:  # the job goes on
-            print(f"cgdebug: {without}: {error}", file=sys.stderr)
+    try:
+        _import()
+    except Exception as error:  # the job goes on
+        print(f"cgdebug: nothing of this process is watched: {error}", file=sys.stderr)
 
 
-def _package():
+def _import() -> None:
     """The job's own cgdebug, else the one that this file belongs to."""
     try:
-        import cgdebug._job._auto
+        import cgdebug._job._auto  # noqa: F401  a folder may have the name cgdebug, too
     except ImportError:
         folder = os.path.dirname(_FOLDER)
         spec: typing.Any = importlib.util.spec_from_file_location(
@@ -34,8 +29,6 @@ def _package():
         )
         sys.modules["cgdebug"] = package = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(package)
-        import cgdebug._job._auto
-    return cgdebug
 
 
 def _run_next() -> None:

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import time
 import typing
 
 from .._shared import _words
 from . import _graphs, _native
-from ._after_import import call_after_import
 from ._fail_soft import guard, reason_of, tell
 
 if typing.TYPE_CHECKING:
@@ -35,22 +33,12 @@ _MOST_OPS = 8  # of a piece that are shown
 _APART = "_cgdebug_apart"  # of a graph that is launched in pieces
 KEPT = "_cgdebug_kept"  # of one that can be asked about
 
-_started = False
 _is_mapping = False  # of captures
 _finds_races = False
 
 
-def start() -> None:
-    """Installs it as soon as torch is imported, once per process. Does nothing without one of the
-    variables."""
-    global _started
-    if _started or not (os.environ.get(VARIABLE) or os.environ.get(RACES)):
-        return
-    _started = True
-    call_after_import("torch", _install)
-
-
-def _install(torch) -> None:
+def install(torch) -> None:
+    """Does nothing unless one of the variables asks for it."""
     is_blocking, finds_races = (_words.setting(name) == "1" for name in (VARIABLE, RACES))
     graph_class: typing.Any = getattr(torch.cuda, "CUDAGraph", None)
     if not (is_blocking or finds_races) or not hasattr(graph_class, "capture_begin"):

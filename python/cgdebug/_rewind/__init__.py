@@ -9,30 +9,17 @@ What it leaves must have the bits that it left then; else there is no answer.
 
 from __future__ import annotations
 
-import os
 import typing
 
 from .._job import _apart
-from .._job._after_import import call_after_import
 from .._job._fail_soft import tell
 from .._shared import _words
 
 ASK = "CGDEBUG_ASK"
 REWIND = "CGDEBUG_REWIND"
 
-_started = False
 _replays = 0  # that are kept of each graph that is made from now on
 _is_installed = False
-
-
-def start() -> None:
-    """Installs it as soon as torch is imported, once per process. Does nothing without one of the
-    variables."""
-    global _started
-    if _started or not (os.environ.get(ASK) or os.environ.get(REWIND)):
-        return
-    _started = True
-    call_after_import("torch", _install)
 
 
 def keep(replays: int) -> None:
@@ -47,7 +34,8 @@ def keep(replays: int) -> None:
     _install_into(getattr(torch.cuda, "CUDAGraph", None))
 
 
-def _install(torch) -> None:
+def install(torch) -> None:
+    """Does nothing unless one of the variables asks for it."""
     global _replays
     _replays = max(_replays, int(_words.setting(REWIND) or 0))
     if _replays or _words.setting(ASK) == "1":
