@@ -40,8 +40,8 @@ def _op() -> dict:
     loaded = _native.native_extension_available()
     if loaded:
         return {"name": "torch op", "level": "OK", "text": "loads", "fix": ""}
-    text, _, fix = loaded.reason.partition(" Type: ")
-    return {"name": "torch op", "level": "FAIL", "text": text, "fix": fix}
+    fix = loaded.fix.removeprefix("Type: ")
+    return {"name": "torch op", "level": "FAIL", "text": loaded.problem, "fix": fix}
 
 
 def _gpu() -> dict:

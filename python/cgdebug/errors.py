@@ -49,6 +49,10 @@ class NotCheckedError(TensorDebugError, RuntimeError):
 class NativeExtensionUnavailableError(TensorDebugError, RuntimeError):
     """The native module or the torch op library is missing or does not load."""
 
+    def __init__(self, problem: str, fix: str = ""):
+        super().__init__(" ".join(filter(None, (problem, fix))))
+        self.problem, self.fix = problem, fix
+
 
 class RecordingError(TensorDebugError, RuntimeError):
     """A recording or another source cannot be read, or cannot do what was asked."""

@@ -172,6 +172,7 @@ def test_a_torch_that_is_too_old_is_named(monkeypatch):
         f"into torch 2.5.1+cu124: cgdebug needs torch {_native.OP_TORCH} or later" in answer.reason
     )
     assert "pip install 'torch>=" in answer.reason
+    assert answer.reason == f"{answer.problem} {answer.fix}"
 
 
 def test_disabled_probe_never_loads_the_native_module():

@@ -46,6 +46,8 @@ class NativeExtension:
 
     available: bool
     reason: str = ""
+    problem: str = ""  # of `reason`, what it says before `fix`, which says what to type
+    fix: str = ""
 
     def __bool__(self) -> bool:
         return self.available
@@ -59,7 +61,7 @@ def native_extension_available() -> NativeExtension:
     try:
         load()
     except NativeExtensionUnavailableError as error:
-        return NativeExtension(False, str(error))
+        return NativeExtension(False, str(error), error.problem, error.fix)
     return NativeExtension(True)
 
 
@@ -225,7 +227,7 @@ def _load_module():
         from .. import _probe
     except ImportError as error:
         raise NativeExtensionUnavailableError(
-            f"cgdebug's native module does not load: {error}. {INSTALL}"
+            f"cgdebug's native module does not load: {error}.", INSTALL
         ) from error
     if not _handed_over:
         _handed_over = True
@@ -245,19 +247,19 @@ def _load_op() -> None:
         import torch
     except ImportError as error:
         raise NativeExtensionUnavailableError(
-            f"probes need torch, which does not import: {error}. Type: pip install torch"
+            f"probes need torch, which does not import: {error}.", "Type: pip install torch"
         ) from error
     if not OP_LIBRARY.exists():
         raise NativeExtensionUnavailableError(
-            f"cgdebug was built without its torch op: {OP_LIBRARY} is missing. {INSTALL}"
+            f"cgdebug was built without its torch op: {OP_LIBRARY} is missing.", INSTALL
         )
     try:
         _check_torch(torch.__version__)
         torch.ops.load_library(str(OP_LIBRARY))
     except OSError as error:
         raise NativeExtensionUnavailableError(
-            f"cgdebug's torch op does not load into torch {torch.__version__}: {error}. "
-            f"{_NEWER_TORCH}"
+            f"cgdebug's torch op does not load into torch {torch.__version__}: {error}.",
+            _NEWER_TORCH,
         ) from error
     _op_library = ctypes.CDLL(str(OP_LIBRARY))
     _complete_ops()

@@ -23,7 +23,7 @@ def recording_module():
         from .. import _recording
     except ImportError as error:
         raise NativeExtensionUnavailableError(
-            f"cgdebug's reader of recordings does not load: {error}. {INSTALL}"
+            f"cgdebug's reader of recordings does not load: {error}.", INSTALL
         ) from error
     _recording.read_urls_with(_remote.entries, _remote.size, _remote.read)
     return _recording
