@@ -140,7 +140,14 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
 
 def __getattr__(name: str):
     if name in _HOME_OF:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        try:
+            home = importlib.import_module(f"{__name__}.{_HOME_OF[name]}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            problem = f"cgdebug.{name} needs torch, which is not installed: pip install torch"
+            raise ModuleNotFoundError(problem, name="torch") from None
+        value = getattr(home, name)
     elif name in _MODULES:
         value = importlib.import_module(f"{__name__}.{name}")
     elif name == "CudaGraphDebugError":  # as torch-cudagraph-debug 0.2 calls it

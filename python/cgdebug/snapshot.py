@@ -261,8 +261,13 @@ class TensorSnapshot:
         return numpy.dtype(bits_of(dtype) or dtype).itemsize
 
     def _make_tensor(self):
-        import torch
-
+        try:
+            import torch
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "snapshot.tensor needs torch: pip install torch. Without it: snapshot.numpy()",
+                name="torch",
+            ) from None
         payload, dtype = self._bytes(), getattr(torch, self._known_dtype())
         if self.numel == 0:
             return torch.empty(self.shape, dtype=dtype)

@@ -64,6 +64,20 @@ def test_client_errors_and_actions_load_without_torch():
     assert loaded.strip() == "False"
 
 
+def test_without_torch_what_needs_it_says_what_to_install():
+    said = run_python(
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "import cgdebug\n"
+        "for name in ('CudaGraphTensorProbe', 'watch', 'step', 'debug_mode', 'graph_memory'):\n"
+        "    try: getattr(cgdebug, name)\n"
+        "    except ModuleNotFoundError as error: print(error)\n"
+    )
+    lines = said.splitlines()
+    assert len(lines) == 5
+    assert lines[1] == "cgdebug.watch needs torch, which is not installed: pip install torch"
+
+
 def test_a_job_that_compiles_nothing_does_not_import_the_compiler():
     loaded = run_python(
         "import sys, torch, cgdebug\n"
