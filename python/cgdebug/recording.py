@@ -491,12 +491,8 @@ class Recording:
     def _why_no_probe(self, name: str) -> str:
         text = f"no probe {name!r} in {self._path}."
         if not set(name) & set("*?[") and not name.startswith(("re:", "!")):
-            return text + self._close_to(name)
+            from ._shared import _words
+
+            return text + (_words.close_to(name, self.probes) or f" It has {len(self)} probes")
         count = len({series.name for series in self.select(name)})
         return f"{text} {count} match it as a pattern: r.select({name!r})"
-
-    def _close_to(self, name: str) -> str:
-        import difflib
-
-        close = difflib.get_close_matches(name, self.probes, n=3, cutoff=0.5)
-        return f" Close: {', '.join(map(repr, close))}" if close else f" It has {len(self)} probes"

@@ -235,10 +235,11 @@ class Watch:
         }
         if not chosen:
             names = list(found)
+            close = _words.close_to(select, names)
             more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
             raise ValueError(
-                f"watch: no module matches select={select!r}. The model has: "
-                f"{', '.join(names[:_MAX_SHOWN])}{more}"
+                f"watch: no module matches select={select!r}.{close and close + '.'} The model "
+                f"has: {', '.join(names[:_MAX_SHOWN])}{more}"
             )
         shared = self._shared_of(found, aliases, chosen) if level == "module" else {}
         for name, first in aliases.items():

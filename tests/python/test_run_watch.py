@@ -221,6 +221,18 @@ def test_globs_that_choose_nothing_are_said_once_and_the_job_goes_on(run):
     assert " run --watch '*' " in line and "layer.*" not in line and line.endswith("job.py")
 
 
+def test_a_typo_in_a_glob_is_answered_with_the_names_that_are_close(run):
+    done = run(MODEL, "Net()(torch.ones(1, 8))\n", watch="layesr.0")
+    assert "select='layesr.0'. Close: 'layers.0'" in done.stderr
+
+
+def test_a_program_whose_only_module_has_no_parameters_is_told_so_at_its_end(run):
+    done = run(MODEL, "nn.GELU()(torch.ones(2))\n")
+    assert "GELU is not watched, as CGDEBUG_WATCH asks: it has no parameters" in done.stderr
+    done = run(MODEL, "nn.GELU()(torch.ones(2))\nNet()(torch.ones(1, 8))\n")
+    assert "is not watched" not in done.stderr
+
+
 HALF_IMPORTED = """
     import sys
     from cgdebug._job._after_import import call_after_import

@@ -36,6 +36,8 @@ _lock = threading.RLock()
 _started = False
 _known: weakref.WeakSet | None = None  # modules that need no further look
 _told: set[tuple[str, str]] = set()  # the failures that were printed
+_without_parameters: str = ""  # the class of the first module that is no model for want of them
+_found_model = False  # whether another was called
 _eager: typing.Any = None  # the scope that logs what runs eagerly
 _root_has_parameters = False  # whether its model has
 _kept: typing.Any = None  # a first module without parameters: the log would end with it
@@ -188,7 +190,10 @@ def _watch(module, note: str) -> None:
     has_parameters = next(module.parameters(), None) is not None
     # A loss, a metric, a transformation. Or a quantized model: an eager log begins with it.
     if not has_parameters and (not wants_eager or _eager is not None):
+        _pass_over(type(module).__name__)
         return
+    global _found_model
+    _found_model = True
     watched = {one for other in list(watching._watches) for one in other._known}
     modules = modules_of(module)[0]
     known.update(modules.values())
@@ -207,6 +212,22 @@ def _watch(module, note: str) -> None:
     elif wants_eager and not _root_has_parameters:
         _eager.model = weakref.ref(module)
         _root_has_parameters = True
+
+
+def _pass_over(name: str) -> None:
+    """Of a program that has no other module it is said when the process ends."""
+    global _without_parameters
+    if not _without_parameters:
+        atexit.register(_tell_passed_over)
+    _without_parameters = _without_parameters or name
+
+
+def _tell_passed_over() -> None:
+    if not _found_model:
+        _fail_soft.say(
+            f"{_without_parameters} is not watched, as {VARIABLE} asks: it has no parameters, as a "
+            "model has. In the program, type: cgdebug.watch(model)"
+        )
 
 
 def _follow_eager(scope) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import typing
@@ -91,3 +92,13 @@ def check_probe_name(name: str) -> None:
 
 def make_probe_name(text: str) -> str:
     return _parser().make_probe_name(text)
+
+
+def close_to(name: str, names: typing.Collection[str]) -> str:
+    """ " Close: 'a', 'b'": those of `names` that `name`, or its globs, may mean; "" if none may."""
+    import difflib
+
+    wanted = [glob for glob in name.split(",") if not glob.startswith("!")]
+    close = [difflib.get_close_matches(one, names, n=3, cutoff=0.5) for one in wanted]
+    found = list(dict.fromkeys(itertools.chain.from_iterable(close)))[:3]
+    return f" Close: {', '.join(map(repr, found))}" if found else ""
