@@ -100,7 +100,7 @@ class debug_mode:
             raise ValueError(f"debug_mode: eager must be True or False, not {eager!r}")
         options = LogOptions(level, pre, frames, hooks, hash, stats, values)
         self._scope = Scope(model, "*", options, options.check("debug_mode"), eager=bool(eager))
-        self._is_entered = False
+        self._is_entered, self._is_eager = False, eager
         if eager:
             end = weakref.finalize(self, self._scope.forget)
             end.atexit = False
@@ -144,7 +144,9 @@ class debug_mode:
         self._scope.forget()
 
     def __repr__(self) -> str:
-        return f"<cgdebug.debug_mode: {len(self._scope.logs)} logs>"
+        missing = not self._is_eager and not self._scope.logs
+        hint = " of captures; eager=True logs what runs eagerly" if missing else ""
+        return f"<cgdebug.debug_mode: {len(self._scope.logs)} logs{hint}>"
 
 
 @dataclasses.dataclass(frozen=True)

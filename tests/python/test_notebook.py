@@ -123,6 +123,14 @@ def test_a_notebook_and_a_plot_tell_of_what_was_lost_or_cannot_be_read(tmp_path)
     assert "2 snapshots are missing" in r["layers.0.out"].plot().get_title()
 
 
+def test_a_debug_mode_that_saw_no_capture_says_how_to_log_eager_code(daemon):
+    import torch
+
+    with cgdebug.debug_mode() as log:
+        torch.ones(2) * 2
+    assert repr(log).endswith("0 logs of captures; eager=True logs what runs eagerly>")
+
+
 def test_plot_without_matplotlib_says_what_to_install(recording, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):

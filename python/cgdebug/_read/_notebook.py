@@ -104,6 +104,8 @@ def of_recording(recording: Recording) -> str:
     rows.sort(key=lambda row: row[_BAD] == 0)  # what was found first
     bad = sum(row[_BAD] > 0 for row in rows)
     said = f"{bad} of {len(rows)} with NaN or Inf" if bad else "no NaN or Inf"
+    if bad and len(rows) > len(recording.probes):
+        said += ", each shape and graph of a probe counted as one"
     more = len(rows) - MOST_ROWS
     near = f"r.select({recording.series[-1].probe!r})" if more > 0 else ""
     note = f"<p>and {more} more: <code>{text(near)}</code></p>" if more > 0 else ""
@@ -188,7 +190,8 @@ def plot_recording(selected: list[Series], stat: str, ax):
         for replay in numpy.asarray(series.replays)[bad]:
             ax.axvspan(replay - 0.5, replay + 0.5, color="crimson", alpha=0.25, linewidth=0)
     ax.set_yscale("symlog" if has_negative else "log")
-    ax.set_title(f"{stat} of {len(selected)} probe{'s' if len(selected) > 1 else ''}")
+    probes = len({series.name for series in selected})
+    ax.set_title(f"{stat} of {probes} probe{'s' if probes > 1 else ''}")
     ax.set_xlabel("replay")
     if len(selected) <= _MOST_IN_LEGEND:
         ax.legend()
