@@ -188,60 +188,60 @@ Result<void> AddRanks(const Side& side, const analysis::Scope& scope, Verdict* v
 
 // --- what is read --------------------------------------------------------------------------------
 
-Result<std::vector<Probe>> ProbesOf(Source& source, const analysis::Scope& scope) {
-  Result<std::vector<SourceRow>> rows = analysis::RowsOf(source, scope);
-  if (!rows.ok()) return rows.error();
+std::vector<Probe> ProbesOf(std::vector<SourceRow> rows) {
   std::vector<Probe> probes;
-  for (SourceRow& row : *rows) probes.push_back({.row = std::move(row)});
+  probes.reserve(rows.size());
+  for (SourceRow& row : rows) probes.push_back({.row = std::move(row)});
   return probes;
 }
 
 // A place in eager code has a slot for each shape, and calls have numbers that all of them share.
 // Makes one probe of its slots, and puts them in the order of the program.
-std::vector<Probe> MergedByPlace(const Source& source, std::vector<Probe> probes) {
+std::vector<Probe> MergedByPlace(const Source& source, std::vector<SourceRow> rows) {
   using Place = std::tuple<std::string, std::string, int, std::string, std::uint32_t>;
   std::map<Place, std::size_t> place_of;
-  std::vector<std::vector<Probe>> groups;
+  std::vector<std::vector<SourceRow>> groups;
   std::vector<std::uint64_t> order;
-  for (Probe& probe : probes) {
-    const Slot& slot = source.slots()[probe.row.slot];
+  for (SourceRow& row : rows) {
+    const Slot& slot = source.slots()[row.slot];
     const std::uint64_t number = source::PlaceInCall(slot);
     const Place place{slot.session, slot.uuid, slot.rank, slot.probe, slot.invocation};
     const auto known = slot.counts_calls() ? place_of.find(place) : place_of.end();
     if (known != place_of.end()) {
-      groups[known->second].push_back(std::move(probe));
+      groups[known->second].push_back(std::move(row));
       order[known->second] = std::min(order[known->second], number);
       continue;
     }
     if (slot.counts_calls()) place_of[place] = groups.size();
     groups.emplace_back();
-    groups.back().push_back(std::move(probe));
+    groups.back().push_back(std::move(row));
     order.push_back(number);
   }
   std::vector<std::size_t> sorted(groups.size());
   std::iota(sorted.begin(), sorted.end(), std::size_t{0});
-  const bool are_calls = std::ranges::all_of(groups, [&](const std::vector<Probe>& group) {
-    return source.slots()[group.front().row.slot].counts_calls();
+  const bool are_calls = std::ranges::all_of(groups, [&](const std::vector<SourceRow>& group) {
+    return source.slots()[group.front().slot].counts_calls();
   });
   const auto job_and_number = [&](std::size_t i) {
-    const Slot& slot = source.slots()[groups[i].front().row.slot];
+    const Slot& slot = source.slots()[groups[i].front().slot];
     return std::tuple(slot.rank, slot.session, order[i]);
   };
   if (are_calls) std::ranges::stable_sort(sorted, {}, job_and_number);
   std::vector<Probe> merged;
+  merged.reserve(groups.size());
   for (const std::size_t i : sorted) {
-    std::vector<Probe>& group = groups[i];
+    const std::vector<SourceRow>& group = groups[i];
+    Probe& first = merged.emplace_back(Probe{.row = group.front()});
     if (group.size() > 1) {
       std::vector<std::pair<Key, std::size_t>> keys;
       std::uint64_t lost = 0;
-      for (const Probe& probe : group) {
-        for (const Key& key : probe.row.keys) keys.emplace_back(key, probe.row.slot);
-        lost += probe.row.lost;
+      for (const SourceRow& row : group) {
+        for (const Key& key : row.keys) keys.emplace_back(key, row.slot);
+        lost += row.lost;
       }
       std::ranges::stable_sort(keys, {}, [](const std::pair<Key, std::size_t>& one) {
         return std::pair(one.first.replay, one.first.iteration);
       });
-      Probe& first = group.front();
       first.row.keys.clear();
       first.row.lost = lost;
       for (const auto& [key, slot] : keys) {
@@ -249,7 +249,6 @@ std::vector<Probe> MergedByPlace(const Source& source, std::vector<Probe> probes
         first.slot_of_key.push_back(slot);
       }
     }
-    merged.push_back(std::move(group.front()));
   }
   return merged;
 }
@@ -678,9 +677,9 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
   if (b != nullptr) sides.push_back({.source = b, .name = options.name_b});
   for (Side& side : sides) {
     if (side.name.empty()) side.name = side.source->Describe().path;
-    Result<std::vector<Probe>> probes = ProbesOf(*side.source, scope);
-    if (!probes.ok()) return probes.error();
-    side.probes = b == nullptr ? MergedByPlace(a, *std::move(probes)) : *std::move(probes);
+    Result<std::vector<SourceRow>> rows = analysis::RowsOf(*side.source, scope);
+    if (!rows.ok()) return rows.error();
+    side.probes = b == nullptr ? MergedByPlace(a, *std::move(rows)) : ProbesOf(*std::move(rows));
     for (std::size_t i = 0; i < side.probes.size(); ++i) {
       side.place_of_slot[side.probes[i].row.slot] = i;
       for (const std::size_t slot : side.probes[i].slot_of_key) side.place_of_slot[slot] = i;

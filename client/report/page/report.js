@@ -593,9 +593,13 @@
       const scale = d3.scaleLinear().domain([axis.first, axis.first + axis.columns * axis.replays_per_column]).range([0, width]);
       const ticks = scale.ticks(Math.max(2, width / 70)).filter((tick) => Number.isInteger(tick) && tick <= axis.last);
       const half = axis.replays_per_column === 1 ? scale(axis.first + 0.5) : 0;
+      const isAtEnd = (tick) => scale(tick) + half > width - 18;
+      const last = ticks.at(-1);
+      // The text at the end reaches back to the one before it.
+      const shown = ticks.filter((tick) => tick === last || !isAtEnd(last) || scale(last) - scale(tick) > 12 * String(last).length);
       svg.append("g").attr("transform", `translate(${half},21)`)
-        .call(d3.axisTop(scale).tickValues(ticks).tickFormat(d3.format("d")).tickSize(4)).call((group) => group.select(".domain").remove())
-        .selectAll("text").attr("text-anchor", (tick) => (scale(tick) + half > width - 18 ? "end" : "middle"));
+        .call(d3.axisTop(scale).tickValues(shown).tickFormat(d3.format("d")).tickSize(4)).call((group) => group.select(".domain").remove())
+        .selectAll("text").attr("text-anchor", (tick) => (isAtEnd(tick) ? "end" : "middle"));
     }
     const layout = layoutOf(boxes[0].clientWidth);
     const replays = axis.replays_per_column * layout.per;
@@ -1048,7 +1052,10 @@
   drawVerdict();
   const mostRoom = innerWidth > 1800 ? 60 : innerWidth > 560 ? 34 : 18;
   longest = Math.min(mostRoom, d3.max(lines, (line) => widthOf(line.name)) || 10);
-  document.documentElement.style.setProperty("--names", `${Math.round(longest * 7.2 + 34)}px`);
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `13px ${getComputedStyle(document.body).fontFamily}`;
+  const widest = d3.max(lines, (line) => pen.measureText(inRoom(line.name)).width) || 60;
+  document.documentElement.style.setProperty("--names", `${Math.ceil(widest) + 34}px`);
   document.documentElement.style.setProperty("--row", lines.length > 60 ? "18px" : "22px");
   if (!isGrouped || !groups.some((group) => group.lines.length > 1)) document.querySelector(".folds").hidden = true;
   drawHeads();
