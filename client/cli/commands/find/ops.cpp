@@ -114,9 +114,9 @@ std::vector<std::string> ColumnsOf(const OpLog& log) {
 }
 
 // Whether a row has that part of its details: a column that is empty everywhere is left out.
-bool HasAny(const OpLog& log, std::string analysis::OpDetails::*part) {
-  return std::ranges::any_of(log.rows, [&](const OpRow& row) {
-    return !(analysis::ParseOpDetails(row.details).*part).empty();
+bool HasAny(const std::vector<const OpRow*>& rows, std::string analysis::OpDetails::*part) {
+  return std::ranges::any_of(rows, [&](const OpRow* row) {
+    return !(analysis::ParseOpDetails(row->details).*part).empty();
   });
 }
 
@@ -125,18 +125,19 @@ TextTable MakeTable(const OpLog& log, const std::vector<const OpRow*>& rows) {
   using Part = std::pair<const char*, std::string analysis::OpDetails::*>;
   std::vector<Part> parts = {{"REGION", &analysis::OpDetails::region},
                              {"PLACEMENTS", &analysis::OpDetails::placements}};
-  std::erase_if(parts, [&](const Part& part) { return !HasAny(log, part.second); });
+  std::erase_if(parts, [&](const Part& part) { return !HasAny(rows, part.second); });
   std::vector<TextTable::Column> columns = {{"#", Align::kRight},
                                             TextTable::Name("NAME"),
                                             {"TENSOR"},
-                                            {"L1", Align::kRight},
-                                            {"HASH"},
+                                            {"L1", Align::kRight, /*is_optional=*/true},
+                                            {"HASH", Align::kLeft, /*is_optional=*/true},
                                             {"NAN/INF"},
                                             {"ABS MAX", Align::kRight},
                                             {"READS"},
                                             {"LINE", Align::kLeft, /*is_optional=*/true},
                                             {"ARGUMENTS", Align::kLeft, /*is_optional=*/true}};
-  for (const auto& [title, part] : parts) columns.push_back({title});
+  for (const auto& [title, part] : parts)
+    columns.push_back({title, Align::kLeft, /*is_optional=*/true});
   const std::vector<std::string> own = ColumnsOf(log);
   for (const std::string& name : own) columns.push_back({Printable(name)});
   TextTable table(columns);
