@@ -160,6 +160,12 @@ TEST_F(TopTest, WithoutAJobItSaysWhatToTypeOnTheNarrowestTerminalToo) {
   }
 }
 
+TEST_F(TopTest, AJobInThePlaceOfAProbeIsNamedWithWhatToType) {
+  Look({MakeSession("a", 0)}, {MakeProbe("a", 1, "fwd/0", 3, 1)});
+  choice_.filter = "train/r0";
+  EXPECT_THAT(Draw(), HasSubstr("Type: cgdebug-cli top -s train/r0"));
+}
+
 TEST_F(TopTest, RowsKeepTheirOrderWhileOneIsSelectedAndItStaysInSight) {
   std::vector<live::Probe> probes;
   for (std::uint64_t i = 0; i < 100; ++i) {

@@ -257,7 +257,12 @@ std::string NothingText(const TopModel& model, const TopChoice& choice) {
     return "no job with a probe is alive. To start one: cgdebug-cli run -- python train.py";
   }
   if (model.probes().empty()) return "no probe has seen a tensor yet";
-  return fmt::format("no probe is called {}", Printable(choice.filter));
+  const std::string name = Printable(choice.filter);
+  const bool is_job = std::ranges::any_of(model.sessions(), [&](const TopSession& one) {
+    return one.session.label == choice.filter || one.session.key == choice.filter;
+  });
+  return is_job ? fmt::format("{} is a job, not a probe. Type: cgdebug-cli top -s {}", name, name)
+                : fmt::format("no probe is called {}", name);
 }
 
 // Where to begin so that row `at` is on the screen.
