@@ -99,6 +99,16 @@ void HintAtTolerance(const Context& context, const DiffCommand& command,
   context.Hint(typed + " --rtol 1e-3");
 }
 
+// What a module of a watched model gave differs: an op log has the op in it.
+void HintAtOps(const Context& context, const source::Source& a, const analysis::Diff& diff) {
+  if (!diff.first) return;
+  const source::Slot& slot = a.slots()[diff.first->a.slot];
+  if (!slot.op.empty() || !slot.probe.starts_with("fwd/")) return;
+  context.Note(
+      "which op in it: record both with cgdebug-cli run --watch 'op:*' --eager, and type: "
+      "cgdebug-cli ops diff A B");
+}
+
 int RunDiff(Context& context, DiffCommand& command) {
   Result<analysis::Scope> scope = MakeScope(context, command.scope);
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
@@ -148,6 +158,7 @@ int RunDiff(Context& context, DiffCommand& command) {
   } else {
     Context::Print(AnswerText(context.out, analysis::DiffAnswer(*a, *b, *diff)));
     HintAtTolerance(context, command, *diff);
+    HintAtOps(context, *a, *diff);
     for (source::Source* source : {a.get(), b.get()}) {
       const source::Description about = source->Describe();
       if (about.kind != "recordings" || !context.ranks.selects_all()) continue;
