@@ -146,7 +146,7 @@ int RunList(Context& context) {
   context.PrintTable(table, 0);
   for (const live::Recording& recording : *recordings) {
     if (recording.error.empty()) continue;
-    context.Note(fmt::format("{}: {}", Printable(recording.directory), Printable(recording.error)));
+    context.Note(fmt::format("{}: {}", recording.id, Printable(recording.error)));
   }
   return kExitOk;
 }
