@@ -21,6 +21,12 @@ torch.use_deterministic_algorithms(True)
 torch.utils.deterministic.fill_uninitialized_memory = False
 import cgdebug
 import rewind_programs
+from cgdebug._job import _native
+
+def be_read():
+    torch.cuda.synchronize()
+    if probes := _native.probe_module():
+        probes.await_read(60)
 
 def go_on(one, name):
     print("ready", os.getpid(), flush=True)
@@ -73,6 +79,7 @@ TRAINING = """
     one = rewind_programs.Training()
     for number in range(1, 46):
         one.replay(bad=number == 37)
+        be_read()  # its rows, before later ones take their places
     go_on(one.replay, DONE)
 """
 

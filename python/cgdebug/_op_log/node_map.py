@@ -21,6 +21,7 @@ from .rows import UNKNOWN, Nodes
 from .written import Kind, storage_of
 
 _SENT = (Kind.C10D, Kind.FUNCTIONAL)  # they run on a stream of their own
+_COLLECTIVES = ("c10d", "_c10d_functional", "symm_mem")
 _INDEX = (torch.int64, torch.int32)
 _PLAIN = (
     *(bool, int, float, complex, str, type(None)),
@@ -98,6 +99,8 @@ class NodeMap:
     graph:  the number of the capture
     op_of:  by node (cudaGraphNode_t)
     behind: by node that no op has added: the op that ran before
+    collective: the first op that waits for other ranks, which one rank alone leaves without nodes;
+                None: there is none
     parameters: (first byte, behind the last one) of what ops read of parameters and buffers
 
     Thread: any."""
@@ -107,6 +110,7 @@ class NodeMap:
         self.rows: list[str] = []  # the names, from number 1 on
         self.op_of: dict[int, Op] = {}
         self.behind: dict[int, Op] = {}
+        self.collective: Op | None = None
         self.parameters: set[tuple[int, int]] = set()
         self._nodes = _native.load().CaptureNodes(graph)
         self._new: list[int] = []  # of the op or the kernel that is running
@@ -183,6 +187,8 @@ class NodeMap:
     ) -> None:
         name = self.row_name(self._made)
         self._ran = Op(name, op, place.module, place.site, given, is_exact, call)
+        if self.collective is None and op.startswith(_COLLECTIVES):
+            self.collective = self._ran
 
     def begin_kernel(self) -> None:
         """A kernel that is no op is about to run. What was taken is the op's around it."""

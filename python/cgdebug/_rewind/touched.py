@@ -54,7 +54,7 @@ class Touched:
         self.inputs = never_written.without(parameters)
         self.parameters = never_written.common(parameters)
         self.unknown = _unknown(node_map, own) + list(elsewhere)
-        self.collective = next((_name(op) for op in self.ops if _is_collective(op)), "")
+        self.collective = _name(node_map.collective) if node_map.collective else ""
         self.is_random = any(map(_may_be_random, self.ops))
 
     def living(self, device: int, pool: typing.Any) -> Spans:
@@ -72,10 +72,6 @@ class Touched:
                 at += block["size"]
         outside = self.written.without(own)
         return Spans([*outside, *self.written.common(own).common(held)])
-
-
-def _is_collective(op: Op) -> bool:
-    return op.op.startswith(("c10d", "_c10d_functional", "symm_mem"))
 
 
 def _may_be_random(op: Op) -> bool:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,12 +27,12 @@ bool CanBeRunAgain(const source::Source& source, const Finding& finding) {
 }
 
 std::optional<std::int64_t> PidOf(const std::vector<live::Session>& sessions,
-                                  const source::Source& source, const source::Slot& slot) {
-  const std::string key = KeyOfJob(source, slot);
-  for (const live::Session& one : sessions) {
-    if (one.state == live::SessionState::kAlive && live::MatchesSession(one, key)) return one.pid;
-  }
-  return std::nullopt;
+                                  const source::Slot& slot) {
+  const auto found = std::ranges::find_if(sessions, [&](const live::Session& one) {
+    return one.state == live::SessionState::kAlive && slot.uuid.starts_with(one.key);
+  });
+  if (found == sessions.end()) return std::nullopt;
+  return found->pid;
 }
 
 // The sentence about `name` in a replay that was run again: whether it is not finite there either.
@@ -51,7 +52,7 @@ std::string Compared(const Json& answer, const std::string& name, Finding* findi
 void Verify(const Context& context, const std::vector<live::Session>& sessions,
             const source::Source& source, bool says_why_not, Finding* finding) {
   const source::Slot& slot = source.slots()[finding->place.slot];
-  const std::optional<std::int64_t> pid = PidOf(sessions, source, slot);
+  const std::optional<std::int64_t> pid = PidOf(sessions, slot);
   if (!pid) return;
   const Json question = {{"graph", std::to_string(slot.graph_id)},
                          {"replay", finding->place.replay},
