@@ -328,6 +328,42 @@ def test_a_recording_has_what_the_job_found_last(daemon, cli, programs, tmp_path
     assert (("moved_pointer", "shown") in kinds) == (code == 1), kinds
 
 
+class InPool:
+    def __init__(self, pool):
+        self.pool = lambda: pool
+
+
+def test_freed_memory_in_the_pool_of_the_graph_stays_with_it(monkeypatch):
+    segments = [
+        {"address": 0x1000, "total_size": 0x400, "segment_pool_id": (0, 7)},
+        {"address": 0x8000, "total_size": 0x400, "segment_pool_id": (0, 0)},
+    ]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    pools = audit._GraphPools()
+    assert pools.has(HELD, InPool((0, 7)))
+    assert not pools.has(HELD, InPool((0, 8))), "of another graph"
+    assert not pools.has(Held(0x8000, 0x100, "in/x"), InPool((0, 7))), "of everybody"
+    assert not pools.has(Held(0x1380, 0x100, "in/x"), InPool((0, 7))), "in part"
+    assert not pools.has(HELD, None), "its graph is gone"
+
+
+@pytest.mark.gpu
+def test_what_a_graph_is_given_by_one_before_it_in_its_pool_is_no_finding(daemon):
+    first, second = (torch.nn.Linear(SIZE, SIZE).cuda() for _ in range(2))
+    x = torch.randn(8, SIZE, device="cuda")
+    with cgdebug.debug_mode(torch.nn.ModuleList([first, second])), torch.no_grad():
+        graph, between = capture(lambda: first(x))
+        later = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(later, pool=graph.pool()):
+            out = second(between)
+    del between
+    graph.replay()
+    later.replay()
+    found = cgdebug.audit()
+    assert found.latent == [] and found.wrong == [], found
+    assert out.isfinite().all()
+
+
 def test_a_job_without_graphs_is_inconclusive(daemon):
     found = cgdebug.audit()
     assert not found.ok and "anything" in found.not_looked_at[0]

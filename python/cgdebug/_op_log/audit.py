@@ -472,8 +472,9 @@ def run(all_of_them: Sequence[Holdings]) -> Audit:
                 places[key] = places_of(tensors[key])
         named = Places(place for of in places.values() for place in of.values())
         of_graphs = Places(place for one in all_of_them for place in one.made)
+        pools = _GraphPools()
         for one, key in zip(all_of_them, keys, strict=True):
-            graphs.append(_audit_one(one, places[key], tensors[key], named, of_graphs))
+            graphs.append(_audit_one(one, places[key], tensors[key], named, of_graphs, pools))
         known = {one.capture for one in all_of_them}
         others = [capture for capture in _graphs.captured() if capture not in known]
         if others:
@@ -489,12 +490,39 @@ def run(all_of_them: Sequence[Holdings]) -> Audit:
     return Audit(graphs, not_looked)
 
 
+class _GraphPools:
+    """Memory of the private pools in which graphs are captured. While a graph of such a pool lives,
+    nobody but a later capture into that pool gets it: code that torch.compile made is given
+    buffers that it has freed, and graphs of one pool are given what those before them have left."""
+
+    def __init__(self):
+        self._segments: list[tuple[int, int, tuple]] | None = None
+
+    def has(self, held: Held, graph: torch.cuda.CUDAGraph | None) -> bool:
+        if graph is None or held.is_host:
+            return False
+        if self._segments is None:
+            self._segments = [
+                (one["address"], one["address"] + one["total_size"], tuple(one["segment_pool_id"]))
+                for one in torch.cuda.memory_snapshot()
+            ]
+        try:
+            pool = tuple(graph.pool())
+        except Exception:  # a graph that was reset has none
+            return False
+        return any(
+            begin <= held.address and held.address + held.bytes <= end and pool == of
+            for begin, end, of in self._segments
+        )
+
+
 def _audit_one(
     holdings: Holdings,
     now: dict[str, Place],
     tensors: dict[str, torch.Tensor],
     named: Places,
     of_graphs: Places,
+    pools: _GraphPools,
 ) -> GraphAudit:
     # What was found while its models were there can be found no more.
     before = holdings.newest.findings if holdings.is_over and holdings.newest else []
@@ -504,9 +532,13 @@ def _audit_one(
         looked += 1
         is_same = functools.partial(holdings.is_same, held, tensors)
         found = judge(held, is_alive, now, named, of_graphs, is_same, holdings.capture)
-        if found is not None:
-            findings.append(found)
-            holdings.since.setdefault(key_of(found), holdings.replays)
+        if found is None:
+            continue
+        graph = holdings.graph and holdings.graph()
+        if found.level == "latent" and found.kind == "freed" and pools.has(held, graph):
+            continue
+        findings.append(found)
+        holdings.since.setdefault(key_of(found), holdings.replays)
     texts = texts_of(findings, holdings.since)
     texts = before + [one for one in texts if one not in before]
     holdings.newest = GraphAudit(
