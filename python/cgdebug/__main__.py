@@ -10,9 +10,9 @@ import sysconfig
 
 
 def find_program() -> str | None:
-    """cgdebug-cli beside this interpreter, in the build tree this package lies in, or on PATH."""
+    """cgdebug-cli in the build tree this package lies in, beside this interpreter, or on PATH."""
     package = pathlib.Path(__file__).parent
-    for folder in (sysconfig.get_path("scripts"), package.parents[1] / "bin"):
+    for folder in (package.parents[1] / "bin", sysconfig.get_path("scripts")):
         program = pathlib.Path(folder) / "cgdebug-cli"
         if os.access(program, os.X_OK):
             return str(program)
