@@ -145,7 +145,7 @@ ReadState AwaitRead(std::chrono::nanoseconds timeout) {
   return state;
 }
 
-std::optional<std::string> FindingText(layout::FindingKind kind) {
+std::optional<FirstFinding> FindFirst(layout::FindingKind kind) {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire();
   const ring::SegmentWriter* segment = table.segment.writer();
@@ -159,12 +159,16 @@ std::optional<std::string> FindingText(layout::FindingKind kind) {
     std::string text(std::min<std::size_t>(ring::LoadRelaxed(shared.bytes), sizeof(shared.text)),
                      '\0');
     ring::CopyShared(text.data(), shared.text, text.size());
+    const bool is_of_row = ring::LoadRelaxed(shared.is_of_row) != 0;
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (version % 2 == 0 && ring::LoadRelaxed(shared.version) == version) return text;
+    if (version % 2 == 0 && ring::LoadRelaxed(shared.version) == version) {
+      return FirstFinding{std::move(text), is_of_row};
+    }
     // A daemon that was killed or stopped in between leaves it half written.
     if (!table.segment.DaemonAlive() || Clock::now() >= deadline) {
-      return "something was found, but the daemon that found it was stopped before it could say "
-             "what. Type: cgdebug-cli status";
+      return FirstFinding{
+          "something was found, but the daemon that found it was stopped before it could say "
+          "what. Type: cgdebug-cli status"};
     }
     std::this_thread::sleep_for(kPoll);
   }

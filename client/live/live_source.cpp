@@ -40,6 +40,7 @@ class LiveSource : public source::Source {
                          session.key, StateInWords(session), session.replay_word(), session.replay,
                          session.step >= 0 ? fmt::format(", step {}", session.step) : "");
     ending_ = NameOf(session.state);
+    if (session.nonfinite_let_go > 0) let_go_[session.uuid] = session.nonfinite_let_go;
     const layout::Counters& counters = session.counters;
     for (const layout::NotSeen& one : session.not_seen) {
       Slot process;
@@ -76,6 +77,7 @@ class LiveSource : public source::Source {
     description.head = head_;
     description.unread = unread_;
     description.not_seen = not_seen_;
+    description.not_finite_let_go = let_go_;
     description.is_growing = is_alive_;
     description.stalled_seconds = stalled_seconds_;
     const std::vector<JobRanks> known = GroupByJob(known_);
@@ -363,6 +365,7 @@ class LiveSource : public source::Source {
   std::string ending_;
   std::vector<std::string> unread_;
   std::vector<source::NotSeen> not_seen_;
+  std::map<std::string, std::uint64_t> let_go_;
   std::vector<Session> known_;  // to the daemon
   std::vector<Session> jobs_;   // of those, the ones that are in here
   bool is_alive_ = false;

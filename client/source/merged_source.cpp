@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -31,6 +32,9 @@ class MergedSource : public Source {
     if (parts_.size() == 1 && unread_.empty()) {
       Description only = parts_.front()->Describe();
       std::erase_if(only.not_seen, [&](const NotSeen& one) { return !Wants(one.of); });
+      std::erase_if(only.not_finite_let_go, [&](const auto& one) {
+        return std::ranges::find(slots_, one.first, &Slot::uuid) == slots_.end();
+      });
       return only;
     }
     Description merged{.path = path_, .kind = "recordings", .unread = unread_};

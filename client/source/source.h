@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -140,6 +141,9 @@ struct Description {
   // Of live jobs: for how long none of them has moved, if that is long; else 0.
   double stalled_seconds = 0;
   bool is_cut_off = false;  // its end is missing: what came after is unknown
+  // Of live jobs, by uuid: how often a row of an op log was not finite in a replay or call of which
+  // the daemon keeps no rows.
+  std::map<std::string, std::uint64_t> not_finite_let_go = {};
 };
 
 // Thread: one at a time; Values are independent. Lifetime: slots() until the end of the source.

@@ -60,20 +60,23 @@ void SnapshotStore::Trim() {
   }
 }
 
-std::optional<SnapshotStore::Run> SnapshotStore::RunOf(const Snapshot& snapshot) {
-  const SlotIdentity& slot = *snapshot.slot;
-  const bool is_row = !slot.op.empty() && (slot.registration.graph_id != 0 || slot.CountsCalls());
-  if (!is_row) return std::nullopt;
-  return Run{slot.registration.graph_id, snapshot.replay, snapshot.iteration};
+std::optional<SnapshotStore::Run> SnapshotStore::RunOf(const SlotIdentity& row,
+                                                       std::uint64_t replay,
+                                                       std::uint32_t iteration) {
+  const bool is_row = !row.op.empty() && (row.registration.graph_id != 0 || row.CountsCalls());
+  if (!is_row || replay == 0) return std::nullopt;
+  return Run{row.registration.graph_id, replay, iteration};
 }
 
 void SnapshotStore::PinRow(Session* session, const Key& slot, const StoredSnapshot& row) {
-  session->pinned[slot].try_emplace(row.snapshot->ordinal, StoredSnapshot{row.snapshot, nullptr});
+  const auto [place, is_new] = session->pinned[slot].try_emplace(
+      row.snapshot->ordinal, StoredSnapshot{row.snapshot, nullptr});
+  session->pinned_rows += is_new ? 1 : 0;
 }
 
 // Rows that come later find it in Session::runs.
 void SnapshotStore::PinRun(Session* session, const Run& run) {
-  if (session->runs.size() >= kPinnedRuns || !session->runs.insert(run).second) return;
+  session->runs.insert(run);
   for (const auto& [slot, kept] : session->slots) {
     for (const Kept& one : kept) {
       if (RunOf(*one.stored.snapshot) == run) PinRow(session, slot, one.stored);
@@ -103,10 +106,17 @@ void SnapshotStore::Pin(const SlotPtr& slot, std::uint64_t replay, std::uint64_t
     const auto [place, is_new] = pinned.try_emplace(stored.snapshot->ordinal, stored);
     if (is_new && stored.payload != nullptr) pinned_bytes_ += bytes;
   }
-  if (const std::optional<Run> run = RunOf(*meant->stored.snapshot)) {
-    PinRun(&session->second, *run);
-  }
   Trim();
+}
+
+void SnapshotStore::PinRunOf(const SlotPtr& row, std::uint64_t replay, std::uint32_t iteration) {
+  const std::lock_guard lock(mutex_);
+  Session& session = sessions_[row->session->uuid];
+  const std::optional<Run> run = RunOf(*row, replay, iteration);
+  if (run && session.runs.contains(*run)) return;
+  const bool has_room = session.runs.size() < kPinnedRuns && session.pinned_rows < kPinnedRows;
+  if (run && has_room) return PinRun(&session, *run);
+  ++session.let_go;
 }
 
 void SnapshotStore::Unpin(const Pinned& pinned) {
@@ -119,7 +129,7 @@ void SnapshotStore::ForgetSlot(const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
   const auto session = sessions_.find(slot->session->uuid);
   if (session == sessions_.end()) return;
-  auto& [slots, all_pinned, runs, count] = session->second;
+  auto& [slots, all_pinned, runs, pinned_rows, let_go, count] = session->second;
   const auto found = slots.find(KeyOf(*slot));
   if (found == slots.end()) return;
   count -= CountOf(session->second, found->first, found->second);
@@ -186,6 +196,12 @@ std::uint64_t SnapshotStore::CountOf(const SessionPtr& session) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->uuid);
   return found == sessions_.end() ? 0 : found->second.count;
+}
+
+std::uint64_t SnapshotStore::NotFiniteLetGo(const SessionPtr& session) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session->uuid);
+  return found == sessions_.end() ? 0 : found->second.let_go;
 }
 
 std::optional<StoredSnapshot> SnapshotStore::Find(const SlotPtr& slot, std::uint64_t replay,

@@ -25,14 +25,16 @@ namespace cgdebug::pipeline {
 // Pinned snapshots, which are those with a finding and the few before them, stay until their slot
 // or session is forgotten. Their payloads take at most a quarter of `max_bytes`; above that only
 // statistics stay. What a row of an op log means is told by the other rows of its replay or call:
-// with the first kPinnedRuns of a session that have a finding, all their rows stay.
+// the first kPinnedRuns of a session in which a row is not finite stay, with all their rows, while
+// these are fewer than kPinnedRows.
 //
 // Thread: any.
 class SnapshotStore {
  public:
   static constexpr std::size_t kMaxHistory = 64;
   static constexpr std::size_t kPinnedBefore = 4;  // snapshots before a pinned one
-  static constexpr std::size_t kPinnedRuns = 8;    // of op logs, with all their rows
+  static constexpr std::size_t kPinnedRuns = 32;
+  static constexpr std::size_t kPinnedRows = 100'000;
 
   explicit SnapshotStore(std::uint64_t max_bytes) : max_bytes_(max_bytes) {}
 
@@ -40,6 +42,9 @@ class SnapshotStore {
   // Keeps the snapshot of `replay`, if it is there, and kPinnedBefore snapshots before it. If the
   // replay has several iterations of a conditional body, `serial` says which is meant.
   void Pin(const SlotPtr& slot, std::uint64_t replay, std::uint64_t serial = 0);
+  // A row of an op log is not finite in that replay: keeps all rows of it, or counts that it does
+  // not. 0: an earlier daemon had it, and nothing of it is here.
+  void PinRunOf(const SlotPtr& row, std::uint64_t replay, std::uint32_t iteration);
   void ForgetSlot(const SlotPtr& slot);
   void ForgetSession(const SessionPtr& session);
 
@@ -48,6 +53,8 @@ class SnapshotStore {
   // The number of snapshots in History(), and the same of all slots of a session.
   std::uint64_t CountOf(const SlotPtr& slot) const;
   std::uint64_t CountOf(const SessionPtr& session) const;
+  // How often a row of the session was not finite in a run whose rows do not stay.
+  std::uint64_t NotFiniteLetGo(const SessionPtr& session) const;
   // The snapshot of one replay, or nothing if it is not there; `serial` as in Pin().
   std::optional<StoredSnapshot> Find(const SlotPtr& slot, std::uint64_t replay,
                                      std::uint64_t serial = 0) const;
@@ -68,15 +75,21 @@ class SnapshotStore {
     // because references to its elements stay valid.
     std::map<Key, std::list<Kept>> slots;
     std::map<Key, Pinned> pinned;
-    std::set<Run> runs;       // whose rows stay
-    std::uint64_t count = 0;  // of its snapshots in both
+    std::set<Run> runs;           // whose rows stay
+    std::size_t pinned_rows = 0;  // of these
+    std::uint64_t let_go = 0;     // NotFiniteLetGo()
+    std::uint64_t count = 0;      // of its snapshots in both
   };
   static Key KeyOf(const SlotIdentity& slot) { return {slot.index, slot.generation}; }
   // Null if nothing is kept of it.
   const Session* SessionOf(const SlotIdentity& slot) const;
   static std::uint64_t CountOf(const Session& session, const Key& key, const std::list<Kept>& kept);
   // Nothing: it is no row of a log whose rows count the same replays or calls.
-  static std::optional<Run> RunOf(const Snapshot& snapshot);
+  static std::optional<Run> RunOf(const SlotIdentity& row, std::uint64_t replay,
+                                  std::uint32_t iteration);
+  static std::optional<Run> RunOf(const Snapshot& snapshot) {
+    return RunOf(*snapshot.slot, snapshot.replay, snapshot.iteration);
+  }
   static void PinRow(Session* session, const Key& slot, const StoredSnapshot& row);
   static void PinRun(Session* session, const Run& run);
   static bool IsMeant(const Snapshot& snapshot, std::uint64_t replay, std::uint64_t serial);

@@ -22,6 +22,9 @@ void FanOut::Found(const Finding& finding) {
   for (Sink* sink : sinks_) sink->Found(finding);
 }
 
+void FanOut::NotFinite(const SlotPtr& row, std::uint64_t replay, std::uint32_t iteration) {
+  for (Sink* sink : sinks_) sink->NotFinite(row, replay, iteration);
+}
 void FanOut::Froze(const RingFreeze& freeze) {
   for (Sink* sink : sinks_) sink->Froze(freeze);
 }

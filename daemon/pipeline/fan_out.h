@@ -19,6 +19,7 @@ class FanOut final : public Sink {
   void Consume(const Delivery& delivery, SlotFeedback& feedback) override;
   void Lose(const Gap& gap) override;
   void Found(const Finding& finding) override;
+  void NotFinite(const SlotPtr& row, std::uint64_t replay, std::uint32_t iteration) override;
   void Froze(const RingFreeze& freeze) override;
   void CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) override;
   void NotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) override;

@@ -84,6 +84,10 @@ class Sink {
   virtual void Lose(const Gap& /*gap*/) {}
   // Called after every sink got that snapshot, or after OpenSlot().
   virtual void Found(const Finding& /*finding*/) {}
+  // A row of an op log holds NaN, or Inf that is no mask, in that replay. 0: in one that an earlier
+  // daemon read.
+  virtual void NotFinite(const SlotPtr& /*row*/, std::uint64_t /*replay*/,
+                         std::uint32_t /*iteration*/) {}
   // Called once for each freeze.
   virtual void Froze(const RingFreeze& /*freeze*/) {}
   // Nothing more comes: the producer ended after replay `last_replay`, or gave the slot up.

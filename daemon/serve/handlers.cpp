@@ -258,6 +258,7 @@ void Handlers::Sessions(const v1::SessionsRequest& request, Answer* answer) {
 answers::Session Handlers::SessionNow(const SessionRecord& record) const {
   answers::Session session = SessionOf(record, *model_.registry);
   session.counters.kept = model_.store->CountOf(record.session);
+  session.nonfinite_let_go = model_.store->NotFiniteLetGo(record.session);
   // The daemon keeps nothing of a slot that is no longer shown.
   SetKept(*model_.store, record.first_nan.slot, &session.first_nan);
   SetKept(*model_.store, record.first_inf.slot, &session.first_inf);

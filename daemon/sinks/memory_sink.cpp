@@ -10,6 +10,11 @@ void MemorySink::Found(const pipeline::Finding& finding) {
   store_->Pin(finding.slot, finding.replay, finding.serial);
 }
 
+void MemorySink::NotFinite(const pipeline::SlotPtr& row, std::uint64_t replay,
+                           std::uint32_t iteration) {
+  store_->PinRunOf(row, replay, iteration);
+}
+
 void MemorySink::ForgetSession(const pipeline::SessionPtr& session) {
   store_->ForgetSession(session);
 }

@@ -15,6 +15,8 @@ class MemorySink final : public pipeline::Sink {
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
   // Keeps that tensor and the few before it, so that it can still be looked at later.
   void Found(const pipeline::Finding& finding) override;
+  void NotFinite(const pipeline::SlotPtr& row, std::uint64_t replay,
+                 std::uint32_t iteration) override;
   void ForgetSession(const pipeline::SessionPtr& session) override;
   void ForgetSlot(const pipeline::SlotPtr& slot) override;
 

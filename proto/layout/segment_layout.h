@@ -126,7 +126,8 @@ static_assert(sizeof(ThawLine) == 64);
 
 // What the daemon found first in this job, in words: one for the first NaN, the first Inf and the
 // first failed comparison. Written by the daemon only. `version` is a seqlock: odd while the rest
-// is being written, 0 as long as nothing was found.
+// is being written, 0 as long as nothing was found. What was found in a row of an op log gives way
+// to what was found elsewhere.
 enum class FindingKind : std::uint8_t { kNan = 0, kInf = 1, kMismatch = 2, kReplica = 3 };
 inline constexpr std::uint32_t kFindingKinds = 4;
 struct alignas(kCacheLineBytes) FindingText {
@@ -134,8 +135,8 @@ struct alignas(kCacheLineBytes) FindingText {
   std::uint64_t serial;  // of the replay: an earlier one replaces a later one
   std::uint64_t order;   // of the slot
   std::uint32_t bytes;
-  std::uint32_t reserved;
-  char text[992];  // UTF-8, not terminated
+  std::uint32_t is_of_row;  // 1: in a row of an op log, where it may have an excuse
+  char text[992];           // UTF-8, not terminated
 };
 static_assert(sizeof(FindingText) == 1024);
 

@@ -404,7 +404,8 @@ def step(number: int | None) -> None:
     however far the program runs ahead.
 
     With $CGDEBUG_FAIL_ON (`cgdebug-cli run --fail-on` sets it) it raises `FoundError` if the daemon
-    has found that by now: as `check()`, but without waiting."""
+    has found that by now: as `check()`, but without waiting. Whether a NaN in a row of an op log
+    has an excuse is asked beside the job, every 5 seconds at most."""
     if number is not None:
         number = _actions.whole_number("cgdebug.step: the step", number)
         if not 0 <= number <= _MAX_STEP:

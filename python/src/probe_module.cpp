@@ -514,7 +514,11 @@ PYBIND11_MODULE(_probe, module) {
       [](const std::string& who, const std::string& part) { (void)ParsePart(who, part); },
       py::arg("who"), py::arg("part"));
   module.def(
-      "finding", [](int kind) { return FindingText(static_cast<layout::FindingKind>(kind)); },
+      "finding",
+      [](int kind) {
+        const auto found = FindFirst(static_cast<layout::FindingKind>(kind));
+        return found ? std::optional(std::pair(found->text, found->is_of_row)) : std::nullopt;
+      },
       py::arg("kind"), py::call_guard<WithoutGil>());
   module.def("count_refused", &CountNotSeen, py::arg("name"), py::arg("reason"),
              py::arg("is_captured"), py::call_guard<WithoutGil>());

@@ -315,3 +315,97 @@ def test_an_unknown_word_is_refused():
         cgdebug.check(on="nan,loss")
     with pytest.raises(ValueError, match="a text such as"):
         cgdebug.check(on=["nan"])
+
+
+# Rows of an op log with NaN or Inf, as correct programs have them, and as a broken one has.
+ROWS = """
+def attention(x):  # of rows of which some see nothing
+    return torch.nan_to_num(torch.full_like(x, -torch.inf).softmax(-1)) + x
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        return attention(self.linear(x))
+
+model = Model()
+def call(x): model(x)
+"""
+SCALED = """
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+def call(x):
+    with torch.autocast("cpu", torch.float16):
+        loss = model(x.repeat(4, 8)).float().square().mean()
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+# program, what its calls get, calls, exit code of --fail-on nan,inf
+EXCUSED = {
+    "left out": (ROWS, "torch.ones(4, 4)", 4, 0),
+    "skipped": (SCALED, "torch.ones(4, 4)", 12, 0),
+    "left out, and then not": (ROWS, "torch.full((4, 4), torch.nan if n == 3 else 1.0)", 4, 1),
+    "more than are kept": (ROWS, "torch.ones(4, 4)", 40, 3),
+}
+
+
+@pytest.mark.parametrize("name", EXCUSED)
+def test_run_knows_the_excuses_that_check_knows(cli, monkeypatch, tmp_path, name):
+    monkeypatch.delenv("CGDEBUG_RUN_ID")
+    program, x, calls, code = EXCUSED[name]
+    job = HEADER + program + f"for n in range(1, {calls} + 1): call({x})\n"
+    watch = ("--watch", "op:*", "--eager", "--fail-on", "nan,inf")
+    run = cli("run", *watch, "--", sys.executable, "-c", job)
+    assert run.returncode == code, run.stderr
+    # Between two calls, what makes the input of the next one is of the call before.
+    first = r"--fail-on: first NaN: \S*full_0 in call 2, 16 elements"
+    assert bool(re.search(first, run.stderr)) == (code == 1), run.stderr
+    if code != 1:
+        assert "first NaN" not in run.stderr.partition("job exited")[2]
+    if code == 0:
+        assert "Each has an excuse. Type: cgdebug-cli check" in run.stderr
+    if code == 3:
+        assert "Keep all: cgdebug-cli run -o DIR.cgrec" in run.stderr
+        path = str(tmp_path / "a.cgrec")
+        kept = cli("run", *watch, "-o", path, "--", sys.executable, "-c", job)
+        assert kept.returncode == 0 and "Each has an excuse" in kept.stderr, kept.stderr
+        assert cli("check", path).returncode == 0
+
+
+@pytest.mark.parametrize("name", EXCUSED)
+def test_check_and_step_know_the_excuses_that_check_of_the_command_line_knows(daemon, name):
+    program, x, calls, code = EXCUSED[name]
+    asks = f"""
+with cgdebug.debug_mode(model, eager=True):
+    for n in range(1, {calls} + 1):
+        cgdebug.step(n)
+        call({x})
+try:
+    cgdebug.check("nan,inf")
+    print("nothing found")
+except cgdebug.FoundError as error:
+    print(error)
+except cgdebug.NotCheckedError as error:
+    print("not checked:", error)
+from cgdebug._job import _excuses
+deadline = time.monotonic() + 60
+while _excuses.last() is None and time.monotonic() < deadline:
+    time.sleep(0.01)
+cgdebug.step(1000)
+print("its end")
+"""
+    run = run_job(program + asks, CGDEBUG_FAIL_ON="nan,inf")
+    told = {
+        0: "nothing found",
+        1: r"first NaN: \S*full_0 in call 3, 16 elements.*Type: cgdebug-cli \S+ ",
+        3: r"not checked: .* \d+ times the rows that would tell are not here",
+    }
+    assert re.match(told[code], run.stdout), run.stdout + run.stderr
+    if code == 1:
+        assert re.search(r"FoundError: first NaN: \S*full_0 in call 3", run.stderr), run.stderr
+    else:
+        assert run.returncode == 0 and "its end" in run.stdout, run.stderr

@@ -491,21 +491,25 @@ TEST(SnapshotStore, WithAFindingOfAnOpLogAllRowsOfItsCallStay) {
   for (std::uint64_t call = 1; call <= 9; ++call) {
     put(before, call);
     put(found, call);
-    if (call == 3) store.Pin(found, 3);
+    if (call == 3) store.PinRunOf(found, 3, 0);
     put(behind, call);  // after the finding, as a row does that reads it
     put(probe, call);
   }
   EXPECT_THAT(calls_of(before), ElementsAre(3, 8, 9));
-  EXPECT_THAT(calls_of(found), ElementsAre(2, 3, 8, 9));
+  EXPECT_THAT(calls_of(found), ElementsAre(3, 8, 9));
   EXPECT_THAT(calls_of(behind), ElementsAre(3, 8, 9));
   EXPECT_THAT(calls_of(probe), ElementsAre(8, 9)) << "it is no row";
-  EXPECT_EQ(store.CountOf(session), 3u + 4u + 3u + 2u);
-  for (std::uint64_t call = 10; call <= 40; ++call) {
+  EXPECT_EQ(store.CountOf(session), 3u + 3u + 3u + 2u);
+  EXPECT_EQ(store.NotFiniteLetGo(session), 0u);
+  for (std::uint64_t call = 10; call < 10 + SnapshotStore::kPinnedRuns + 4; ++call) {
     put(found, call);
-    store.Pin(found, call);
+    store.PinRunOf(found, call, 0);
     put(behind, call);
   }
   EXPECT_EQ(calls_of(behind).size(), SnapshotStore::kPinnedRuns + 2) << "of the first calls alone";
+  EXPECT_EQ(store.NotFiniteLetGo(session), 5u) << "and it is known how many more there were";
+  store.PinRunOf(found, 0, 0);
+  EXPECT_EQ(store.NotFiniteLetGo(session), 6u) << "which an earlier daemon had";
   store.ForgetSession(session);
   EXPECT_EQ(store.CountOf(session), 0u);
 }

@@ -280,6 +280,21 @@ TEST_F(SlotRing, AnEarlierFindingReplacesALaterOneAndNotTheOtherWayRound) {
   EXPECT_EQ(text(), std::string(sizeof(shared.text), 'x'));
 }
 
+TEST_F(SlotRing, AFindingInARowOfAnOpLogGivesWayToOneElsewhere) {
+  Open(test::MakeSlot("a", 1, 4));
+  std::string reason;
+  const auto view = SegmentView::Attach(segment_.name(), &reason);
+  ASSERT_NE(view, nullptr) << reason;
+  const auto text = [&] { return view->FindingText(layout::FindingKind::kNan); };
+  view->SetFinding(layout::FindingKind::kNan, {10, 5, true}, "of a row");
+  view->SetFinding(layout::FindingKind::kNan, {20, 5, false}, "of a probe");
+  EXPECT_EQ(text(), "of a probe");
+  view->SetFinding(layout::FindingKind::kNan, {9, 5, true}, "of an earlier row");
+  EXPECT_EQ(text(), "of a probe") << "a row may have an excuse";
+  view->SetFinding(layout::FindingKind::kNan, {19, 5, false}, "of an earlier probe");
+  EXPECT_EQ(text(), "of an earlier probe");
+}
+
 TEST_F(SlotRing, AFindingThatADaemonDiedWritingIsWrittenByTheNext) {
   Open(test::MakeSlot("a", 1, 4));
   std::string reason;

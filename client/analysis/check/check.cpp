@@ -93,6 +93,11 @@ void DescribeFirst(Source& source, const Scan& scan, std::size_t max_frames, Fir
 
 }  // namespace
 
+void TakeIfFirst(const Slot& slot, const FirstOfKind& one, FirstsOfKind* firsts) {
+  const auto [known, is_new] = firsts->try_emplace(slot.uuid, one);
+  if (!is_new && one.moment < known->second.moment) known->second = one;
+}
+
 Result<Check> RunCheck(Source& source, const CheckOptions& options) {
   Scan scan(source, options);
   if (const Result<void> done = scan.Run(); !done.ok()) return done.error();
@@ -108,7 +113,8 @@ Result<Check> RunCheck(Source& source, const CheckOptions& options) {
   FindingList findings;
   AddScanned(scan, &findings, &check);
   Excuses excuses;
-  Result<std::optional<EarliestBad>> first = SortOutNonfinite(source, &scan, &findings, &excuses);
+  Result<std::optional<EarliestBad>> first =
+      SortOutNonfinite(source, &scan, &findings, &excuses, &check);
   if (!first.ok()) return first.error();
   std::optional<source::Moment> first_moment;
   if (*first) {
@@ -117,7 +123,7 @@ Result<Check> RunCheck(Source& source, const CheckOptions& options) {
   }
   SortOutNearOverflow(source, scan, &findings);
   if (!options.trusts_hashes) AddDamaged(source, scan.with_hash(), &check);
-  check.first_told = AddTold(source, options.scope, scan, excuses, first_moment, &findings);
+  check.first_told = AddTold(source, options.scope, scan, excuses, first_moment, &findings, &check);
   scan.staleness().Find(scan.probes(), &findings);
   Completeness completeness(source, scan);
   completeness.FindNeverWritten(&findings);
@@ -130,6 +136,10 @@ Result<Check> RunCheck(Source& source, const CheckOptions& options) {
   check.missing_count += gaps.count;
   check.goes_on = !gaps.goes_on.empty();
   check.account = gaps.account;
+  const Scope& scope = options.scope;
+  if (scope.probes.selects_everything() && scope.first_replay <= 1 && scope.is_open_ended()) {
+    for (const auto& [uuid, times] : source.Describe().not_finite_let_go) check.let_go += times;
+  }
   check.seen_finite = SeenFinite(source, options.scope, scan, check);
   check.findings = findings.Take();
   for (const Scanned& scanned : scan.probes()) check.ranks[source.slots()[scanned.slot].rank];

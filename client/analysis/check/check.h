@@ -93,10 +93,22 @@ struct Finding {
   bool is_bad() const { return kind < FindingKind::kConstant; }
 };
 
+// The first NaN, or the first Inf, of one process that has no excuse.
+struct FirstOfKind {
+  std::size_t slot = 0;
+  std::uint64_t replay = 0;
+  source::Moment moment = {};
+  std::int64_t step = -1;
+  std::uint64_t count = 0;  // elements; 0: not known
+};
+using FirstsOfKind = std::map<std::string, FirstOfKind>;  // by uuid of the process
+void TakeIfFirst(const source::Slot& slot, const FirstOfKind& one, FirstsOfKind* firsts);
+
 struct Check {
   std::optional<FirstBad> first;
   // What the daemon found before that in a snapshot that is not here.
   std::optional<source::Finding> first_told;
+  FirstsOfKind first_nan, first_inf;
   std::vector<Finding> findings;  // by kind, then in graph order
   std::uint64_t snapshots = 0;
   std::size_t slots = 0;
@@ -118,6 +130,8 @@ struct Check {
   std::string first_unseen = {};
   bool goes_on = false;        // more will come, and does not count as missing
   recording::Account account;  // of the probes that were looked at
+  // How often a row was not finite in a replay or call of which nobody has the rows any more.
+  std::uint64_t let_go = 0;
   // Of a live job: the missing snapshots that the daemon read before it let them go, if it saw
   // neither NaN nor Inf in any snapshot. 0 where it saw only parts of tensors.
   std::uint64_t seen_finite = 0;
@@ -131,10 +145,11 @@ struct Check {
   // Probes whose NaN or Inf may lie in padding rows alone.
   std::size_t rows_not_known() const { return CountOf(FindingKind::kRowsNotKnown); }
   std::size_t may_be_excused() const { return CountOf(FindingKind::kMayHaveOne); }
+  // Whether there are NaN or Inf of which nobody knows whether they have an excuse.
+  bool is_open() const { return rows_not_known() > 0 || may_be_excused() > 0 || let_go > 0; }
   // Whether "nothing found" may be said: something was looked at, and nothing was missing.
   bool complete() const {
-    return missing_count == 0 && unseen_kernels == 0 && rows_not_known() == 0 &&
-           may_be_excused() == 0 && snapshots > 0;
+    return missing_count == 0 && unseen_kernels == 0 && !is_open() && snapshots > 0;
   }
   Outcome outcome() const { return OutcomeOf(found(), complete()); }
 

@@ -154,6 +154,13 @@ std::string HeadOf(const std::string& text) { return text.substr(0, text.find('\
 
 }  // namespace
 
+std::string FirstOfKindText(const Source& source, std::string_view what, const FirstOfKind& first) {
+  const Slot& slot = source.slots()[first.slot];
+  return fmt::format("first {}: {} {}{}{}", what, SlotText(slot),
+                     slot.counts_calls() ? "in call " : "@", first.replay,
+                     slot.rank < 0 ? "" : fmt::format(" on rank {}", slot.rank));
+}
+
 std::string FindingText(Source& source, const Finding& finding) {
   const Slot& slot = source.slots()[finding.slot];
   std::string name = SlotText(slot);
@@ -307,6 +314,12 @@ std::string NothingFound(const Check& check) {
         "inconclusive: NaN or Inf in {} row{}, and what may excuse it is not here, in {}{}{}",
         check.may_be_excused(), check.may_be_excused() == 1 ? "" : "s", snapshots, Where(check),
         how);
+  }
+  if (check.let_go > 0) {
+    return fmt::format(
+        "inconclusive: {} time{} NaN or Inf in rows that the daemon let go, and what may excuse it "
+        "with them, beside {}{}{}",
+        check.let_go, check.let_go == 1 ? "" : "s", snapshots, Where(check), how);
   }
   if (!check.complete()) {
     return fmt::format("inconclusive: nothing found in {}, but some are missing{}{}", snapshots,
@@ -464,6 +477,19 @@ Answer CheckAnswer(Source& source, const Check& check, std::size_t max_rows) {
 }
 
 Json CheckJson(Source& source, const Check& check) {
+  Json unexcused = Json::array();
+  for (const auto& [what, firsts] :
+       {std::pair("NaN", &check.first_nan), std::pair("Inf", &check.first_inf)}) {
+    for (const auto& [uuid, first] : *firsts) {
+      unexcused.push_back({{"what", what},
+                           {"session", uuid},
+                           {"probe", source.slots()[first.slot].probe},
+                           {"replay", first.replay},
+                           {"step", first.step},
+                           {"count", first.count},
+                           {"text", FirstOfKindText(source, what, first)}});
+    }
+  }
   Json findings = Json::array();
   for (const Finding& finding : check.findings) {
     const Slot& slot = source.slots()[finding.slot];
@@ -488,6 +514,8 @@ Json CheckJson(Source& source, const Check& check) {
           {"complete", check.complete()},
           {"unseen_kernels", check.unseen_kernels},
           {"rows_not_known", check.rows_not_known()},
+          {"let_go", check.let_go},
+          {"unexcused", std::move(unexcused)},
           {"snapshots", check.snapshots},
           {"values_read", check.values_read},
           {"probes", check.slots},

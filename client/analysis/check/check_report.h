@@ -14,6 +14,9 @@ Json AccountJson(const recording::Account& account);
 
 // One line.
 std::string FindingText(source::Source& source, const Finding& finding);
+// "first NaN: fwd/x in call 3 on rank 1". `what`: "NaN", "Inf".
+std::string FirstOfKindText(const source::Source& source, std::string_view what,
+                            const FirstOfKind& first);
 
 // At most `max_rows` findings of a kind.
 Answer CheckAnswer(source::Source& source, const Check& check, std::size_t max_rows = 10);

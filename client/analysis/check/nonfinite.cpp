@@ -49,7 +49,8 @@ void NoteTold(source::Source& source, const Scan& scan, std::vector<SeenSlot>* s
 }  // namespace
 
 Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan* scan,
-                                                    FindingList* findings, Excuses* all_excuses) {
+                                                    FindingList* findings, Excuses* all_excuses,
+                                                    Check* check) {
   std::vector<SeenSlot> seen;
   for (Scanned& scanned : scan->probes()) seen.push_back(std::move(scanned.seen));
   NoteTold(source, *scan, &seen);
@@ -70,7 +71,14 @@ Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan
       const Excuse excuse = found == excuses.end() ? Excuse::kNone : found->second;
       const auto kind = static_cast<std::size_t>(excuse);
       runs[kind].Add(KindOf(excuse), scanned.slot, one.key.replay);
-      if (excuse != Excuse::kNone || (first != nullptr && first->moment <= one.moment)) continue;
+      if (excuse != Excuse::kNone) continue;
+      const Slot& slot = source.slots()[scanned.slot];
+      for (const auto& [count, firsts] :
+           {std::pair(one.nan, &check->first_nan), std::pair(one.inf, &check->first_inf)}) {
+        if (count == 0) continue;
+        TakeIfFirst(slot, {scanned.slot, one.key.replay, one.moment, one.step, count}, firsts);
+      }
+      if (first != nullptr && first->moment <= one.moment) continue;
       of_first = &scanned;
       first = &one;
     }

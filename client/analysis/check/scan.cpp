@@ -132,7 +132,11 @@ void Scan::Look(const Key& key, const Snapshot& snapshot, const Stats& stats, Sc
   if (is_row) scanned->seen.Note(key, stats);
   if (scanned->is_beside) return;
   if (stats.nonfinite() > 0) {
-    scanned->nonfinite.push_back({key, MomentAt(slot, snapshot.serial, key)});
+    scanned->nonfinite.push_back({.key = key,
+                                  .moment = MomentAt(slot, snapshot.serial, key),
+                                  .step = snapshot.step,
+                                  .nan = stats.nan,
+                                  .inf = stats.pos_inf + stats.neg_inf});
   }
   const double share = ShareOfMaximum(slot, stats);
   // float8 has its largest number wherever a value was cut off.

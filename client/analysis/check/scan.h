@@ -29,6 +29,9 @@ struct Scanned : SeenProbe {
   struct Nonfinite {
     source::Key key;
     source::Moment moment;
+    std::int64_t step = -1;
+    std::uint64_t nan = 0;  // elements
+    std::uint64_t inf = 0;
   };
   std::vector<Nonfinite> nonfinite;  // its snapshots with NaN or Inf
   bool has_mask = false;             // one of them may be a mask: SortOutNonfinite() sets it

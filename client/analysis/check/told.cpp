@@ -41,7 +41,7 @@ bool IsHere(source::Source& source, const std::vector<Key>& keys, const Told& to
 
 std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Scan& scan,
                             const Excuses& excuses, const std::optional<source::Moment>& first_bad,
-                            FindingList* findings) {
+                            FindingList* findings, Check* check) {
   std::optional<Told> first;
   std::optional<source::Moment> first_moment;
   for (const Told& told : source.Findings()) {
@@ -61,6 +61,8 @@ std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Sc
     if (kind != FindingKind::kNonfinite) continue;
     const Slot& slot = source.slots()[told.slot];
     const source::Moment moment = scan.MomentAt(slot, told.serial, {.replay = told.replay});
+    TakeIfFirst(slot, {told.slot, told.replay, moment, told.step, told.count},
+                told.kind == Told::Kind::kNan ? &check->first_nan : &check->first_inf);
     if (first_bad && *first_bad < moment) continue;
     if (first_moment && *first_moment <= moment) continue;
     first_moment = moment;

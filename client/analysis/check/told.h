@@ -19,11 +19,11 @@ bool IsHere(source::Source& source, const std::vector<source::Key>& keys,
 
 // Adds what the daemon found in snapshots that are not here; the others were looked at already.
 // `first_bad`: when the first bad snapshot that is here came. `excuses`: of rows of op logs.
-// Returns what came before that, and has none.
+// Notes the first of each kind in `check`. Returns what came before `first_bad`, and has none.
 std::optional<source::Finding> AddTold(source::Source& source, const Scope& scope, const Scan& scan,
                                        const Excuses& excuses,
                                        const std::optional<source::Moment>& first_bad,
-                                       FindingList* findings);
+                                       FindingList* findings, Check* check);
 
 // Check::seen_finite.
 std::uint64_t SeenFinite(source::Source& source, const Scope& scope, const Scan& scan,

@@ -126,6 +126,11 @@ bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
          (fail_on.replica && HasUnequalReplica(summary));
 }
 
+// Whether there is a NaN or Inf that may be what was asked for, or have an excuse.
+bool IsOpen(const RunSummary& summary, const FailOn& fail_on) {
+  return (fail_on.nan || fail_on.inf) && summary.open > 0;
+}
+
 // Whether replicas were asked for, and some of them may differ unseen.
 bool LacksReplicas(const RunSummary& summary, const FailOn& fail_on) {
   const live::ReplicaCounts replicas = summary.Replicas();
@@ -227,7 +232,7 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (!summary.complete) return kExitInconclusive;
   if (summary.sessions.empty()) return kExitNoMatch;
   if (summary.LostSnapshots() > 0 || summary.LeftOut() > 0) return kExitInconclusive;
-  if (HasNothing(summary)) return kExitInconclusive;
+  if (HasNothing(summary) || IsOpen(summary, fail_on)) return kExitInconclusive;
   if (fail_on.mismatch && summary.not_compared_probes > 0) return kExitInconclusive;
   if (LacksLooks(summary, fail_on) || LacksReplicas(summary, fail_on)) return kExitInconclusive;
   return kExitOk;
@@ -237,8 +242,10 @@ namespace {
 
 // What is not known of the snapshots, after "snapshots ".
 std::string_view WhyInconclusive(const RunSummary& summary, const FailOn& fail_on) {
-  return !summary.NotSeen().empty()                         ? "of probes were not looked at"
-         : HasNothing(summary)                              ? "never came"
+  return !summary.NotSeen().empty() ? "of probes were not looked at"
+         : HasNothing(summary)      ? "never came"
+         : IsOpen(summary, fail_on) ? "that may excuse a NaN or Inf are gone. Keep all: "
+                                      "cgdebug-cli run -o DIR.cgrec"
          : summary.LostSnapshots() > 0 || !summary.complete ? "are missing"
          : summary.LeftOut() > 0 ? "were left out: a probe was turned off (cgdebug-cli set), or "
                                    "a trigger had stopped its ring"
@@ -279,6 +286,13 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
     for (const Finding& finding : Earliest(summary)) {
       text += fmt::format("{}{}, {}", kIndent, FindingText(finding),
                           GroupedCount(finding.first->count, "element"));
+    }
+    if (summary.open > 0) {
+      text += kIndent + style.Yellow(fmt::format("Whether {} of them have an excuse is not known.",
+                                                 summary.open));
+    } else if (summary.is_checked && Earliest(summary).empty()) {
+      text += fmt::format("{}Each has an excuse. Type: cgdebug-cli check {}", kIndent,
+                          ShellWord(summary.sessions.front().run_id));
     }
   }
   if (const std::string masks = live::MasksText(summary.SessionPtrs()); !masks.empty()) {

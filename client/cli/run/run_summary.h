@@ -33,6 +33,10 @@ struct RunSummary {
   // Which first NaN or Inf of a session is in a row of an op log: its key and Slot::order, and
   // where the row lies in its call (source::PlaceInCall).
   std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> rows;
+  // Of rows of op logs with NaN or Inf: what `check` says of them was asked, and the firsts of the
+  // sessions are those without an excuse. `open`: of how many nobody knows whether they have one.
+  bool is_checked = false;
+  std::uint64_t open = 0;
   bool has_compiled_code = false;  // that a probe is in
 
   std::uint64_t Replays() const;
@@ -51,10 +55,10 @@ struct RunSummary {
 
 // The job's exit code when it is not 0. Else, whatever was asked for, 3 when something was to be
 // seen and nobody saw it, or a process goes on; 1 when something of `fail_on` was found, 4 when the
-// run had no probe to look at, 3 when nothing was found but no snapshot came, or snapshots are
-// missing, may be missing, were left out, were not looked at (`mismatch` alone needs no look) or,
-// where comparisons are asked for, were not compared, 0. Replicas must have been compared on all
-// ranks of this machine.
+// run had no probe to look at, 3 when nothing was found but no snapshot came, nobody knows whether
+// a NaN or Inf has an excuse (analysis::Excuse), or snapshots are missing, may be missing, were
+// left out, were not looked at (`mismatch` alone needs no look) or, where comparisons are asked
+// for, were not compared, 0. Replicas must have been compared on all ranks of this machine.
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);
 
 // Several lines for people, without the newline at the end.

@@ -91,7 +91,10 @@ struct Session : recording::Session {
   std::uint64_t unseen_probes = 0;
   std::vector<std::string> unseen;
   std::vector<layout::NotSeen> not_seen;  // one of each kind
-  std::int64_t moved_ns = 0;              // CLOCK_REALTIME of its newest snapshot; 0: none came
+  // How often a row of an op log held NaN or Inf in a replay or call that the daemon let go: what
+  // excuses it is not known.
+  std::uint64_t nonfinite_let_go = 0;
+  std::int64_t moved_ns = 0;  // CLOCK_REALTIME of its newest snapshot; 0: none came
 
   // What `replay` counts: "replay", or "call" if that is the number of an eager call.
   const char* replay_word() const { return calls > 0 && calls >= replay ? "call" : "replay"; }
@@ -128,6 +131,7 @@ struct Session : recording::Session {
     visit(Field{35, "unseen_probes"}, self.unseen_probes);
     visit(Field{36, ""}, self.unseen);
     visit(Field{37, "not_seen"}, self.not_seen);
+    visit(Field{42, "nonfinite_let_go"}, self.nonfinite_let_go);
     visit(Field{38, "moved_ns"}, self.moved_ns);
     visit(Field{13, ""}, self.local_rank);
     visit(Field{14, ""}, self.local_world_size);

@@ -95,8 +95,8 @@ constexpr Setting kSettings[] = {
      &IsCondition},
     {"CGDEBUG_FAIL_ON", "job",
      "what `cgdebug.step()` and `cgdebug.check()` raise for, as `run --fail-on`: `nan`, `inf` "
-     "(also -Inf, except in rows of op logs that may be masks), `mismatch`, `replica`, with commas "
-     "between them",
+     "(also -Inf), `mismatch`, `replica`, with commas between them. In rows of op logs, what "
+     "`cgdebug-cli check` excuses does not count",
      &AreFindingKinds},
     {"CGDEBUG_DEVICE_MIB", "job",
      "how many MiB of a device the rings with `where=\"auto\"` take at most. Unset: a quarter of "

@@ -19,6 +19,9 @@ void SlotFindings::StartRow(const pipeline::SlotPtr& row, std::size_t number) {
   destination_->registry->SetFirsts(row, firsts);
   Add(row, pipeline::Finding::Kind::kNan, firsts.nan);
   Add(row, pipeline::Finding::Kind::kInf, firsts.inf);
+  if (rows_.back().text && (firsts.nan.replay != 0 || firsts.inf.replay != 0)) {
+    destination_->sink->NotFinite(row, 0, 0);
+  }
 }
 
 void SlotFindings::Add(const pipeline::SlotPtr& slot, pipeline::Finding::Kind kind,
@@ -103,6 +106,9 @@ void SlotFindings::Look(const pipeline::SlotPtr& row, std::size_t number,
 // Replays come in order, so the first one noted stays the first; but for one that was told later.
 void SlotFindings::Note(const pipeline::SlotPtr& row, std::size_t number,
                         const pipeline::Snapshot& snapshot, std::uint64_t nan, std::uint64_t inf) {
+  if (rows_[number].text && (nan != 0 || inf != 0)) {
+    destination_->sink->NotFinite(row, snapshot.replay, snapshot.iteration);
+  }
   ring::FirstNonfinites& firsts = rows_[number].firsts;
   const numerics::Stats& stats = snapshot.stats;
   const bool is_new = (nan != 0 && firsts.nan.replay == 0) || (inf != 0 && firsts.inf.replay == 0);
@@ -143,7 +149,9 @@ void SlotFindings::Report() {
 
 void SlotFindings::ReportToJob(const pipeline::Finding& finding) {
   const auto kind = static_cast<layout::FindingKind>(finding.kind);
-  const ring::SegmentView::Found found = {finding.serial, finding.slot->registration.order};
+  const bool is_of_row = !finding.slot->op.empty() && kind != layout::FindingKind::kMismatch;
+  const ring::SegmentView::Found found = {finding.serial, finding.slot->registration.order,
+                                          is_of_row};
   if (!ring_->valid() || !view_->IsFirst(kind, found)) return;
   const pipeline::SlotPlace place = destination_->registry->PlaceOf(*finding.slot);
   const std::string text = pipeline::SentenceOf(finding, place.graph, place.qualifier);

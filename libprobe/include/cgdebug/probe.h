@@ -347,10 +347,14 @@ void SetCallsFollowed(bool are_followed);
 // What this thread does from now on belongs to no call.
 void LeaveCalls();
 
-// What the daemon found first in this process, in words: a NaN, an Inf, a failed comparison.
-// nullopt: nothing so far. Reads shared memory; waits at most 50 ms, for a daemon that is writing
-// it. Thread: any.
-std::optional<std::string> FindingText(layout::FindingKind kind);
+struct FirstFinding {
+  std::string text;        // where it is, and what to type next
+  bool is_of_row = false;  // in a row of an op log, where a NaN or Inf may have an excuse
+};
+// What the daemon found first in this process: a NaN, an Inf, a failed comparison. What it found in
+// a row of an op log gives way to what it found elsewhere. nullopt: nothing so far. Reads shared
+// memory; waits at most 50 ms, for a daemon that is writing it. Thread: any.
+std::optional<FirstFinding> FindFirst(layout::FindingKind kind);
 
 // What was to be looked at and is not, such as a probe for which /dev/shm has no room. Daemon and
 // recordings learn of it, so that nobody takes it for checked.

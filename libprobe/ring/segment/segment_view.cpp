@@ -319,6 +319,8 @@ bool SegmentView::IsFirst(layout::FindingKind kind, const Found& found) const {
   const layout::FindingText& known = *finding(kind);
   const std::uint64_t version = LoadRelaxed(known.version);
   if (version == 0 || version % 2 != 0) return true;  // odd: a daemon died while it wrote
+  const bool is_of_row = LoadRelaxed(known.is_of_row) != 0;
+  if (is_of_row != found.is_of_row) return is_of_row;
   return found.serial != 0 && std::pair(found.serial, found.order) <
                                   std::pair(LoadRelaxed(known.serial), LoadRelaxed(known.order));
 }
@@ -332,6 +334,7 @@ void SegmentView::SetFinding(layout::FindingKind kind, const Found& found, std::
   const std::size_t bytes = CutLength(text, sizeof(shared.text));
   StoreRelaxed(shared.serial, found.serial);
   StoreRelaxed(shared.order, found.order);
+  StoreRelaxed(shared.is_of_row, found.is_of_row ? 1u : 0u);
   StoreRelaxed(shared.bytes, static_cast<std::uint32_t>(bytes));
   CopyShared(shared.text, text.data(), bytes);
   StoreRelease(shared.version, version + 1);

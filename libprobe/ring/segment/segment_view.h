@@ -104,6 +104,7 @@ class SegmentView {
   struct Found {
     std::uint64_t serial = 0;  // 0: not known, and then it replaces nothing
     std::uint64_t order = 0;
+    bool is_of_row = false;  // of an op log: another finding replaces it
   };
   bool IsFirst(layout::FindingKind kind, const Found& found) const;
   void SetFinding(layout::FindingKind kind, const Found& found, std::string_view text);

@@ -8,7 +8,7 @@ import time
 
 from .._shared import _words
 from ..errors import DaemonError, FoundError, NotCheckedError
-from . import _native
+from . import _excuses, _native
 
 # How long step() waits, once something was found, for what came before it.
 _PATIENCE_S = 1.0
@@ -20,26 +20,51 @@ def wanted() -> list[str]:
     return _words.finding_kinds(text, "CGDEBUG_FAIL_ON") if text else []
 
 
-def raise_if_found(kinds: list[str], timeout: float = _PATIENCE_S) -> None:
-    """Looks at shared memory and waits only if something was found: an earlier one may come.
+def _found(kinds: list[str]) -> dict[str, tuple[str, bool]]:
+    """What the daemon found first, by kind, and whether it is in a row of an op log."""
+    probe = _native.probe_module()
+    if probe is None:
+        return {}
+    found = {kind: probe.finding(_words.finding_number(kind)) for kind in kinds}
+    return {kind: one for kind, one in found.items() if one is not None}
+
+
+def raise_if_found(kinds: list[str]) -> None:
+    """Looks at shared memory and waits only if something was found: an earlier one may come. Of
+    what was found in rows of op logs it takes what is known of their excuses, and does not wait.
 
     Fails: FoundError.
     """
-    probe = _native.probe_module()
-    if probe is None or all(probe.finding(_words.finding_number(kind)) is None for kind in kinds):
+    found = _found(kinds)
+    if not found:
         return
-    probe.await_read(timeout)
-    for kind in kinds:
-        text = probe.finding(_words.finding_number(kind))
-        if text is not None:
+    if not all(is_of_row for _, is_of_row in found.values()):
+        _native.probe_module().await_read(_PATIENCE_S)
+        found = _found(kinds)
+    _raise_first(found, _excuses.last() if _has_rows(found) else None)
+
+
+def _has_rows(found: dict[str, tuple[str, bool]]) -> bool:
+    return any(is_of_row for _, is_of_row in found.values())
+
+
+def _raise_first(found: dict[str, tuple[str, bool]], verdict: _excuses.Verdict | None) -> None:
+    for kind, (text, is_of_row) in found.items():
+        if not is_of_row:
             raise FoundError(text, kind)
+        first = verdict.found.get(kind) if verdict is not None else None
+        if first is not None:
+            is_known = text.startswith(first.head + ",")  # then the daemon knows more of it
+            raise FoundError(text if is_known else first.sentence, kind)
 
 
 def check(on: str | None = None, timeout: float = 10.0) -> None:
     """Raises `FoundError` if a probe of this process has shown what `on` names: "nan", "inf",
     "mismatch" (a failed `TensorCompare`) or "replica" (a tensor that must be the same on all ranks
     is not what most ranks of this machine have); commas separate several. Without it,
-    $CGDEBUG_FAIL_ON counts, else "nan". Rows of op logs are looked at as well.
+    $CGDEBUG_FAIL_ON counts, else "nan". Rows of op logs are looked at as well, and those that
+    `cgdebug-cli check` excuses do not count: NaN that the program leaves out again, a step that
+    torch's GradScaler skips.
 
     It answers for the process from its start, also for probes, watches and op logs that are closed.
     What was seen whole leaves nothing behind. What was found is found again by each later call, and
@@ -53,7 +78,8 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
     which /dev/shm has no room, if snapshots were lost, if `cgdebug-cli set` turned a probe off or a
     trigger had stopped its ring for some replays, if nobody has looked at the values of a ring in
     device memory, which has neither `TensorStats` nor a trigger other than "mismatch" (unless `on`
-    is "mismatch"), or, with "mismatch" and "replica", if something could not be compared.
+    is "mismatch"), if nobody knows whether a NaN or Inf of a row has an excuse, or, with "mismatch"
+    and "replica", if something could not be compared.
     """
     if on is not None and not isinstance(on, str):
         raise ValueError(f'cgdebug.check: on is a text such as "nan,inf", not {on!r}')
@@ -68,7 +94,9 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
     _synchronize()
     deadline = time.monotonic() + timeout
     everything, lost, left_out, not_compared, unseen = probe.await_read(timeout)
-    raise_if_found(kinds, 0.0)
+    found = _found(kinds)
+    verdict = _excuses.ask(max(deadline - time.monotonic(), 1.0)) if _has_rows(found) else None
+    _raise_first(found, verdict)
     if not_seen := probe.not_seen():
         raise NotCheckedError(f"cgdebug.check: {not_seen}. `explain()` of a watch names them all")
     if not everything:
@@ -92,6 +120,11 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
             f"cgdebug.check: nobody has looked at the values of {unseen} "
             f"ring{'s' if unseen > 1 else ''} in device memory; the others show nothing. Give such "
             f'probes TensorStats() too, or TensorRecord(where="device", on="nan")'
+        )
+    if verdict is not None and verdict.problem:
+        raise NotCheckedError(
+            f"cgdebug.check: rows of op logs have NaN or Inf, and whether they have an excuse is "
+            f"not known: {verdict.problem}"
         )
     if not_compared and "mismatch" in kinds:
         raise NotCheckedError(

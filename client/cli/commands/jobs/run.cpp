@@ -20,6 +20,7 @@
 #include "client/cli/commands/files/recordings.h"
 #include "client/cli/commands/jobs/disk_options.h"
 #include "client/cli/doctor/checks.h"
+#include "client/cli/run/excuses.h"
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_summary.h"
 #include "client/cli/run/run_watch.h"
@@ -582,7 +583,10 @@ int RunJob(Context& context, RunOptions& options) {
     Drain(&context.client(), run_id, since_ns, &summary);
   }
   const std::set<std::string> keys = KeysOf(summary);
-  if (!summary.is_unreachable) LookAtProbes(&context.client(), keys, &summary);
+  if (!summary.is_unreachable) {
+    LookAtProbes(&context.client(), keys, &summary);
+    SortOutExcuses(&context.client(), &summary);
+  }
   if (watch) {
     watch->WaitUntilSeen(keys, summary.complete ? kDrainTimeout : milliseconds(0));
     watch->Stop();
@@ -591,12 +595,21 @@ int RunJob(Context& context, RunOptions& options) {
                                watch->left_out(), ShellWord(run_id)));
     }
   }
+  std::optional<int> recorded;
+  if (summary.open > 0 && recording != 0 && is_first_daemon) {  // the recording has all rows
+    recorded = StopRecording(context, options, recording, keys, summary);
+    if (RecordedBy(options) == Recorded::kAll) {
+      SortOutExcusesIn(RecordingPath(options.output), &summary);
+    }
+  }
   Report(context, summary, options, fail_on);
   const int code = ExitCodeOf(summary, fail_on);
   if (recording == 0) return code;
-  const int recorded = is_first_daemon ? StopRecording(context, options, recording, keys, summary)
-                                       : FailDaemonGone(context, options);
-  return code != kExitOk ? code : recorded;
+  if (!recorded) {
+    recorded = is_first_daemon ? StopRecording(context, options, recording, keys, summary)
+                               : FailDaemonGone(context, options);
+  }
+  return code != kExitOk ? code : *recorded;
 }
 
 }  // namespace
@@ -606,9 +619,9 @@ RunFunction AddRun(CLI::App& app) {
   app.add_option("COMMAND", options->command, "the job and its arguments, after --");
   app.add_option(
          "--fail-on", options->fail_on,
-         "exit 1 if one of these happened; commas separate several. inf is -Inf too, except "
-         "in rows of op logs that may be masks. The next cgdebug.step() or check() of the job "
-         "raises")
+         "exit 1 if one of these happened; commas separate several. inf is -Inf too. In rows of "
+         "op logs what check excuses does not count, as masks or a step that the GradScaler "
+         "skips. The next cgdebug.step() or check() of the job raises")
       ->type_name("{nan,inf,mismatch,replica}");
   app.add_option(
          "--watch", options->watch,
