@@ -154,6 +154,13 @@ void AddAccounts(source::Source& source, const Scope& scope, const source::Descr
 
 }  // namespace
 
+bool RanIn(source::Source& source, const Scope& scope, std::size_t slot) {
+  if (scope.first_replay <= 1 && scope.is_open_ended()) return true;
+  const Result<std::vector<Key>> keys = source.Keys(slot);
+  return !keys.ok() ||
+         std::ranges::any_of(*keys, [&](const Key& key) { return scope.Wants(key.replay); });
+}
+
 GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
   GapSummary summary;
   const source::Description about = source.Describe();
@@ -168,7 +175,10 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
   }
   const auto wants = [&](const source::Slot& process) { return scope.WantsRank(process); };
   const auto looks_at = [&](const source::Slot& slot) { return scope.Wants(slot); };
-  for (std::string& text : NotSeenTexts(source, wants, looks_at)) {
+  const auto lacks = [&](std::size_t gap) {
+    return !source.slots()[gap].counts_calls() || RanIn(source, scope, gap);
+  };
+  for (std::string& text : NotSeenTexts(source, wants, looks_at, lacks)) {
     summary.sentences.push_back(std::move(text));
     ++summary.count;
   }

@@ -18,6 +18,9 @@ struct GapSummary {
   std::string goes_on;
 };
 
+// Whether the slot has a snapshot of the replays in scope, as far as that can be read.
+bool RanIn(source::Source& source, const Scope& scope, std::size_t slot);
+
 GapSummary SummarizeGaps(source::Source& source, const Scope& scope);
 
 // Reads every snapshot without its values and adds those that cannot be read: an index may name

@@ -15,6 +15,7 @@
 #include "daemon/core/recording/files/recording_files.h"
 #include "daemon/core/recording/files/remote_files.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::source {
 namespace {
@@ -53,9 +54,32 @@ bool HaveJobsEnded(const Source& source) {
   });
 }
 
+namespace {
+
+// What a job calls the gaps of its eager op logs, each of which has a row, too: _TOLD_ACCOUNT in
+// python/cgdebug/_op_log/rows.py.
+constexpr std::string_view kToldByGapRows = "op log rows";
+
+// Whether gap rows of its process tell all of it, and `lacks` none of them.
+bool IsToldOfOthers(const Source& source, const NotSeen& process, const layout::NotSeen& what,
+                    const std::function<bool(std::size_t)>& lacks) {
+  if (!lacks || what.count != 1 || what.name != kToldByGapRows) return false;
+  bool is_told = false;
+  for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
+    const Slot& row = source.slots()[slot];
+    if (row.uuid != process.of.uuid || !layout::IsOpGap(row.op)) continue;
+    is_told = true;
+    if (lacks(slot)) return false;
+  }
+  return is_told;
+}
+
+}  // namespace
+
 std::vector<std::string> NotSeenTexts(const Source& source,
                                       const std::function<bool(const Slot&)>& wants_process,
-                                      const std::function<bool(const Slot&)>& looks_at) {
+                                      const std::function<bool(const Slot&)>& looks_at,
+                                      const std::function<bool(std::size_t)>& lacks) {
   const Description about = source.Describe();
   std::vector<std::string> texts;
   for (const NotSeen& one : about.not_seen) {
@@ -66,7 +90,7 @@ std::vector<std::string> NotSeenTexts(const Source& source,
           return slot.uuid == one.of.uuid && slot.order <= what.gone.order && looks_at(slot);
         });
     if (!was_beside) what = what.Without(what.gone);
-    if (what.count == 0) continue;
+    if (what.count == 0 || IsToldOfOthers(source, one, what, lacks)) continue;
     texts.push_back((about.sessions.size() > 1 ? one.of.session + ": " : "") + ToText(what));
   }
   return texts;

@@ -259,9 +259,13 @@ bool HaveJobsEnded(const Source& source);
 // What the wanted processes wanted to be seen and nobody saw, in sentences; empty if nothing. Every
 // answer about completeness is made of these and of the accounts of the slots. A place that is gone
 // counts if the answer looks at a slot that was there before it went.
+// What gap rows of op logs tell counts if the answer is about a call that has one of them, and
+// wherever they are missing.
 // wants_process: given a slot without a probe. looks_at: given a slot of the source.
+// lacks: given the slot of such a gap row; empty: the answer is about every call.
 std::vector<std::string> NotSeenTexts(const Source& source,
                                       const std::function<bool(const Slot&)>& wants_process,
-                                      const std::function<bool(const Slot&)>& looks_at);
+                                      const std::function<bool(const Slot&)>& looks_at,
+                                      const std::function<bool(std::size_t)>& lacks = {});
 
 }  // namespace cgdebug::source

@@ -419,7 +419,7 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
     if not -len(logs) <= graph < len(logs):
         raise IndexError(f"log: there are {len(logs)} logs, and {graph} is none of them")
     log = logs[graph]
-    gaps = [f"{text}{f' ({count} times)' * (count > 1)}" for text, count in log.gaps.items()]
+    gaps = _gaps_of(log, 0)
     if not log.rows and replay == -1:  # a run of which nothing can be shown
         return OpLogView([], gaps, log.graph, 0, log.coverage)
     if torch.cuda.is_initialized():
@@ -439,7 +439,7 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
         session = _native.probe_module().session()["uuid"]
         if log.calls:
             call, rows = _rows_of_call(connection, session, log, replay, deadline)
-            return OpLogView(rows, gaps, 0, call, is_call=True)
+            return OpLogView(rows, _gaps_of(log, call), 0, call, is_call=True)
         slots = _slots_of(connection, session, log, deadline)
         if replay < 0:
             newest = max((slot.replay for slot in slots.values()), default=0)
@@ -471,6 +471,10 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
             )
         raise KeyError(f"log: the daemon has no replay {replay} of this graph")
     return OpLogView(rows, gaps, log.graph, replay, log.coverage)
+
+
+def _gaps_of(log: OpLog, call: int) -> list[str]:
+    return [f"{gap}{f' ({n} times)' * (n > 1)}" for gap, n in log.gaps_of(call).items()]
 
 
 def _rows_of_call(

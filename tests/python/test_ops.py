@@ -550,9 +550,34 @@ def test_a_gap_of_one_run_is_none_of_another(debug_mode, cli, tmp_path):
             dm = debug_mode()
     shown = [json.loads(cli("--json", "ops", f"{path}@call:{call}").stdout) for call in calls]
     gap = "tensors of torch.complex64 are not shown"
-    assert [gap in one["missing"] for one in shown] == [True, False]
+    assert [one["missing"] for one in shown] == [[gap], []]
+    assert [one["verdict"] for one in shown] == ["inconclusive", "nothing"]
+    checked = [cli("check", path, "--replays", str(call)) for call in calls]
+    assert [one.returncode for one in checked] == [3, 0], checked
     # The account of the process says it of all of it.
-    assert all(f"op log (1 call): {gap}" in one["missing"][0] for one in shown)
+    checked = cli("check", path)
+    assert checked.returncode == 3 and f"op log rows (1 call): {gap}" in checked.stdout
+
+
+def test_a_live_log_of_a_call_has_the_gaps_of_this_call(debug_mode):
+    dm = debug_mode()
+    gap = "tensors of torch.complex64 are not shown"
+    for dtypes in ((), (torch.complex64,), (torch.complex64,) * 2, ()):
+        with dm:
+            torch.ones(2).exp()
+            for dtype in dtypes:
+                torch.zeros(3, dtype=dtype)
+    assert [dm.log(replay=call).gaps for call in dm.calls] == [[], [gap], [f"{gap} (2 times)"], []]
+
+
+def test_a_call_without_any_row_leaves_its_gap_with_the_log(debug_mode):
+    dm = debug_mode()
+    with dm:
+        torch.ones(2).exp()
+    with dm:
+        torch.zeros(3, dtype=torch.complex64)
+    gap = ["tensors of torch.complex64 are not shown"]
+    assert dm.log().gaps == dm.log(replay=dm.calls[0]).gaps == gap, "nobody knows which call"
 
 
 def test_the_values_of_a_log_are_its_own_whatever_other_logs_have_rows_of_these_names(debug_mode):

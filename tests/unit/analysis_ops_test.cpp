@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/analysis/check/check.h"
+#include "client/analysis/gaps.h"
 #include "client/analysis/ops/op_diff.h"
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/ops/op_runs.h"
@@ -352,6 +353,32 @@ TEST(DiffOpRuns, IsInconclusiveOverWhatEitherSideLacksAlsoIfBothLackIt) {
       EXPECT_NE(answer.find(text), std::string::npos) << answer;
     }
   }
+}
+
+TEST(ReadOpLog, WhatTheRowsOfOtherCallsTellIsNotMissingFromACall) {
+  testing_support::MemorySource source = TwoRows(3);
+  layout::NotSeen told{.count = 1, .of = 2, .calls = 1, .name = "op log rows"};
+  source.description.not_seen = {{.of = {}, .what = told}};
+  const auto missing_in = [&](std::uint64_t call) {
+    std::vector<std::string> others;
+    const OpLogChoice choice{.replay = static_cast<std::int64_t>(call), .is_call = true};
+    const Result<OpLog> log = ReadOpLog(source, choice, &others);
+    Scope scope;
+    scope.first_replay = scope.last_replay = call;
+    const GapSummary gaps = SummarizeGaps(source, scope);
+    return log.ok() ? std::pair(log->gaps.size(), gaps.sentences.size()) : std::pair(99ul, 99ul);
+  };
+  EXPECT_EQ(missing_in(1), std::pair(1ul, 1ul)) << "no row tells which call lacks it";
+  const std::size_t gap = source.AddSlot("ops/gap", {1});
+  source.Slots()[gap].op = "gap log tensors of complex64 are not shown";
+  source.Slots()[gap].graph_id = 0;
+  source.Slots()[gap].in_body = true;
+  source.Add(gap, 2, {1});
+  EXPECT_EQ(missing_in(1), std::pair(0ul, 0ul));
+  EXPECT_EQ(missing_in(2), std::pair(1ul, 1ul));
+  EXPECT_EQ(SummarizeGaps(source, Scope()).sentences.size(), 1u);
+  source.description.not_seen[0].what.count = 2;  // and something that no row tells
+  EXPECT_EQ(missing_in(1), std::pair(1ul, 1ul));
 }
 
 TEST(DiffOpRuns, AnEagerRunAndAGraphOfOtherCountsOfReplaysAreNeverTheSame) {

@@ -54,13 +54,7 @@ void AddOpGaps(Source& source, const Scope& scope, const Scan& scan, Check* chec
     return ParseOpText(source.slots()[scanned.slot].op).has_value();
   });
   const bool wants_jobs = has_rows || scope.probes.selects_everything();
-  const auto ran_in_scope = [&](std::size_t slot) {
-    if (scope.first_replay <= 1 && scope.is_open_ended()) return true;
-    const Result<std::vector<source::Key>> keys = source.Keys(slot);
-    return !keys.ok() || std::ranges::any_of(*keys, [&](const source::Key& key) {
-      return scope.Wants(key.replay);
-    });
-  };
+  const auto ran_in_scope = [&](std::size_t slot) { return RanIn(source, scope, slot); };
   for (std::string& gap : OpGapsOf(
            source, [&](const Slot& slot) { return scope.Wants(slot); },
            [&](const Slot& slot) { return wants_jobs && scope.WantsRank(slot); }, ran_in_scope)) {

@@ -228,7 +228,8 @@ Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
   std::set<std::uint64_t> orders;
   for (const Entry& entry : rows) orders.insert(source.slots()[entry.slot].order);
   const auto is_row = [&](const Slot& slot) { return orders.contains(slot.order); };
-  for (std::string& text : NotSeenTexts(source, is_its_job, is_row)) {
+  const auto adds_gaps = [](std::size_t) { return false; };  // AddGaps() has the texts
+  for (std::string& text : NotSeenTexts(source, is_its_job, is_row, adds_gaps)) {
     log.gaps.push_back(std::move(text));
   }
   if (!log.rows.empty() && log.rows.front().number > 1) {

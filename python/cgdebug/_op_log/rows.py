@@ -34,7 +34,9 @@ _BEGIN_AGAIN = "the ops of a run were not those of the run before: replays begin
 _MAX_DIMENSIONS = 4  # kMaxOpLogDimensions
 UNKNOWN = 0  # of an input: no row shows what the op read
 _NO_DETAILS = Details()  # of a row that has none
-ACCOUNT = "op log"  # what the account of the process calls rows that a log does not have
+# What the account of the process calls what logs lack: what no gap row tells, and what one does.
+ACCOUNT = "op log"
+_TOLD_ACCOUNT = "op log rows"  # kToldByGapRows in client/source/source.cpp
 
 
 class Nodes(typing.NamedTuple):
@@ -133,16 +135,20 @@ class GapRows:
 
     def tell(self, gaps: typing.Iterable[str]) -> None:
         """Each gap is told once."""
-        with self._lock, contextlib.suppress(Exception):
+        with self._lock:
             new = [gap for gap in dict.fromkeys(gaps) if gap not in self._told]
             if not new:
                 return
-            if self._native is None:
-                self._native = _native.load().NativeOpLog()
             self._told.update(new)
-            for gap in new:
-                add_note(self._native, "ops/gap", f"gap {self._of} {gap}")
-            self._native.end()
+            try:
+                if self._native is None:
+                    self._native = _native.load().NativeOpLog()
+                for gap in new:
+                    add_note(self._native, "ops/gap", f"gap {self._of} {gap}")
+                self._native.end()
+            except Exception:  # there is no room for a row
+                for gap in new:
+                    _native.not_seen(ACCOUNT, gap)
 
     def wait(self, timeout: float) -> bool:
         with self._lock:
@@ -184,7 +190,12 @@ class OpLog:
         self.graph = graph
         self.rows: list[Row] = []  # of the capture, or of the run that came last
         self.gaps: collections.Counter[str] = collections.Counter()
-        self._new_gaps: dict[str, None] = {}  # of this run, in their order
+        self._new_gaps: collections.Counter[str] = collections.Counter()  # not told yet
+        # By call: those that a row of the call tells. The others are of a call that nobody knows.
+        self._gaps_of: collections.OrderedDict[int, collections.Counter[str]] = (
+            collections.OrderedDict()
+        )
+        self._other_gaps: collections.Counter[str] = collections.Counter()
         self._lock = threading.RLock()
         self.calls: collections.deque[int] = collections.deque(maxlen=_MAX_CALLS)
         self.copies = 0
@@ -410,16 +421,21 @@ class OpLog:
                 if self.graph:
                     self._take_rest()
             finally:
+                told = collections.Counter[str]()
                 try:
-                    self._add_gaps()
+                    told = self._add_gaps()
                     if call := self._native.end():
                         self.calls.append(call)
+                        self._gaps_of[call], told = told, collections.Counter()
+                        while len(self._gaps_of) > _MAX_CALLS:
+                            self._gaps_of.popitem(last=False)
                         with contextlib.suppress(Exception):  # the job goes on
                             _torch_logs.op_log_called(self, call)
                         self._of_calls[call] = {row.number: row.details for row in self.rows}
                         while len(self._of_calls) > _MAX_EXACT_CALLS:
                             self._of_calls.popitem(last=False)
                 finally:
+                    self._other_gaps.update(told)
                     self._forget_waiting()
                     self._ended_ns = time.time_ns()
             self.tell_gaps()
@@ -441,26 +457,36 @@ class OpLog:
             if gap not in self.gaps and len(self.gaps) >= _MAX_GAPS:
                 gap = _MORE_GAPS
             self.gaps[gap] += 1
-            self._new_gaps[gap] = None
+            self._new_gaps[gap] += 1
         # Of padding that is not known all rows are there.
         if not self.graph and gap not in (_BEGIN_AGAIN, padding.ON_GPU):
-            _native.not_seen(ACCOUNT, gap)
+            _native.not_seen(_TOLD_ACCOUNT, gap)
 
-    def _add_gaps(self) -> None:
-        """Beside the rows of an eager run, which tells readers that these gaps are its own."""
+    def gaps_of(self, call: int) -> collections.Counter[str]:
+        """What the log does not show of this call, and what it lacks in a call that nobody knows;
+        0: of a log without calls, or of a run without rows."""
+        with self._lock:
+            gaps = self._gaps_of.get(call, collections.Counter()) + self._other_gaps
+            return gaps if call else gaps + self._new_gaps
+
+    def _add_gaps(self) -> collections.Counter[str]:
+        """Beside the rows of an eager run, which tells readers that these gaps are its own. Returns
+        them."""
+        told = collections.Counter[str]()
         if self.graph or self._has_probes or not self.rows:
-            return
+            return told
         with contextlib.suppress(Exception):  # the rows must be ended; tell_gaps() tries again
             for gap in list(self._new_gaps):
-                if gap != _BEGIN_AGAIN:
-                    add_note(self._native, "ops/gap", f"gap log {gap}")
-                del self._new_gaps[gap]
+                add_note(self._native, "ops/gap", f"gap log {gap}")
+                told[gap] = self._new_gaps.pop(gap)
+        return told
 
     def tell_gaps(self) -> None:
         """Shows the gaps to the readers of other processes, except what a call has told. end() does
         so; it is for those that are noted later."""
         with self._lock:
             self._gap_rows.tell(gap for gap in self._new_gaps if gap != _BEGIN_AGAIN)
+            self._other_gaps.update(self._new_gaps)
             self._new_gaps.clear()
 
     def likeness(self, slot) -> tuple:
@@ -486,6 +512,7 @@ class OpLog:
         self._native.close()
         self._gap_rows.close()
         _native.not_wanted(ACCOUNT)
+        _native.not_wanted(_TOLD_ACCOUNT)
         for _, native in probes.values():
             native.close()
 

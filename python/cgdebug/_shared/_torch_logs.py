@@ -69,9 +69,10 @@ def op_log_called(log: OpLog, call: int) -> None:
     _log.info(
         "call %d: %d rows; later calls that have the same rows are not told", call, len(log.rows)
     )
-    for gap, count in log.gaps.items():
+    gaps = log.gaps_of(call)
+    for gap, count in gaps.items():
         _log.info("call %d: not shown: %s (%d times)", call, gap, count)
-    _trace(f"call_{call}_rows", {"call": call, "rows": _rows_of(log), "gaps": dict(log.gaps)})
+    _trace(f"call_{call}_rows", {"call": call, "rows": _rows_of(log), "gaps": dict(gaps)})
 
 
 def watched(number: int, about: dict[str, typing.Any]) -> None:
