@@ -355,6 +355,23 @@ TEST(DiffOpRuns, IsInconclusiveOverWhatEitherSideLacksAlsoIfBothLackIt) {
   }
 }
 
+TEST(ReadOpLog, OfARecordingThatEndsEarlyTheCallsThatWereUnderWayMayLackRows) {
+  testing_support::MemorySource source = TwoRows(3);
+  const auto gaps_of = [&](std::int64_t call) {
+    std::vector<std::string> others;
+    const Result<OpLog> log = ReadOpLog(source, {.replay = call, .is_call = true}, &others);
+    return log.ok() ? log->gaps.size() : 99;
+  };
+  EXPECT_EQ(gaps_of(3), 0u);
+  source.description.is_cut_off = true;
+  for (const std::size_t row : {0u, 1u}) source.serials[{row, 3}] = 100;
+  source.timestamp_ns = 99;
+  EXPECT_EQ(gaps_of(3), 1u);
+  EXPECT_EQ(gaps_of(2), 0u);
+  source.timestamp_ns = 101;  // of a row of call 2: another thread has it
+  EXPECT_EQ(gaps_of(2), 1u);
+}
+
 TEST(ReadOpLog, WhatTheRowsOfOtherCallsTellIsNotMissingFromACall) {
   testing_support::MemorySource source = TwoRows(3);
   layout::NotSeen told{.count = 1, .of = 2, .calls = 1, .name = "op log rows"};

@@ -271,6 +271,26 @@ bool MayBeCut(Source& source, const Entries& entries, const OpLog& log) {
   });
 }
 
+// Why the call may have more rows than a recording that ends too early. Calls of other threads may
+// have been under way, too: those of which a row came after the newest call began.
+std::string EndText(Source& source, const Entries& entries, const OpLog& log) {
+  if (!log.has_calls || log.rows.empty() || !source.Describe().is_cut_off) return {};
+  const Result<std::uint64_t> newest = NewestOf(source, entries);
+  if (!newest.ok()) return {};  // who looks for the newest call says it
+  std::uint64_t newest_began = UINT64_MAX, last_row = 0;
+  for (const Entry& entry : entries) {
+    if (const auto snapshot = SnapshotAt(source, entry.slot, *newest)) {
+      newest_began = std::min(newest_began, snapshot->serial);
+    }
+    if (const auto snapshot = SnapshotAt(source, entry.slot, log.replay)) {
+      last_row = std::max(last_row, static_cast<std::uint64_t>(snapshot->timestamp_ns));
+    }
+  }
+  if (log.replay != *newest && last_row <= newest_began) return {};
+  return fmt::format("rows behind #{} may be missing: {} ends early, and call {} may have gone on",
+                     log.rows.back().number, source.Describe().path, log.replay);
+}
+
 bool RanIn(Source& source, std::size_t slot, std::uint64_t replay) {
   const Result<std::optional<Key>> key = source.Find(slot, replay);
   return key.ok() && key->has_value();
@@ -282,6 +302,9 @@ void AddGaps(Source& source, const Entries& entries, bool with_job, OpLog* log) 
     log->gaps.push_back(
         fmt::format("rows behind #{} may be lost: the log lost some of its rows around call {}",
                     log->rows.back().number, log->replay));
+  }
+  if (std::string end = EndText(source, entries, *log); !end.empty()) {
+    log->gaps.push_back(std::move(end));
   }
   for (std::size_t i = 0; i < source.slots().size(); ++i) {
     const Slot& slot = source.slots()[i];
