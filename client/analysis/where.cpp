@@ -111,7 +111,8 @@ Place PlaceIn(const Series& series, std::optional<std::uint64_t> launches) {
 // says where the job is.
 Place EagerPlace(const Series& series) {
   const auto is_later = [](const Passed* a, const Passed* b) {
-    return std::pair(a->last_ns, a->order) < std::pair(b->last_ns, b->order);
+    return std::tuple(a->last_ns, a->number, a->order) <
+           std::tuple(b->last_ns, b->number, b->order);
   };
   const auto newest = std::max_element(series.begin(), series.end(), is_later);
   Place place;

@@ -48,7 +48,7 @@ struct Place {
     kPassed,     // the newest replay passed the last one; nobody counts launches
     kFinished,   // the same, and no replay after it was launched
     kEager,      // not in a graph
-    kEagerRuns,  // the same, with an op log, which comes when its run ends
+    kEagerRuns,  // the same, with an op log; later rows of this call may come
   };
   struct Stop {
     std::string name;

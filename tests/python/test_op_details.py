@@ -147,12 +147,16 @@ def test_a_row_of_an_own_backward_has_its_own_line(debug_mode):
     assert lines["aten.reciprocal.default"] == ("return x.reciprocal()", "forward")
 
 
-def test_an_op_that_raises_leaves_rows_of_what_it_was_given(debug_mode):
-    table = torch.nn.Embedding(10, 4)
-    with (dm := debug_mode(table)), pytest.raises(IndexError):
+def test_an_op_that_raises_leaves_rows_of_what_it_was_given(debug_mode, cli, client, tmp_path):
+    table, path = torch.nn.Embedding(10, 4), str(tmp_path / "a.cgrec")
+    with client.record(path), (dm := debug_mode(table)), pytest.raises(IndexError):
         table(torch.tensor([3, 12]))
-    row = next(row for row in dm.log() if row.name.endswith("embedding_0.indices"))
-    assert row.stats.max == 12
+    row = dm.log()[-1]
+    assert row.name.endswith("embedding_0.indices") and row.stats.max == 12
+    # Nobody knows what came of it: the call may go on, and is not called complete.
+    where = cli("where", path).stdout
+    call = f"not in a graph: after {row.name} (#{row.number}, {row.site}), call {dm.log().replay}"
+    assert call in where and "complete" not in where, where
 
 
 def test_what_varies_from_call_to_call_is_said_to_vary_and_makes_no_page_for_each(

@@ -92,6 +92,15 @@ TEST(Where, PrefersTheGraphThatIsUnderWay) {
   EXPECT_EQ(place.also_launched[0].count, 10u);
 }
 
+TEST(Where, OfTheRowsOfACallTheLastOneSaysWhereItIs) {
+  Trail trail{.passed = {Row(1, 0, 4), Row(2, 0, 4), Row(3, 0, 4)}};
+  for (Passed& row : trail.passed) row.graph_id = 0, row.last_ns = 40;
+  trail.passed[1].order = 200;  // an earlier call had no such row
+  const Place place = FindPlace(trail);
+  EXPECT_EQ(place.kind, Kind::kEagerRuns);
+  EXPECT_EQ(place.after->name, "row3");
+}
+
 TEST(Where, EagerProbesTellByTheirTime) {
   const Place place = FindPlace({.passed = {At("a", 1, 9, 0), At("b", 2, 9, 0), At("c", 3, 8, 0)}});
   EXPECT_EQ(place.kind, Kind::kEager);

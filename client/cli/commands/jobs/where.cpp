@@ -100,8 +100,9 @@ std::string PlaceText(const Place& place) {
       break;
   }
   return fmt::format(
-      "not in a graph: call {} of the op log is complete; the rows of a call come when it ends",
-      place.replay);
+      "not in a graph: after {}, call {} of the op log; the rows of a call come once a second, and "
+      "when it ends",
+      StopText(*place.after, true), place.replay);
 }
 
 std::string MovedText(const Place& place) {
