@@ -58,15 +58,19 @@ class SafetensorsSource : public Source {
 
   // Fails: two tensors of one name for one replay.
   Result<void> Index() {
-    using SlotId = std::tuple<int, std::string, std::string, std::uint64_t, std::uint32_t,
-                              std::string, std::vector<std::uint64_t>>;
+    using SlotId = std::tuple<int, std::string, std::uint64_t, std::string, std::uint64_t,
+                              std::uint32_t, std::string, std::vector<std::uint64_t>>;
     std::map<SlotId, std::size_t> slot_of;
     for (std::size_t i = 0; i < files_.size(); ++i) {
       const SafetensorsFile& file = files_[i];
       for (std::size_t j = 0; j < file.tensors.size(); ++j) {
         const SafetensorsTensor& tensor = file.tensors[j];
-        const SlotId id{file.rank,         tensor.session,    tensor.probe, tensor.graph_id,
-                        tensor.invocation, tensor.dtype_name, tensor.shape};
+        // Tells probes of one name apart; in a file that nobody exported it is a place in that
+        // file.
+        const std::uint64_t order = tensor.session.empty() ? 0 : tensor.order;
+        const SlotId id{file.rank,         tensor.session,  order,
+                        tensor.probe,      tensor.graph_id, tensor.invocation,
+                        tensor.dtype_name, tensor.shape};
         const auto [found, is_new] = slot_of.try_emplace(id, slots_.size());
         if (is_new) AddSlot(file, tensor);
         std::vector<Key>& keys = keys_[found->second];

@@ -31,3 +31,15 @@ def test_an_export_that_fails_half_way_leaves_no_file_and_the_one_that_was_there
         names = [path.name for path in tmp_path.iterdir()]
         assert names == ([] if before is None else ["x.npz"])
     assert whole.read_bytes() == b"before"
+
+
+def test_probes_of_one_name_are_told_apart_in_what_was_exported(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    for value in (1, 2):
+        writer._slots.clear()  # another probe of this name
+        for replay in (1, 2):
+            writer.add("x", replay, numpy.full(2, value, "float32"))
+    cgdebug.open(writer.close()).export("safetensors", tmp_path / "out")
+    with cgdebug.open(tmp_path / "out") as exported:
+        values = [[one.numpy()[0] for one in series] for series in exported.select("x")]
+        assert values == [[1, 1], [2, 2]] and exported.check().ok
