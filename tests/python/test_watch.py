@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import pickle
 import threading
+import types
 import weakref
 
 import pytest
@@ -143,6 +144,7 @@ def test_several_tensors_are_named_by_place_and_key():
         "b": {"logits": one, 3: one, "k:v": one, "k_v": one},
         "c": Both(one, "text"),
         "d": one,
+        "e": types.SimpleNamespace(loc=one, more={"scale": one}, note="text"),  # an own class
     }
     net = nn.ModuleDict({name: Returns(lambda value=value: value) for name, value in made.items()})
     with cgdebug.watch(net) as w:
@@ -158,6 +160,8 @@ def test_several_tensors_are_named_by_place_and_key():
             "fwd/b/logits",
             "fwd/c/hidden",
             "fwd/d",
+            "fwd/e/loc",
+            "fwd/e/more/scale",
         ]
 
 

@@ -64,7 +64,8 @@ class OutputHook(Hook):
         self.place, self.grad = place, grad
 
     def look(self, module, args, output):
-        if not _look(self.place, self.grad, "", output, 0):
+        found = _look(self.place, self.grad, "", output, 0)
+        if not found and not _look_inside(self.place, self.grad, output):
             self.place.note_no_tensor()
 
 
@@ -198,6 +199,14 @@ def _look(place: Place, grad: Place | None, path: str, value, depth: int) -> boo
             item = getattr(value, name, None)
             found = _look(place, grad, f"{path}/{name}", item, depth + 1) or found
     return found
+
+
+def _look_inside(place: Place, grad: Place | None, value) -> bool:
+    """The same of an object of a class of the program's own, such as a distribution."""
+    if torch.compiler.is_compiling() or isinstance(value, torch.nn.Module):
+        return False
+    names = getattr(value, "__dict__", {}) if value is not None else {}
+    return _look(place, grad, "", dict(names), 0)
 
 
 _IS_LEAF = "the output is a leaf, such as a parameter: look at its .grad"
