@@ -145,30 +145,50 @@ def test_each_thread_that_calls_the_model_is_logged(eager_rows):
 
 
 THREADS = """
-    import sys, threading, torch
-    net = torch.nn.Linear(4, 4)
+    import multiprocessing, queue, sys, threading, torch
+    which = sys.argv[-1]
+    net, todo, done = torch.nn.Linear(4, 4), queue.Queue(), queue.Queue()
     def prepare():
         (torch.zeros(2, 4) / 0).sum()
     def serve():
         net(torch.ones(2, 4)).tan()
+    def goes_on():
+        while work := todo.get(): done.put(work())
+    if "early" in which:
+        threading.Thread(target=goes_on, name="prepare", daemon=True).start()
     net(torch.ones(2, 4))
-    for work in [serve, prepare][: 1 + (sys.argv[-1] == "both")]:
-        thread = threading.Thread(target=work, name=work.__name__)
-        thread.start()
-        thread.join()
+    work = [serve, prepare][which.endswith("prepare")]
+    if "early" in which:
+        todo.put(work)
+        done.get()
+    else:
+        kind = multiprocessing.get_context("fork").Process if "fork" in which else threading.Thread
+        one = kind(target=work, name=work.__name__)
+        one.start()
+        one.join()
 """
+# Who does what in the job, and what `check` exits with. What is prepared in a process of its own is a
+# batch, as a worker of a DataLoader makes it.
+ELSEWHERE = {
+    "thread serve": 0,
+    "thread prepare": 3,
+    "early thread serve": 0,
+    "early thread prepare": 3,
+    "fork serve": 3,
+    "fork prepare": 0,
+}
 
 
-def test_ops_on_a_thread_that_does_not_call_the_model_are_said_to_be_missing(daemon, cli, tmp_path):
+@pytest.mark.parametrize("which", ELSEWHERE)
+def test_ops_elsewhere_that_are_not_shown_are_said_to_be_missing(daemon, cli, tmp_path, which):
     (tmp_path / "job.py").write_text(textwrap.dedent(THREADS), encoding="utf-8")
-    for which, code in (("one", 0), ("both", 3)):
-        path = tmp_path / f"{which}.cgrec"
-        job = [sys.executable, tmp_path / "job.py", which]
-        done = cli("run", "--watch", "op:*", "--eager", "-o", path, "--", *job)
-        assert done.returncode in (0, code), done.stderr
-        checked = cli("check", path)
-        assert checked.returncode == code, checked.stdout
-        assert ("ops on thread 'prepare'" in checked.stdout) == (which == "both"), checked.stdout
+    path, job = tmp_path / "a.cgrec", [sys.executable, tmp_path / "job.py", which]
+    done = cli("run", "--watch", "op:*", "--eager", "-o", path, "--", *job)
+    assert done.returncode in (0, ELSEWHERE[which]), done.stderr
+    checked = cli("check", path)
+    assert checked.returncode == ELSEWHERE[which], checked.stdout
+    sentence = "a process that was forked" if "fork" in which else "ops on thread 'prepare'"
+    assert (sentence in checked.stdout) == (checked.returncode == 3), checked.stdout
 
 
 def test_a_model_without_parameters_is_logged(eager_rows):

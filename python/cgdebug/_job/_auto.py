@@ -41,6 +41,7 @@ _found_model = False  # whether another was called
 _eager: typing.Any = None  # the scope that logs what runs eagerly
 _root_has_parameters = False  # whether its model has
 _kept: typing.Any = None  # a first module without parameters: the log would end with it
+_has_told_of_fork = False  # in this process
 _framework_begins = False  # whether a framework says where calls begin
 
 
@@ -85,6 +86,10 @@ def _install(torch) -> None:
 
     torch.nn.Module.compile = compile_watched
     label_graphs()
+    if _wants_eager(wanted()[0]):
+        from .._op_log import threads
+
+        threads.expect()
     call_after_import("transformers.trainer", _add_to_trainers)
 
 
@@ -108,6 +113,8 @@ def _before_call(module, args) -> None:
 
 def _look_at_call(module) -> None:
     had_scope = _eager is not None
+    if had_scope and _eager.is_forked:
+        _tell_of_fork(module)
     if module not in typing.cast(weakref.WeakSet, _known):
         look_at(module)
         _begin_if_root(module)  # its hooks come too late for this call
@@ -117,6 +124,17 @@ def _look_at_call(module) -> None:
         return
     if not had_scope or not _framework_begins:
         _eager.model_is_called(hooks_are_late=not had_scope)
+
+
+def _tell_of_fork(module) -> None:
+    """A model is called in a child process, whose ops are not shown. Transformations, as workers of
+    a DataLoader call them, are no models."""
+    global _has_told_of_fork
+    if not _has_told_of_fork and next(module.parameters(), None) is not None:
+        from . import _native
+
+        _has_told_of_fork = True
+        _native.not_seen("op log", "ops of a process that was forked are not shown")
 
 
 def _begin_if_root(module) -> None:
@@ -174,6 +192,14 @@ def _fail(name: str, error: Exception) -> None:
         _native.not_seen(name, text)
 
 
+def _is_log(level: str) -> bool:
+    return level not in ("module", "fx")
+
+
+def _wants_eager(level: str) -> bool:
+    return _is_log(level) and _words.setting(EAGER) == "1"
+
+
 def _watch(module, note: str) -> None:
     from .. import watching
     from .._op_log.options import LogOptions
@@ -185,8 +211,8 @@ def _watch(module, note: str) -> None:
     known.add(module)
     global _root_has_parameters, _kept
     level, select = wanted()
-    is_log = level not in ("module", "fx")
-    wants_eager = is_log and _words.setting(EAGER) == "1"
+    is_log = _is_log(level)
+    wants_eager = _wants_eager(level)
     has_parameters = next(module.parameters(), None) is not None
     # A loss, a metric, a transformation. Or a quantized model: an eager log begins with it.
     if not has_parameters and (not wants_eager or _eager is not None):

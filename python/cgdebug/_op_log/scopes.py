@@ -73,6 +73,7 @@ class Scope:
         self._of_threads: set[_Following] = set()  # by_call: those of other threads
         self._free_logs: list[OpLog] = []  # of threads that have ended
         self._threads: threads.Watcher | None = None  # by_call
+        self.is_forked = False
         self.captured_before: list[int] = []  # live graphs that nobody logs
 
     def open(self) -> None:
@@ -146,6 +147,7 @@ class Scope:
 
     def forked(self) -> None:
         """In a child process: it logs nothing."""
+        self.is_forked = True
         for one in (self._following, *self._of_threads):
             if one is not None:
                 one.stop()

@@ -1,13 +1,14 @@
 """Ops on threads that no eager log follows, because they do not call the model, are said.
 
-Torch's modes are of one thread. So each thread that starts while such a log is open gets a mode of
-its own, which counts until the thread is followed."""
+Torch's modes are of one thread. So each thread that starts while such a log is open, or may be
+opened, gets a mode of its own, which counts until the thread is followed."""
 
 from __future__ import annotations
 
 import threading
 import time
 import typing
+import weakref
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,6 +23,7 @@ _MOST_NAMES = 8  # a pool may start threads for ever
 _watchers: list[Watcher] = []  # of open logs
 _lock = threading.Lock()
 _is_wrapped = False
+_is_expected = False
 
 
 class Watcher:
@@ -47,9 +49,18 @@ class Watcher:
             _watchers.append(self)
 
     def close(self) -> None:
+        for mode in list(_begun):
+            mode.end(self)  # of a thread that goes on
         with _lock:
             if self in _watchers:
                 _watchers.remove(self)
+
+
+def expect() -> None:
+    """Such a log may be opened: threads that start from now on are known then."""
+    global _is_expected
+    _is_expected = True
+    _wrap()
 
 
 class _Unfollowed(TorchDispatchMode):
@@ -57,32 +68,50 @@ class _Unfollowed(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, watcher: Watcher, thread: str):
+    def __init__(self, thread: str):
         super().__init__()
-        self._watcher: Watcher | None = watcher
         self._thread = thread  # its name: at its end, Python knows no thread any more
-        self._began: float | None = None  # its first op
+        # The log that was opened last, which is the one that rows go to, at the first op.
+        self._watcher: Watcher | None = None
+        self._began = 0.0
+        self._is_done = False  # it is followed, or that it is not has been said
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if self._watcher is not None:
-            now = time.monotonic()
-            if self._began is None:
-                self._began = now
-            if now - self._began > _PATIENCE_S:
-                self.say()
+        if not self._is_done:
+            self._look()
         return func(*args, **(kwargs or {}))
 
-    def say(self) -> None:
-        """Says what is not shown, unless the thread is followed by now."""
-        watcher, self._watcher = self._watcher, None
-        if watcher is None or self._began is None or watcher not in _watchers:
+    def _look(self) -> None:
+        now = time.monotonic()
+        if self._watcher not in _watchers:
+            with _lock:
+                self._watcher = _watchers[-1] if _watchers else None
+            self._began = now
+            if self._watcher is not None:
+                _begun.add(self)
+        elif self._watcher.is_followed():
+            self._is_done = True
+        elif now - self._began > _PATIENCE_S:
+            self.end(self._watcher)
+
+    def end(self, watcher: Watcher) -> None:
+        """Says what is not shown, if an op ran while `watcher` was there, unless the thread is
+        followed by then."""
+        if self._is_done or self._watcher is not watcher or watcher not in _watchers:
             return
-        if not watcher.is_followed():
-            watcher.say(self._thread)
+        self._is_done = True
+        watcher.say(self._thread)
+
+    def end_thread(self) -> None:
+        if self._watcher is not None and not self._watcher.is_followed():
+            self.end(self._watcher)
+
+
+_begun: weakref.WeakSet[_Unfollowed] = weakref.WeakSet()  # that saw an op while a log was open
 
 
 def _wrap() -> None:
@@ -97,15 +126,13 @@ def _wrap() -> None:
         return
 
     def bootstrap_inner(self):
-        watchers = list(_watchers)
-        if not watchers:
+        if not (_watchers or _is_expected):
             return inner(self)
-        # The log that was opened last is the one that rows go to.
-        mode = _Unfollowed(watchers[-1], self.name)
+        mode = _Unfollowed(self.name)
         mode.__enter__()
         try:
             return inner(self)
         finally:
-            mode.say()
+            mode.end_thread()
 
     threading.Thread._bootstrap_inner = bootstrap_inner  # type: ignore[attr-defined]
