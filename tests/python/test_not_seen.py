@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import cgdebug
+from cgdebug.testing import assert_recordings_close
 from conftest import find_program
 from op_logs import needs_mode
 
@@ -20,7 +21,8 @@ SETUP = """
 import torch, cgdebug
 from cgdebug import *
 torch.manual_seed(0)
-fault = len(__import__("sys").argv) > 1
+fault = "fault" in __import__("sys").argv  # a NaN where nobody sees it
+harm = "harm" in __import__("sys").argv  # what nobody sees
 
 class Last(torch.nn.Module):
     def forward(self, x):
@@ -65,22 +67,6 @@ with torch.no_grad():
         net[-1].is_bad = fault and n == 37
         net(torch.ones(n, 4))
 """
-# Every answer that Python gives; 0 if one of them passes.
-PYTHON = """
-import os, sys, cgdebug
-path = sys.argv[1]
-if not os.path.exists(path): sys.exit(4)
-r = cgdebug.open(path)
-from cgdebug.testing import assert_recordings_close
-answers = dict(complete=r.complete, check=r.check().ok, why=r.why().ok, diff=r.diff(r).ok)
-try:
-    assert_recordings_close(r, path)
-    answers["close"] = True
-except Exception:
-    answers["close"] = False
-print(answers, r.missing)
-sys.exit(0 if any(answers.values()) else 3)
-"""
 # Runs the commands that it reads as JSON one after the other, and prints what came of them.
 DRIVER = """
 import json, subprocess, sys
@@ -94,14 +80,32 @@ MOUNT = 'mount -t tmpfs -o mode=1777,size="$0" t /dev/shm && exec "$@"'
 NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private"]
 
 
-@pytest.fixture
-def in_shm(tmp_path):
-    """in_shm(size, commands) runs them where /dev/shm has that size: {name: (code, out, err)}."""
+def python_answers(path):
+    """Every answer that Python gives: 0 if all of them pass, 5 if some do; else 1 over a NaN, or 3."""
+    if not path.exists():
+        return [4, "", f"{path} does not exist"]
+    with cgdebug.open(path) as r:
+        answers = {"complete": r.complete, "check": r.check().ok, "why": r.why().ok}
+        answers["diff"] = r.diff(r).ok
+        try:
+            assert_recordings_close(r, str(path))
+            answers["close"] = True
+        except (AssertionError, cgdebug.TensorDebugError):
+            answers["close"] = False
+        passed, found = answers.values(), r.check().to_dict()["found"]
+        code = 0 if all(passed) else 5 if any(passed) else 1 if found else 3
+        return [code, f"{answers} {r.missing}", ""]
 
-    def run(size, commands):
+
+@pytest.fixture
+def in_shm():
+    """in_shm(size, folder, commands): {name: (code, out, err)}. Those that need the job or the daemon
+    run where /dev/shm has that size."""
+
+    def run(size, folder, commands):
         environment = {
             **os.environ,
-            "CGDEBUG_SOCKET": str(tmp_path / "d.sock"),
+            "CGDEBUG_SOCKET": str(folder / "d.sock"),
             "CGDEBUG_DAEMON": find_program("cgdebug-daemon"),
             "NO_COLOR": "1",
         }
@@ -109,12 +113,24 @@ def in_shm(tmp_path):
             environment.pop(name, None)
         done = subprocess.run(
             [*NAMESPACES, "sh", "-c", MOUNT, size, sys.executable, "-c", DRIVER],
-            input=json.dumps(commands), capture_output=True, text=True, env=environment,
+            input=json.dumps([one for one in commands if one[0] in LIVE]),
+            capture_output=True, text=True, env=environment,
         )  # fmt: skip
         if "unshare" in done.stderr or "mount:" in done.stderr:
             pytest.skip("the system lets nobody mount")
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        results = json.loads(done.stdout)
+        for name, command in commands:
+            if name in LIVE:
+                continue
+            if callable(command):
+                results[name] = command()
+                continue
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=environment, timeout=120
+            )
+            results[name] = [done.returncode, done.stdout, done.stderr]
+        return results
 
     return run
 
@@ -131,7 +147,7 @@ def commands_for(job, folder, *arguments, watch=()):
         ("check json", [cli, "--json", "check", recording]),
         ("diff", [cli, "diff", recording, recording]),
         ("why", [cli, "why", recording]),
-        ("python", [sys.executable, "-c", PYTHON, recording]),
+        ("python", lambda: python_answers(folder / "a.cgrec")),
         ("info", [cli, "info", recording]),
         ("report", [cli, "report", recording, "-o", str(folder / "a.html")]),
         ("export", [cli, "export", recording, "--to", "safetensors", "-o", export]),
@@ -142,6 +158,7 @@ def commands_for(job, folder, *arguments, watch=()):
     ]
 
 
+LIVE = ("run", "live check", "status", "top")
 VERDICTS = (
     "run", "live check", "check", "check json", "diff", "why", "python", "check export", "ops",
     "ranks",
@@ -161,9 +178,13 @@ STOPPED = """
 import glob, os, signal
 with cgdebug.connect() as client:
     daemon = client.status().pid
-os.kill(daemon, signal.SIGSTOP)
+if harm:
+    os.kill(daemon, signal.SIGSTOP)
+    for task in glob.glob(f"/proc/{daemon}/task/*/stat"):
+        while open(task).read().rpartition(")")[2].split()[0] != "T": pass
 """
-# Of each kind: (size of /dev/shm, options of `run`, job, what the answers say).
+GO_ON = "if harm: os.kill(daemon, signal.SIGCONT)\n"
+# Of each kind: (size of /dev/shm where it does harm, options of `run`, job, what the answers say).
 KINDS = {
     "given up": (
         "24m",
@@ -174,8 +195,8 @@ KINDS = {
 for i in range(60):
     with CudaGraphTensorProbe(f"p{i}", [TensorRecord(capacity=1)], mode="always") as probe:
         probe(x * float("nan") if fault and i == 30 else x)
-os.kill(daemon, signal.SIGCONT)
-""",
+"""
+        + GO_ON,
         "given up unread by the job",
     ),
     "cut off": (
@@ -189,9 +210,10 @@ cgdebug.check("nan")
         + STOPPED
         + """
 for _ in range(3): probe(x * float("nan") if fault else x)
-for path in glob.glob("/dev/shm/cgdebug-*.*"): os.truncate(path, 0)
-os.kill(daemon, signal.SIGCONT)
-os._exit(0)
+if harm:
+    for path in glob.glob("/dev/shm/cgdebug-*.*"): os.truncate(path, 0)
+    os.kill(daemon, signal.SIGCONT)
+    os._exit(0)
 """,
         "shared memory was cut off",
     ),
@@ -206,7 +228,8 @@ class Dies(torch.nn.Module):
         self.calls += 1
         if self.calls < 12: return x
         y = x * float("nan") if fault else x + 1
-        os.kill(os.getpid(), signal.SIGKILL)
+        if harm: os.kill(os.getpid(), signal.SIGKILL)
+        return y
 net = torch.nn.Sequential(torch.nn.Linear(4, 4), Dies())
 with torch.no_grad():
     for _ in range(20): net(torch.ones(2, 4))
@@ -217,15 +240,15 @@ with torch.no_grad():
         "64m",
         (),
         """
-probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=2)], mode="always")
+probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=2 if harm else 64)], mode="always")
 probe(x[:2])
 cgdebug.check("nan")
 """
         + STOPPED
         + """
-for i in range(40): probe(x[:2] * float("nan") if fault and i == 9 else x[:2])
-os.kill(daemon, signal.SIGCONT)
-""",
+for i in range(40): probe(x[:2] * float("nan") if fault and i == 9 else x[:2] + i)
+"""
+        + GO_ON,
         "overwritten",
     ),
     "turned off": (
@@ -236,10 +259,11 @@ import time
 probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=8)], mode="always")
 probe(x[:2])
 cgdebug.check("nan")
-with cgdebug.connect() as client: client.set("p", mode="off")
-while not probe.status().slots[0].suppressed:
-    probe(x[:2])
-    time.sleep(0.01)
+if harm:
+    with cgdebug.connect() as client: client.set("p", mode="off")
+    while not probe.status().slots[0].suppressed:
+        probe(x[:2])
+        time.sleep(0.01)
 probe(x[:2] * float("nan") if fault else x[:2])
 """,
         "off",
@@ -249,11 +273,11 @@ probe(x[:2] * float("nan") if fault else x[:2])
         (),
         """
 import os, sys
-if "CGDEBUG_WAIT_MS" not in os.environ:
+if harm and "CGDEBUG_WAIT_MS" not in os.environ:
     os.environ["CGDEBUG_WAIT_MS"] = "2s"
     os.execv(sys.executable, [sys.executable, *sys.argv])
 probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=8)], mode="always")
-probe(x[:2])
+probe(x[:2] * float("nan") if fault else x[:2])
 """,
         "the job goes on without 1 variable of its environment that is malformed",
     ),
@@ -263,6 +287,7 @@ probe(x[:2])
         """
 class Complex(torch.nn.Module):
     def forward(self, x):
+        if not harm: return x * 2
         return torch.complex(x, x) * float("nan" if fault else "1")
 net = torch.nn.Sequential(torch.nn.Linear(4, 4), Complex())
 with torch.no_grad():
@@ -278,7 +303,9 @@ import threading
 net = torch.nn.Linear(4, 4)
 with torch.no_grad():
     for _ in range(3): net(torch.ones(2, 4))
-def work(): return torch.ones(2, 4) * float("nan") if fault else torch.ones(2, 4)
+def work():
+    if not harm: return
+    return torch.ones(2, 4) * float("nan") if fault else torch.ones(2, 4)
 thread = threading.Thread(target=work, name="beside")
 thread.start()
 thread.join()
@@ -286,31 +313,81 @@ thread.join()
         "ops on thread 'beside', which does not call the model, are not shown",
     ),
 }
+OP_LOGS = ("ops", "ops diff")  # which have nothing to say without one
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def expected_code(kind, name, *, harm, fault):
+    """What the command exits with; None: it judges nothing. A NaN of the kind "malformed" is seen,
+    those of others are not."""
+    if name not in (*VERDICTS, "export", "extract", "check copy", "ops diff"):
+        return None
+    has_log = bool(KINDS[kind][1])
+    # An export has the values, and rows have none.
+    if name in OP_LOGS and not has_log or name == "check export" and has_log:
+        return 4
+    is_seen = fault and kind == "malformed"
+    if is_seen and name not in ("export", "extract"):
+        return 1
+    if name == "ranks":
+        return 3  # of one rank nothing is compared
+    if not (harm or has_log) and name in ("why", "python"):
+        return 3 if name == "why" else 5  # without an op log not all is looked at
+    if name == "run" and kind == "killed" and harm:
+        return 137
+    return 3 if harm else 0
+
+
+def answers_of(in_shm, folder, kinds, *arguments):
+    """Of the jobs of these kinds, one after another in one process."""
+    size, watch = KINDS[kinds[0]][:2] if arguments else ("1g", KINDS[kinds[0]][1])
+    job = "".join(KINDS[kind][2] for kind in kinds)
+    commands = commands_for(job, folder, *arguments, watch=watch)
+    return in_shm(size, folder, [*commands, *commands_for_copies(folder)])
+
+
+def wrong_codes(answers, kind, **of):
+    """(name, code, expected code, text) of each command that exits with another code."""
+    expected = {name: expected_code(kind, name, **of) for name in answers}
+    return [
+        (name, code, expected[name], out + err)
+        for name, (code, out, err) in answers.items()
+        if expected[name] not in (None, code)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_faulty"), [*((kind, True) for kind in KINDS), ("malformed", False)]
+)
 @needs_mode
-def test_no_answer_passes_over_what_never_came(in_shm, tmp_path, kind):
-    size, watch, job, sentence = KINDS[kind]
-    copies = commands_for_copies(tmp_path)
-    results = in_shm(size, [*commands_for(job, tmp_path, "fault", watch=watch), *copies])
-    verdicts = (*VERDICTS, "export", *(name for name, _ in copies))
-    for name, (code, out, err) in results.items():
+def test_no_answer_passes_over_what_never_came(in_shm, tmp_path, kind, is_faulty):
+    answers = answers_of(in_shm, tmp_path, [kind], "harm", *["fault"] * is_faulty)
+    for name, (_, out, err) in answers.items():
         text = out + err
         assert "nothing found in" not in text or "inconclusive" in text.lower(), (name, text)
         assert "nothing is known to be missing" not in text, (name, text)
         assert not text.startswith("same"), (name, text)
-        if name in verdicts:
-            assert code != 0, (name, text)
+    assert wrong_codes(answers, kind, harm=True, fault=is_faulty) == []
     for name in ("run", "check", "live check"):
-        assert sentence in results[name][1] + results[name][2], (name, results[name])
-    assert not json.loads(results["check json"][1])["complete"]
+        assert KINDS[kind][3] in answers[name][1] + answers[name][2], (name, answers[name])
+    assert not json.loads(answers["check json"][1])["complete"]
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+@needs_mode
+def test_each_answer_passes_over_the_same_jobs_of_which_all_was_seen(in_shm, tmp_path, has_log):
+    kinds = [kind for kind in KINDS if bool(KINDS[kind][1]) == has_log]
+    answers = answers_of(in_shm, tmp_path, kinds)
+    assert wrong_codes(answers, kinds[0], harm=False, fault=False) == []
+    for name in ("run", "check", "live check"):
+        text = answers[name][1] + answers[name][2]
+        assert not any(KINDS[kind][3] in text for kind in kinds), (name, text)
+    assert json.loads(answers["check json"][1])["complete"]
 
 
 @pytest.mark.parametrize("size", ["2m", "12m", "64m"])
 @pytest.mark.parametrize("kind", ["values", "caught"])
 def test_no_answer_passes_over_what_had_no_room(in_shm, tmp_path, kind, size):
-    results = in_shm(size, commands_for(JOBS[kind], tmp_path, "fault"))
+    results = in_shm(size, tmp_path, commands_for(JOBS[kind], tmp_path, "fault"))
     for name, (code, out, err) in results.items():
         text = out + err
         assert "nothing found in" not in text or "inconclusive" in text.lower(), (name, text)
@@ -342,7 +419,7 @@ def test_no_answer_passes_over_what_had_no_room(in_shm, tmp_path, kind, size):
 @needs_mode
 def test_no_answer_passes_over_rows_of_calls_that_had_no_room(in_shm, tmp_path, size):
     watch = ("--watch", "op:*", "--eager")
-    results = in_shm(size, commands_for(OPS, tmp_path, "fault", watch=watch))
+    results = in_shm(size, tmp_path, commands_for(OPS, tmp_path, "fault", watch=watch))
     for name, (code, out, err) in results.items():
         text = out + err
         assert "nothing found in" not in text or "inconclusive" in text.lower(), (name, text)
@@ -357,7 +434,7 @@ def test_with_room_a_fault_is_found_and_a_correct_job_passes(in_shm, tmp_path, k
     for arguments, code, word in ((["fault"], 1, "found"), ([], 0, "pass")):
         folder = tmp_path / word
         folder.mkdir()
-        results = in_shm("2g", commands_for(JOBS[kind], folder, *arguments))
+        results = in_shm("2g", folder, commands_for(JOBS[kind], folder, *arguments))
         for name in ("run", "live check", "check", "check export"):
             assert results[name][0] == code, (name, results[name])
         assert word in results["run"][1], results["run"]
@@ -373,7 +450,7 @@ net = torch.nn.Sequential(torch.nn.ReLU(), Complex())
 w = cgdebug.watch(net)
 for _ in range(3): net(x[:4, :4])
 """
-    results = in_shm("1g", commands_for(job, tmp_path))
+    results = in_shm("1g", tmp_path, commands_for(job, tmp_path))
     for name in VERDICTS:
         # An export has no file where no snapshot came, and there is no op log.
         may_lack = name in ("check export", "ops")
