@@ -132,19 +132,14 @@ def test_ten_thousand_healthy_replays_raise_no_alarm(cli, daemon, job, tmp_path)
 
 
 @pytest.mark.alone
-def test_ranks_that_add_in_different_orders_are_close_and_raise_no_alarm(
-    cli, daemon, job, tmp_path
-):
+def test_ranks_that_add_in_different_orders_raise_no_alarm(cli, daemon, job, tmp_path):
     named = ["--replicated", "param/*", "--replicated", "param_grad/*"]
-    live, offline = train(cli, job, tmp_path, 0, steps=40, way="own-order", options=named)
-    assert offline.returncode == 0, offline.stdout
-    for said in (live, offline):
+    for said in train(cli, job, tmp_path, 0, steps=40, way="own-order", options=named):
         report = json.loads(said.stdout)
         assert report["first_difference"] is None and report["unequal"] > 0, said.stdout
-        # The eager steps before the capture are more than the live run's memory keeps.
-        assert all("no longer kept" in why for why in report["missing"]), said.stdout
-        assert said.returncode == (3 if report["missing"] else 0), said.stdout
-        assert {row["replicas"] for row in report["ranks"]} <= {"close", "same"}, said.stdout
+        # Statistics do not tell how far they are apart.
+        assert said.returncode == 3 and report["unknown"] > 0, said.stdout
+        assert {row["replicas"] for row in report["ranks"]} <= {"unknown", "same"}, said.stdout
 
 
 @pytest.mark.alone
@@ -172,7 +167,8 @@ def test_the_one_of_four_ranks_whose_bit_was_flipped_is_named(cli, daemon, job, 
 def test_a_bit_flipped_between_two_replays_is_found_live_and_offline(
     cli, daemon, job, tmp_path, flipped_at
 ):
-    for said in train(cli, job, tmp_path, flipped_at):
+    live, offline = train(cli, job, tmp_path, flipped_at)
+    for said in (live, offline):
         report = json.loads(said.stdout)
         assert report["replicas"] >= 8, said.stdout
         found = report["first_difference"]
@@ -184,7 +180,8 @@ def test_a_bit_flipped_between_two_replays_is_found_live_and_offline(
         # Of two ranks, none is the majority.
         assert not found["majority"]
         assert [value["ranks"] for value in found["values"]] == [[0], [1]]
-        assert found["equal_before"] >= flipped_at - 1
+        # The daemon's memory keeps the last replays.
+        assert found["equal_before"] >= (1 if said is live else flipped_at - 1)
         assert [row["replicas"] for row in report["ranks"]] == ["tie", "tie"]
 
 
