@@ -75,6 +75,11 @@ def test_run_fails_if_the_job_never_asks(cli, monkeypatch):
     assert re.search(SENTENCE.replace(", step 3", ""), run.stderr), run.stderr
 
 
+def test_the_path_of_a_recording_is_answered_with_what_reads_it():
+    with pytest.raises(ValueError, match=r"Type: cgdebug\.open\('a\.cgrec'\)\.check\(\)"):
+        cgdebug.check("a.cgrec")
+
+
 def test_check_finds_rows_of_op_logs(daemon):
     run = run_job(
         """

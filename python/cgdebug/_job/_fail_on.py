@@ -83,6 +83,8 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
     """
     if on is not None and not isinstance(on, str):
         raise ValueError(f'cgdebug.check: on is a text such as "nan,inf", not {on!r}')
+    if on is not None and on.endswith(".cgrec"):
+        raise ValueError(f"cgdebug.check looks at this process. Type: cgdebug.open({on!r}).check()")
     kinds = (wanted() if on is None else _words.finding_kinds(on, "cgdebug.check: on")) or ["nan"]
     probe = _native.probe_module()
     not_seen = None if probe is None else probe.not_seen()
