@@ -379,6 +379,17 @@ TEST(Check, FindsNeverWrittenNearOverflowAndZero) {
                     HasSubstr("never written: never"), HasSubstr("note: zero is all zeros")));
 }
 
+TEST(Check, AProbeWithASnapshotThatIsNotZeroInAnotherShapeIsNotAllZeros) {
+  MemorySource source;
+  const std::size_t one = source.AddSlot("ids", {1});
+  const std::size_t two = source.AddSlot("ids", {2});
+  source.Add(one, 1, {0});
+  source.Add(two, 2, {0, 0});
+  EXPECT_NE(FindingOf(CheckOf(source), FindingKind::kZero), nullptr);
+  source.Add(two, 3, {0, 1});
+  EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kZero), nullptr);
+}
+
 TEST(Check, EverySnapshotThatCouldNotBeReadIsCounted) {
   MemorySource source = Healthy();
   source.gone = {{1, 2}, {1, 3}};

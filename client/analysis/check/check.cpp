@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "client/analysis/check/completeness.h"
@@ -21,13 +23,28 @@ namespace {
 using source::Slot;
 using source::Source;
 
-void AddScanned(const Scan& scan, FindingList* findings, Check* check) {
+bool IsAlwaysZero(const Scanned& scanned) {
+  return scanned.zero.finding && scanned.zero.finding->count == scanned.keys.size();
+}
+
+// A probe has a slot for each shape, and an eager row may have one for each call.
+using ProbeName = std::tuple<std::string, std::string, std::uint32_t, std::uint64_t>;
+ProbeName NameOf(const Slot& slot) {
+  return {slot.session, slot.probe, slot.invocation, slot.graph_id};
+}
+
+void AddScanned(const Source& source, const Scan& scan, FindingList* findings, Check* check) {
+  std::set<ProbeName> not_zero;
+  for (const Scanned& scanned : scan.probes()) {
+    const bool is_other = scanned.keys.empty() || IsAlwaysZero(scanned);
+    if (!is_other) not_zero.insert(NameOf(source.slots()[scanned.slot]));
+  }
   for (const Scanned& scanned : scan.probes()) {
     findings->Add(scanned.mismatch);
     findings->Add(scanned.largest);
-    const bool is_always_zero =
-        scanned.zero.finding && scanned.zero.finding->count == scanned.keys.size();
-    if (is_always_zero) findings->Add(scanned.zero);
+    if (IsAlwaysZero(scanned) && !not_zero.contains(NameOf(source.slots()[scanned.slot]))) {
+      findings->Add(scanned.zero);
+    }
     if (scanned.keys.empty()) continue;
     check->last_replay = std::max(check->last_replay, scanned.keys.back().replay);
   }
@@ -105,7 +122,7 @@ Result<Check> RunCheck(Source& source, const CheckOptions& options) {
   check.in_part = static_cast<std::size_t>(std::ranges::count_if(
       scan.probes(), [&](const Scanned& one) { return !source.slots()[one.slot].part.empty(); }));
   FindingList findings;
-  AddScanned(scan, &findings, &check);
+  AddScanned(source, scan, &findings, &check);
   Excuses excuses;
   Result<std::optional<EarliestBad>> first =
       SortOutNonfinite(source, &scan, &findings, &excuses, &check);

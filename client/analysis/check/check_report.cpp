@@ -79,8 +79,10 @@ std::string FirstLine(const FirstBad& first, const Slot& slot) {
   if (slot.in_body && (!slot.counts_calls() || first.snapshot.key.iteration > 0))
     text += fmt::format(", iteration {}", first.snapshot.key.iteration);
   if (first.snapshot.step >= 0) text += fmt::format(" (step {})", first.snapshot.step);
-  return text + fmt::format(", {} (probe {} of {} in graph order)", SlotText(slot), first.place,
-                            first.place_count);
+  text += ", " + SlotText(slot);
+  // In eager code each shape of a probe would count as one.
+  if (slot.counts_calls()) return text;
+  return text + fmt::format(" (probe {} of {} in graph order)", first.place, first.place_count);
 }
 
 void AddFirst(Source& source, const FirstBad& first, Answer* answer) {
