@@ -189,6 +189,18 @@ TEST(RunSummary, LeadsFromAJobThatFailedToWhereItWasAndToALogOfItsOps) {
               ::testing::ElementsAre("cgdebug-cli where 3f2a91c0", "log"));
 }
 
+TEST(RunSummary, SaysOfAJobThatFailedThatNoProbeSawNanOrInfOnlyIfAllWasSeen) {
+  RunSummary summary = HealthyRun();
+  EXPECT_THAT(SummaryText(summary, {}, Style()), Not(HasSubstr("No NaN or Inf")));
+  summary.job_exit_code = 1;
+  EXPECT_THAT(SummaryText(summary, {}, Style()), HasSubstr("No NaN or Inf in what "));
+  summary.sessions[0].nonfinite_probes = 1;  // which have an excuse
+  EXPECT_THAT(SummaryText(summary, {}, Style()), Not(HasSubstr("No NaN or Inf")));
+  summary.sessions[0].nonfinite_probes = 0;
+  summary.sessions[0].counters.lost_overwritten = 1;
+  EXPECT_THAT(SummaryText(summary, {}, Style()), Not(HasSubstr("No NaN or Inf")));
+}
+
 TEST(RunSummary, LeadsFromNoProbeToAWatchOfAllIfThereIsOne) {
   RunSummary summary;
   EXPECT_EQ(NextCommands(summary, {}, "watch").front(), "cgdebug-cli doctor")

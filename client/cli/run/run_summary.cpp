@@ -144,6 +144,13 @@ bool LacksLooks(const RunSummary& summary, const FailOn& fail_on) {
   return (fail_on.nan || fail_on.inf || fail_on.replica) && summary.UnseenProbes() > 0;
 }
 
+// Whether each snapshot was looked at, so that no NaN or Inf found means that there was none.
+bool SawAll(const RunSummary& summary) {
+  return summary.complete && summary.outliving.empty() && summary.Snapshots() > 0 &&
+         summary.LostSnapshots() == 0 && summary.LeftOut() == 0 && summary.UnseenProbes() == 0 &&
+         summary.NotSeen().empty();
+}
+
 // "a, b and others".
 std::string UnseenNames(const RunSummary& summary) {
   std::vector<std::string> names;
@@ -262,7 +269,9 @@ std::string EndText(const RunSummary& summary, const Style& style) {
                          ? style.Red("job was killed by " + SignalName(summary.job_signal))
                          : fmt::format("job exited {}", summary.job_exit_code);
   if (summary.sessions.empty() && summary.complete) {
-    text += ". No probe was seen: it created none, or not under this user on this node.";
+    text +=
+        ". No probe was seen: it created none, reached none (outside of a capture, a probe needs "
+        "mode='always'), or not under this user on this node.";
   } else if (summary.sessions.empty()) {
     text += style.Yellow(
         ". The daemon has not answered in time: whether the job had a probe is not known.");
@@ -295,8 +304,14 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
                           ShellWord(summary.sessions.front().run_id));
     }
   }
-  if (const std::string masks = live::MasksText(summary.SessionPtrs()); !masks.empty()) {
-    text += kIndent + Printable(masks);
+  const std::string masks = live::MasksText(summary.SessionPtrs());
+  if (!masks.empty()) text += kIndent + Printable(masks);
+  const bool has_nonfinite =
+      summary.NonfiniteProbes() > 0 || !Earliest(summary).empty() || !masks.empty();
+  if (summary.job_exit_code != 0 && !has_nonfinite && SawAll(summary)) {
+    const std::uint64_t probes =
+        Sum(summary, [](const live::Session& session) { return session.probes; });
+    text += kIndent + fmt::format("No NaN or Inf in what {} saw.", GroupedCount(probes, "probe"));
   }
   if (summary.FailedProbes() > 0) {
     text += kIndent +
