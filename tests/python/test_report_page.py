@@ -422,6 +422,12 @@ def test_axe_finds_no_fault_and_nothing_is_wider_than_the_window(open_report, so
             assert page.evaluate("document.documentElement.scrollWidth") <= width, chosen
 
 
+def test_a_probe_of_one_source_has_the_room_of_both(open_report, sources):
+    page = open_report(sources["nan"], sources["ids"])
+    facts, box = (page.locator(f"#detail {one}").bounding_box() for one in (".facts", ".sides"))
+    assert (facts["x"], facts["width"]) == (box["x"], box["width"])
+
+
 def test_a_narrow_window_has_everything_below_each_other(open_report, sources):
     page = open_report(sources["nan"], width=420)
     overview, below = (page.locator(one).bounding_box() for one in ("#overview", "#detail"))

@@ -646,11 +646,11 @@
   // The width of a chart, and of one below both sides, as the style sheet makes them: where a unit is a
   // pixel, the text of the axes is as large as other text.
   let PLOT = 460, WIDE = 460;
-  function measure() {
+  function measure(sides) {
     const detail = byId("detail"), style = getComputedStyle(detail), gap = 16;
     const room = detail.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
     const fit = (width) => Math.round(Math.max(240, Math.min(720, width)));
-    PLOT = fit(isTwo && innerWidth > 560 ? (room - gap) / 2 : room);
+    PLOT = fit(sides > 1 && innerWidth > 560 ? (room - gap) / 2 : room);
     WIDE = fit(room);
   }
   // Powers of ten where the values span more than two of them.
@@ -890,7 +890,6 @@
 
   function drawDetail() {
     const detail = byId("detail");
-    measure();
     if (state.place === null) {
       detail.replaceChildren(make("h2", { id: "detail-title" }, "No probe"), make("p", { class: "note" }, "Nothing to show."));
       return;
@@ -910,7 +909,8 @@
     if (isTwo && !(line.a && line.b)) findings.push([`only in ${line.a ? "A" : "B"}`, true]);
     if (findings.length) parts.push(make("ul", { class: "findings" }, findings.map(([text, isBad]) => make("li", { class: isBad ? "bad" : "" }, text))));
     const sides = [[line.a, 0, "a"], [line.b, 1, "b"]].filter(([side]) => side);
-    const box = make("div", { class: "sides" });
+    measure(sides.length);
+    const box = make("div", { class: sides.length > 1 ? "sides" : "sides one" });
     const all = (pickValues) => sides.flatMap(([, , which]) => pickValues(line.strips[which]).filter(Boolean).flatMap((values) => Array.from(values)));
     const ranges = all((strip) => [strip.min, strip.max]);
     const magnitudes = all((strip) => [strip.absMax, strip.std]).filter((value) => value > 0);
