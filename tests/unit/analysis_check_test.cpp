@@ -390,6 +390,14 @@ TEST(Check, AProbeWithASnapshotThatIsNotZeroInAnotherShapeIsNotAllZeros) {
   EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kZero), nullptr);
 }
 
+TEST(Check, ZerosOfAnOpThatMakesZerosAreNoNote) {
+  MemorySource source;
+  source.Add(source.AddSlot("opt/zeros_like_0", {2}), 1, {0, 0});
+  EXPECT_NE(FindingOf(CheckOf(source), FindingKind::kZero), nullptr);
+  source.Slots()[0].op = "1 aten.zeros_like.default";
+  EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kZero), nullptr);
+}
+
 TEST(Check, EverySnapshotThatCouldNotBeReadIsCounted) {
   MemorySource source = Healthy();
   source.gone = {{1, 2}, {1, 3}};

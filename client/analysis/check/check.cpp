@@ -33,6 +33,12 @@ ProbeName NameOf(const Slot& slot) {
   return {slot.session, slot.probe, slot.invocation, slot.graph_id};
 }
 
+// Such as aten.zeros_like.default: zeros are what it is for.
+bool MakesZeros(const Slot& slot) {
+  const std::optional<OpText> text = ParseOpText(slot.op);
+  return text && (text->op.starts_with("aten.zero") || text->op.starts_with("aten.new_zeros"));
+}
+
 void AddScanned(const Source& source, const Scan& scan, FindingList* findings, Check* check) {
   std::set<ProbeName> not_zero;
   for (const Scanned& scanned : scan.probes()) {
@@ -42,7 +48,8 @@ void AddScanned(const Source& source, const Scan& scan, FindingList* findings, C
   for (const Scanned& scanned : scan.probes()) {
     findings->Add(scanned.mismatch);
     findings->Add(scanned.largest);
-    if (IsAlwaysZero(scanned) && !not_zero.contains(NameOf(source.slots()[scanned.slot]))) {
+    const Slot& slot = source.slots()[scanned.slot];
+    if (IsAlwaysZero(scanned) && !not_zero.contains(NameOf(slot)) && !MakesZeros(slot)) {
       findings->Add(scanned.zero);
     }
     if (scanned.keys.empty()) continue;
