@@ -1,5 +1,6 @@
 """cgdebug.watch on the CPU: names, what is seen, and that the model does not notice."""
 
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -145,6 +146,7 @@ def test_several_tensors_are_named_by_place_and_key():
         "c": Both(one, "text"),
         "d": one,
         "e": types.SimpleNamespace(loc=one, more={"scale": one}, note="text"),  # an own class
+        "f": collections.deque([one]),
     }
     net = nn.ModuleDict({name: Returns(lambda value=value: value) for name, value in made.items()})
     with cgdebug.watch(net) as w:
@@ -162,7 +164,19 @@ def test_several_tensors_are_named_by_place_and_key():
             "fwd/d",
             "fwd/e/loc",
             "fwd/e/more/scale",
+            "fwd/f/0",
         ]
+
+
+def test_an_output_that_is_made_later_is_not_seen_and_one_without_tensors_is():
+    made = {"a": lambda: (torch.ones(2) for _ in range(1)), "b": lambda: None, "c": lambda: ["x"]}
+    net = nn.ModuleDict({name: Returns(make) for name, make in made.items()})
+    with cgdebug.watch(net) as w:
+        for module in net.values():
+            module()
+        report = w.explain()
+    assert "made later" in report.not_seen["fwd/a"]
+    assert all("no tensor" in report.not_seen[f"fwd/{name}"] for name in "bc"), report
 
 
 def test_inputs_by_keyword_are_named_by_it():

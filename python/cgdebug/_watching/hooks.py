@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import contextlib
 import functools
 import sys
@@ -202,11 +203,15 @@ def _look(place: Place, grad: Place | None, path: str, value, depth: int) -> boo
 
 
 def _look_inside(place: Place, grad: Place | None, value) -> bool:
-    """The same of an object of a class of the program's own, such as a distribution."""
+    """The same of what is no usual container, such as an object of the program's own class."""
     if torch.compiler.is_compiling() or isinstance(value, torch.nn.Module):
         return False
-    names = getattr(value, "__dict__", {}) if value is not None else {}
-    return _look(place, grad, "", dict(names), 0)
+    if isinstance(value, (collections.abc.Iterator, collections.abc.Awaitable)):
+        place.note("its output is made later, by a generator or a coroutine")
+        return True
+    is_list = isinstance(value, (collections.deque, set, frozenset))
+    items = list(value) if is_list else dict(getattr(value, "__dict__", {}))
+    return _look(place, grad, "", items, 0)
 
 
 _IS_LEAF = "the output is a leaf, such as a parameter: look at its .grad"
