@@ -328,7 +328,7 @@ def test_a_log_says_that_reasons_found_no_room(monkeypatch):
     monkeypatch.setattr(rows, "_MAX_GAPS", 1)
     log = rows.OpLog.__new__(rows.OpLog)
     log._lock, log.gaps, log.graph = threading.Lock(), collections.Counter(), 1
-    log._new_gaps = {}
+    log._new_gaps = collections.Counter()
     for reason in ("first", "second", "third", "first"):
         log.note(reason)
     assert log.gaps == {"first": 2, rows._MORE_GAPS: 2}

@@ -163,6 +163,7 @@ TEST_F(TopTest, WithoutAJobItSaysWhatToTypeOnTheNarrowestTerminalToo) {
 TEST_F(TopTest, AJobInThePlaceOfAProbeIsNamedWithWhatToType) {
   Look({MakeSession("a", 0)}, {MakeProbe("a", 1, "fwd/0", 3, 1)});
   choice_.filter = "train/r0";
+  choice_.selector = *Selector::ParseList(choice_.filter);
   EXPECT_THAT(Draw(), HasSubstr("Type: cgdebug-cli top -s train/r0"));
 }
 
