@@ -2,12 +2,15 @@
 
 import json
 import re
+import subprocess
 import sys
 import textwrap
 
 import pytest
+import torch
 
 import cgdebug
+from conftest import find_program, wait_until
 from op_logs import needs_mode
 
 pytestmark = needs_mode
@@ -96,3 +99,30 @@ def test_rows_leave_a_call_that_goes_on_at_least_once_a_second(killed, cli):
     numbers = [row["number"] for row in shown["rows"]]
     assert numbers == list(range(1, len(numbers) + 1)), "they are rows of one call"
     assert shown["verdict"] == "inconclusive"
+
+
+def test_of_a_recording_whose_daemon_was_killed_the_newest_call_may_lack_rows(own_daemon, tmp_path):
+    daemon, path, dm = own_daemon(), tmp_path / "a.cgrec", cgdebug.debug_mode(eager=True)
+    with daemon.connect() as client:
+        client.record(path)
+        for _ in range(3):
+            with dm:
+                torch.ones(2).exp()
+        wait_until(lambda: _calls_in(path) == dm.calls, "the recording has every call")
+    daemon.process.kill()
+    daemon.process.wait(60)
+    codes = []
+    for call in dm.calls:
+        ops = [find_program("cgdebug-cli"), "ops", f"{path}@call:{call}"]
+        done = subprocess.run(ops, capture_output=True, text=True)
+        codes.append(done.returncode)
+        assert ("may have gone on" in done.stderr) == (done.returncode == 3), done.stderr
+    assert codes == [0, 0, 3]
+    dm.close()
+
+
+def _calls_in(path):
+    if not path.exists():
+        return []
+    with cgdebug.open(path) as recording:
+        return sorted({replay for name in recording.probes for replay in recording[name].replays})

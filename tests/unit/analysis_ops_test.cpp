@@ -364,6 +364,8 @@ TEST(ReadOpLog, OfARecordingThatEndsEarlyTheCallsThatWereUnderWayMayLackRows) {
   };
   EXPECT_EQ(gaps_of(3), 0u);
   source.description.is_cut_off = true;
+  EXPECT_EQ(gaps_of(3), 0u) << "of another rank";
+  for (const std::size_t row : {0u, 1u}) source.accounts[row] = {.is_end_known = false};
   for (const std::size_t row : {0u, 1u}) source.serials[{row, 3}] = 100;
   source.timestamp_ns = 99;
   EXPECT_EQ(gaps_of(3), 1u);

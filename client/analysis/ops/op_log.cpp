@@ -275,6 +275,12 @@ bool MayBeCut(Source& source, const Entries& entries, const OpLog& log) {
 // have been under way, too: those of which a row came after the newest call began.
 std::string EndText(Source& source, const Entries& entries, const OpLog& log) {
   if (!log.has_calls || log.rows.empty() || !source.Describe().is_cut_off) return {};
+  // Another recording of the folder may be the one that is cut off.
+  const bool has_ended = std::ranges::all_of(entries, [&](const Entry& entry) {
+    const Result<recording::Account> account = source.AccountOf(entry.slot);
+    return account.ok() && account->is_end_known;
+  });
+  if (has_ended) return {};
   const Result<std::uint64_t> newest = NewestOf(source, entries);
   if (!newest.ok()) return {};  // who looks for the newest call says it
   std::uint64_t newest_began = UINT64_MAX, last_row = 0;
