@@ -33,7 +33,7 @@ x = torch.ones(512, 512)  # 1 MiB
 """
 CHECK = """
 try:
-    cgdebug.check("nan")
+    cgdebug.check("nan", timeout=60)
     print("pass")
 except FoundError:
     print("found")
@@ -205,7 +205,7 @@ for i in range(60):
         """
 probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=8)], mode="always")
 for _ in range(3): probe(x)
-cgdebug.check("nan")
+cgdebug.check("nan", timeout=60)
 """
         + STOPPED
         + """
@@ -242,7 +242,7 @@ with torch.no_grad():
         """
 probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=2 if harm else 64)], mode="always")
 probe(x[:2])
-cgdebug.check("nan")
+cgdebug.check("nan", timeout=60)
 """
         + STOPPED
         + """
@@ -258,7 +258,7 @@ for i in range(40): probe(x[:2] * float("nan") if fault and i == 9 else x[:2] + 
 import time
 probe = CudaGraphTensorProbe("p", [TensorRecord(capacity=8)], mode="always")
 probe(x[:2])
-cgdebug.check("nan")
+cgdebug.check("nan", timeout=60)
 if harm:
     with cgdebug.connect() as client: client.set("p", mode="off")
     while not probe.status().slots[0].suppressed:
