@@ -4,6 +4,7 @@ asked. An attention that leaves rows out makes NaN that nobody reads; a GradScal
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 import time
@@ -94,4 +95,14 @@ _asking = _Asking()
 
 
 def last() -> Verdict | None:
+    """What was answered last; None: nothing yet. Thread: any."""
     return _asking.last()
+
+
+def _forget() -> None:
+    """In a child process, which has no thread for it."""
+    global _asking
+    _asking = _Asking()
+
+
+os.register_at_fork(after_in_child=_forget)
