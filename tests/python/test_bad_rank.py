@@ -74,7 +74,7 @@ def test_every_view_names_the_rank_that_was_bad_first(world, cli, attempt):
 
     checked = cli("check", path)
     assert checked.returncode == 1, checked.stderr
-    title = f"first non-finite: rank 1, call {BAD_CALL} (step {BAD_STEP}), {PLACE} "
+    title = f"first non-finite: rank 1, call {BAD_CALL} (step {BAD_STEP}), {PLACE}\n"
     assert title in checked.stdout, checked.stdout
     first = json.loads(cli("--json", "check", path).stdout)["first_nonfinite"]
     assert (first["rank"], first["replay"], first["step"]) == (1, BAD_CALL, BAD_STEP), first
