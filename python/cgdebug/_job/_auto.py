@@ -131,10 +131,11 @@ def _tell_of_fork(module) -> None:
     a DataLoader call them, are no models."""
     global _has_told_of_fork
     if not _has_told_of_fork and next(module.parameters(), None) is not None:
+        from .._op_log.rows import ACCOUNT
         from . import _native
 
         _has_told_of_fork = True
-        _native.not_seen("op log", "ops of a process that was forked are not shown")
+        _native.not_seen(ACCOUNT, "ops of a process that was forked are not shown")
 
 
 def _begin_if_root(module) -> None:
