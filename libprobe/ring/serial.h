@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "proto/layout/realtime.h"
+#include "proto/layout/serial.h"
 
 namespace cgdebug::ring {
 
@@ -23,15 +24,16 @@ inline std::int64_t SerialClockNs() noexcept {
   return monotonic_ns() + offset_ns;
 }
 
-// The time now, or a little more: greater than every earlier serial of any thread of the process.
+// The time now, or a little more: greater than every earlier serial of any thread of the process,
+// and not one of a GPU.
 // Thread: any; no lock, no allocation.
 inline std::uint64_t NextSerial() noexcept {
   static std::atomic<std::uint64_t> last{0};
-  const auto now = static_cast<std::uint64_t>(SerialClockNs());
+  const std::uint64_t now = layout::SerialAt(static_cast<std::uint64_t>(SerialClockNs()), 0);
   std::uint64_t before = last.load(std::memory_order_relaxed);
   std::uint64_t next = 0;
   do {
-    next = now > before ? now : before + 1;
+    next = now > before ? now : before + layout::kSerialTakers;
   } while (!last.compare_exchange_weak(before, next, std::memory_order_relaxed));
   return next;
 }

@@ -43,7 +43,8 @@
 // first. `serial` does: it is the time at which the replay began, in ns since the epoch, by a clock
 // that the process sets once and that never jumps. The slots of one replay of a graph share it, and
 // each replay of the process has its own, so (serial, order) sorts all snapshots of a process. Each
-// further iteration of a body takes a new one, which what runs after it in that replay shares.
+// further iteration of a body takes a new one, which what runs after it in that replay shares. Its
+// lowest bits say who took it (serial.h).
 //
 // With kSlotOnDevice the values stay in a ring of `device_capacity` tensors in the memory of the
 // device. An entry then has a header, and statistics if they are wanted. A value travels through

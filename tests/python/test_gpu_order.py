@@ -36,6 +36,23 @@ def test_slots_of_a_replay_share_its_serial_and_replays_ascend(graph_probe):
     assert [graph for _, graph in merged] == [0, 1] * 10
 
 
+def test_replays_of_graphs_on_many_streams_have_serials_of_their_own(graph_probe):
+    graph_count, replays = 16, 400
+    p = graph_probe(TensorRecord(512), name="p")
+    x = torch.ones(4, device="cuda")
+    graphs = [capture(lambda: p(x))[0] for _ in range(graph_count)]
+    streams = [torch.cuda.Stream() for _ in graphs]
+    torch.cuda.synchronize()
+    for _ in range(replays):
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    serials = [r.serial for r in p.records(synchronize=True)]
+    assert len(serials) == graph_count * replays
+    assert len(set(serials)) == len(serials)
+
+
 def test_large_and_small_probes_of_a_replay_share_its_serial(graph_probe):
     p = graph_probe(TensorRecord(8), name="p")
     q = graph_probe(TensorRecord(8), name="q")

@@ -49,6 +49,21 @@ class SlotRing : public ::testing::Test {
   Entry entry_;
 };
 
+TEST(Serial, OfTheCpuAscendsAndIsThatOfNoGpu) {
+  std::uint64_t last = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const std::uint64_t serial = NextSerial();
+    EXPECT_GT(serial, last);
+    EXPECT_EQ(serial % layout::kSerialTakers, 0u);
+    last = serial;
+  }
+  for (int device = 0; device < 100; ++device) {
+    const std::uint64_t of_gpu = layout::SerialAt(last, layout::SerialTakerOf(device));
+    EXPECT_NE(of_gpu % layout::kSerialTakers, 0u);
+    EXPECT_EQ(of_gpu / layout::kSerialTakers, last / layout::kSerialTakers);
+  }
+}
+
 TEST_F(SlotRing, OfCallsAnEntryHasTheNumberOfTheCallAndItsPlaceInIt) {
   Open(test::MakeSlot("a", 3, 8));
   for (const std::uint64_t call : {3, 7, 7, 41}) {

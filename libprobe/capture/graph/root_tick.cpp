@@ -47,16 +47,16 @@ void RetainMemory(cudaGraph_t graph, TickMemory* memory) {
   CheckCuda(status, "cudaGraphRetainUserObject");
 }
 
-RootGraph::Tick AddTick(cudaGraph_t graph, int device, cudaStream_t set_up, std::uint64_t* serial,
-                        std::int64_t serial_offset_ns) {
+RootGraph::Tick AddTick(cudaGraph_t graph, int device, cudaStream_t set_up, TickArgs args) {
   TickMemory& taken = TakeMemory(device);
   CGD_CUDA(cudaMemsetAsync(taken.memory, 0, sizeof(RootTick), set_up));
   CGD_CUDA(cudaStreamSynchronize(set_up));
   RetainMemory(graph, &taken);
   RootGraph::Tick tick;
   tick.memory = taken.memory;
-  tick.serial = serial != nullptr ? serial : &taken.memory->serial;
-  TickArgs args = {tick.memory, tick.serial, serial_offset_ns};
+  if (args.shared_serial == nullptr) args.shared_serial = &taken.memory->serial;
+  tick.serial = args.shared_serial;
+  args.tick = tick.memory;
   void* list[] = {&args};
   cudaKernelNodeParams params = {};
   params.func = const_cast<void*>(TickKernel());
@@ -83,13 +83,12 @@ RootGraph::Tick AddTick(cudaGraph_t graph, int device, cudaStream_t set_up, std:
 }  // namespace
 
 const RootGraph::Tick& EnsureTick(RootGraph* root, int device, cudaStream_t set_up,
-                                  std::uint64_t* serial, std::int64_t serial_offset_ns) {
+                                  const TickArgs& args) {
   auto* graph = static_cast<cudaGraph_t>(root->graph);
   try {
     auto found = root->ticks.find(device);
     if (found == root->ticks.end()) {
-      found = root->ticks.emplace(device, AddTick(graph, device, set_up, serial, serial_offset_ns))
-                  .first;
+      found = root->ticks.emplace(device, AddTick(graph, device, set_up, args)).first;
     }
     // Every time: the graph may have nodes now that it did not have then.
     std::vector<cudaGraphNode_t> ticks;

@@ -12,12 +12,12 @@
 namespace cgdebug::capture {
 
 // The root graph's tick on `device`, which runs in front of everything else in it; added at first.
-// `set_up` is a stream of ours on that device. `serial`: where the leaves of the root graph share
-// the serial of a replay; null: they have no such word yet.
+// `set_up` is a stream of ours on that device. `args`: what its kernel takes, but for `tick`;
+// `shared_serial` is null if the leaves of the root graph have no such word yet.
 // Requires: relaxed capture mode; `device` is the current one.
 // Fails: throws ProbeError kUnsupported if the driver cannot add it.
 const RootGraph::Tick& EnsureTick(RootGraph* root, int device, cudaStream_t set_up,
-                                  std::uint64_t* serial, std::int64_t serial_offset_ns);
+                                  const TickArgs& args);
 
 // From its next replay on, the tick tells a slot in a body how often the root graph replayed.
 // Requires: as above, and EnsureTick(). The head lives as long as the graph.

@@ -229,9 +229,7 @@ __global__ void Tick(TickArgs args) {
   __syncwarp();
   if (threadIdx.x != 0) return;
   tick.replay = replay;
-  const std::uint64_t last = *args.shared_serial;
-  const std::uint64_t now = GlobalTimer() + static_cast<std::uint64_t>(args.serial_offset_ns);
-  *args.shared_serial = now > last ? now : last + 1;
+  *args.shared_serial = NextSerial(args);
 }
 
 template <typename Type>

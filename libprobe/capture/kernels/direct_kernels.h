@@ -93,10 +93,11 @@ static_assert(sizeof(DirectState) == 768);
 struct DirectGate {
   std::uint64_t gave_up_at_progress;
   // The rings in device memory (device_ring.h).
-  std::uint64_t frozen_at;  // serial of the last replay that they keep; 0 = they go on
-  std::uint64_t fired;      // how often a registered trigger stopped them
-  std::uint64_t stopped;    // ThawLine::stop that they have obeyed
-  std::uint64_t thawed_in;  // serial of the replay in which they went on
+  std::uint64_t frozen_at;      // serial of the last replay that they keep; 0 = they go on
+  std::uint64_t fired;          // how often a registered trigger stopped them
+  std::uint64_t stopped;        // ThawLine::stop that they have obeyed
+  std::uint64_t thawed_in;      // serial of the replay in which they went on
+  std::uint64_t newest_serial;  // of all graphs; its lowest bits are the device's
 };
 
 // What the blocks of a comparison find in one replay. A difference is the bits of a double, or for
@@ -146,6 +147,7 @@ struct DirectSlot {
   bool compares_first;            // with the first replay that is sent
   std::int64_t clock_offset_ns;   // from the GPU's clock to CLOCK_REALTIME
   std::int64_t serial_offset_ns;  // from the GPU's clock to the clock of serials
+  std::uint32_t serial_taker;     // layout::SerialTakerOf()
 };
 
 inline constexpr std::uint32_t kSentValues = 0;
@@ -282,8 +284,10 @@ const void* ClockKernel();  // void(std::uint64_t* globaltimer_ns)
 // it its serial. One warp.
 struct TickArgs {
   RootTick* tick;
-  std::uint64_t* shared_serial;   // as DirectSlot
-  std::int64_t serial_offset_ns;  // likewise
+  std::uint64_t* shared_serial;  // as DirectSlot
+  DirectGate* gate;              // and these
+  std::int64_t serial_offset_ns;
+  std::uint32_t serial_taker;
 };
 const void* TickKernel();  // void(TickArgs)
 inline constexpr int kTickThreads = 32;

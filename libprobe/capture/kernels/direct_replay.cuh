@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "libprobe/capture/kernels/direct_kernels.h"
+#include "proto/layout/serial.h"
 
 namespace cgdebug::capture {
 
@@ -188,13 +189,24 @@ __device__ inline void RefreshControl(const DirectSlot& slot, std::uint64_t word
   slot.state->control_word = word;
 }
 
+// ring::NextSerial() on the device: one that nobody has taken. `of` is a DirectSlot or a TickArgs.
+template <typename Of>
+__device__ std::uint64_t NextSerial(const Of& of) {
+  auto* newest = reinterpret_cast<unsigned long long*>(&of.gate->newest_serial);
+  const unsigned long long now = layout::SerialAt(
+      GlobalTimer() + static_cast<std::uint64_t>(of.serial_offset_ns), of.serial_taker);
+  if (atomicMax(newest, now) < now) return now;
+  return atomicAdd(newest, layout::kSerialTakers) + layout::kSerialTakers;
+}
+
 // ring::SharedSerial on the device: the leaf that finds the serial of its own last replay is the
 // first of this replay and takes a new serial for all. The blocks of a grid agree in the same way.
 __device__ inline std::uint64_t TakeSerial(const DirectSlot& slot) {
   const unsigned long long last = slot.state->last_serial;
-  const unsigned long long now = GlobalTimer() + static_cast<std::uint64_t>(slot.serial_offset_ns);
-  const unsigned long long mine = now > last ? now : last + 1;
   auto* shared = reinterpret_cast<unsigned long long*>(slot.shared_serial);
+  const unsigned long long seen = *const_cast<const volatile unsigned long long*>(shared);
+  if (seen != last) return seen;
+  const unsigned long long mine = NextSerial(slot);
   const unsigned long long found = atomicCAS(shared, last, mine);
   return found == last ? mine : found;
 }

@@ -27,6 +27,7 @@
 #include "libprobe/ring/serial.h"
 #include "libprobe/ring/shared_copy.h"
 #include "proto/layout/realtime.h"
+#include "proto/layout/serial.h"
 #include "proto/layout/slot_control.h"
 
 namespace cgdebug::capture {
@@ -365,6 +366,7 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
   direct.waits = r.policy == static_cast<std::uint8_t>(layout::Policy::kWait);
   direct.clock_offset_ns = device.clock_offset_ns;
   direct.serial_offset_ns = device.serial_offset_ns;
+  direct.serial_taker = layout::SerialTakerOf(device.index);
   return direct;
 }
 
@@ -372,9 +374,12 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
 // graph find the serial of a replay.
 void FollowRoot(RootGraph* root, const Device& device, DirectSlot* direct) {
   const LastLeaf* last = FindLastLeaf(root->id, device.index);
-  const RootGraph::Tick& tick =
-      EnsureTick(root, device.index, device.stream, last == nullptr ? nullptr : last->serial,
-                 device.serial_offset_ns);
+  TickArgs args = {};
+  args.shared_serial = last == nullptr ? nullptr : last->serial;
+  args.gate = direct->gate;
+  args.serial_offset_ns = direct->serial_offset_ns;
+  args.serial_taker = direct->serial_taker;
+  const RootGraph::Tick& tick = EnsureTick(root, device.index, device.stream, args);
   if (last == nullptr) Remember({root->id, device.index, nullptr, tick.serial, 0});
   direct->tick = tick.memory;
   direct->shared_serial = tick.serial;
