@@ -253,6 +253,53 @@ def test_a_graph_that_becomes_part_of_another_keeps_its_memory(job):
     nested.finish()
 
 
+def test_a_graph_that_another_library_captures_keeps_its_memory(job):
+    nested = job(
+        """
+        import ctypes
+        import gc
+        from cgdebug._job import _native
+        cuda = ctypes.CDLL("libcuda.so.1")
+        p = CudaGraphTensorProbe("p", [TensorRecord(64)], lane="direct")
+        x = torch.zeros(100, device="cuda")
+        inner = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(inner):
+            p(x.add_(1))
+        # Whatever captures it, torch does not know.
+        stream, outer, runnable = torch.cuda.Stream(), ctypes.c_void_p(), ctypes.c_void_p()
+        handle = ctypes.c_void_p(stream.cuda_stream)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            assert cuda.cuStreamBeginCapture_v2(handle, 2) == 0
+            try:
+                inner.replay()
+            except RuntimeError:
+                print("refused")
+                os._exit(0)
+            assert cuda.cuStreamEndCapture(handle, ctypes.byref(outer)) == 0
+        flags = ctypes.c_ulonglong(0)
+        assert cuda.cuGraphInstantiateWithFlags(ctypes.byref(runnable), outer, flags) == 0
+        del inner
+        gc.collect()
+        assert cuda.cuGraphLaunch(runnable, handle) == 0
+        torch.cuda.synchronize()
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            p.status()
+            time.sleep(0.01)
+        for _ in range(2):
+            assert cuda.cuGraphLaunch(runnable, handle) == 0
+        torch.cuda.synchronize()
+        print([float(r.tensor.unique()) for r in p.records()])
+        """
+    )
+    said = nested.line()
+    if said == "refused":
+        pytest.skip("CUDA does not capture the launch of a graph")
+    assert said == "[1.0, 2.0, 3.0]"
+    nested.finish()
+
+
 # --- everything is freed in the end --------------------------------------------------------------
 
 

@@ -257,6 +257,7 @@ def watch_class(monkeypatch):
     monkeypatch.setattr(_graphs, "_native", native)
     monkeypatch.setattr(_graphs, "_capturing", set())
     monkeypatch.setattr(_graphs, "_current_stream", lambda: 1)
+    monkeypatch.setattr(_graphs, "_is_capturing", lambda: native.capture_of(1) != 0)
 
     def watch(graph_class):
         graph_class = type("Graph", (graph_class,), {})
@@ -287,10 +288,13 @@ def captured_graph(native, graph_class):
 def test_wrapped_methods_tell_of_a_graph_from_capture_to_end(watched):
     native, graph_class = watched
     graph = graph_class()
+    native.captured_on = {}
     graph.replay()  # was captured before
+    native.captured_on = {1: 7}
     graph.capture_begin((1, 2), capture_error_mode="relaxed")
     assert graph.options == ((1, 2), "relaxed")
     graph.capture_end()
+    native.captured_on = {}
     for _ in range(3):
         graph.replay()
     told = [call[0] for call in native.calls]
@@ -301,8 +305,10 @@ def test_wrapped_methods_tell_of_a_graph_from_capture_to_end(watched):
     assert native.calls[-1] == ("gone", 1)
     graph.replay()  # torch refuses that; if it did not, nobody would wait for it
     assert native.calls[-1] == ("unlisted",)
+    native.captured_on = {1: 8}
     graph.capture_begin()
     graph.capture_end()
+    native.captured_on = {}
     graph.replay()
     assert native.calls[-1] == ("replay", 2)
     del graph
@@ -408,6 +414,17 @@ def test_a_replay_that_becomes_part_of_a_capture_is_not_counted_as_one(watched):
     outer.capture_end()
 
 
+def test_a_replay_that_another_library_captures_is_not_counted_as_one(watched):
+    native, graph_class = watched
+    graph = captured_graph(native, graph_class)
+    native.captured_on = {1: 8}  # which no torch.cuda.CUDAGraph began
+    graph.replay()
+    assert native.calls == [("share", 1)]
+    native.captured_on = {}
+    graph.replay()
+    assert native.calls[1:] == [("replay", 1)]
+
+
 def test_a_graph_that_cannot_be_announced_is_replayed_as_always(watched, monkeypatch):
     native, graph_class = watched
     monkeypatch.setattr(native, "graph_begin", lambda capture, stack: None, raising=False)
@@ -465,6 +482,7 @@ def test_counting_a_replay_costs_next_to_nothing(monkeypatch):
         "Graph", (FakeGraph,), {"_cgdebug_graph": None, "_cgdebug_count": module.count_unlisted}
     )
     _graphs._wrap(graph_class)
+    monkeypatch.setattr(_graphs, "_is_capturing", bool)  # torch's own takes a GPU
     graph = graph_class()
     known = module.graph_begin(1 << 42, "")
     graph._cgdebug_graph, graph._cgdebug_count = known, known.counter()

@@ -33,6 +33,9 @@ _native: typing.Any = None
 _watched = None  # the class that is watched
 _handles: list = []  # of torch's hooks
 _capturing: set = set()  # the announced captures that are under way
+# Whether torch's current stream is capturing, whoever began it: Warp, CuPy and CUDA's own calls
+# announce nothing.
+_is_capturing: typing.Callable[[], bool] = bool
 _live: dict = {}  # by announced graph: the number of its capture
 # By whom a framework names each graph whose capture begins, where one label is for several graphs.
 name_graph: typing.Callable[[], str] | None = None
@@ -42,13 +45,14 @@ def watch(native) -> None:
     """Follows the graphs that are captured from now on.
 
     Does nothing the second time, or for a torch without CUDA graphs."""
-    global _native, _watched
+    global _native, _watched, _is_capturing
     import torch
 
     graph_class = getattr(torch.cuda, "CUDAGraph", None)
     if _watched is not None or graph_class is None:
         return
     _native, _watched = native, graph_class
+    _is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", _is_capturing)
     with contextlib.suppress(AttributeError, TypeError):  # a torch that is built differently
         # One word counts the replays of all graphs that were captured before.
         graph_class._cgdebug_graph = None
@@ -92,9 +96,8 @@ def _register(at_start, at_end, at_instantiate, at_replay) -> None:
 
 
 def _replays(graph) -> None:
-    if _capturing and _becomes_part_of_a_capture(graph):
-        return
-    graph._cgdebug_count()
+    if not _becomes_part_of_a_capture(graph):
+        graph._cgdebug_count()
 
 
 def _wrap(graph_class) -> None:
@@ -108,7 +111,7 @@ def _wrap(graph_class) -> None:
 
     @functools.wraps(torch_replay)
     def counted_replay(self):
-        if _capturing and _becomes_part_of_a_capture(self):
+        if _becomes_part_of_a_capture(self):
             return replay(self)
         self._cgdebug_count()
         try:
@@ -203,7 +206,7 @@ def _share(graph) -> None:
 def _becomes_part_of_a_capture(graph) -> bool:
     """Whether replay() does not launch the graph now, but makes it part of one that is captured."""
     try:
-        if _native.capture_of(_current_stream()) == 0:
+        if not _is_capturing():
             return False
     except Exception:
         pass  # not known
