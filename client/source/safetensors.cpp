@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -39,17 +37,8 @@ struct TypeName {
 };
 // Types of torch that cannot be probed. Where a type of ours holds each of their values, the values
 // are read as that.
-constexpr std::string_view kUint32 = "U32", kPowersOfTwo = "F8_E8M0";
-constexpr TypeName kOtherTypes[] = {
-    {kUint32, "int64", 4}, {"U64", "uint64", 8}, {kPowersOfTwo, "float32", 1}};
-
-// The scale of a block of values of MX formats: 2 to the power of the byte less 127; 255 is NaN.
-float PowerOfTwo(std::byte byte) {
-  constexpr int kBias = 127;
-  const int exponent = std::to_integer<int>(byte);
-  return exponent == 255 ? std::numeric_limits<float>::quiet_NaN()
-                         : std::ldexp(1.0F, exponent - kBias);
-}
+constexpr std::string_view kUint32 = "U32";
+constexpr TypeName kOtherTypes[] = {{kUint32, "int64", 4}, {"U64", "uint64", 8}};
 
 template <typename To, typename Convert>
 std::vector<std::byte> Converted(std::size_t count, const Convert& convert) {
@@ -69,9 +58,6 @@ std::vector<std::byte> AsOurs(const SafetensorsTensor& tensor, std::vector<std::
       std::memcpy(&value, bytes.data() + 4 * i, sizeof(value));
       return static_cast<std::int64_t>(value);
     });
-  }
-  if (tensor.dtype_name == kPowersOfTwo) {
-    return Converted<float>(bytes.size(), [&](std::size_t i) { return PowerOfTwo(bytes[i]); });
   }
   return bytes;
 }
@@ -211,6 +197,12 @@ Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry
   }
   tensor.offset = data_offset + *begin;
   tensor.bytes = tensor.bytes_in_file = *end - *begin;
+  if (ours != nullptr && layout::ValuesPerElement(ours->dtype) == 2) {  // it counts values
+    if (tensor.shape.empty() || tensor.shape.back() % 2 != 0) {
+      return bad("the last size of its shape is odd, and its dtype has two values in a byte");
+    }
+    tensor.shape.back() /= 2;
+  }
   const std::optional<std::uint64_t> count = numerics::ElementCount(tensor.shape);
   std::uint64_t expected_bytes = 0;
   if (!count || (type && __builtin_mul_overflow(*count, type->bytes, &expected_bytes))) {

@@ -124,7 +124,8 @@ bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotFacts& r) {
   const std::uint64_t bytes = PayloadBytes(r).value_or(0);
   const std::uint64_t element_bytes = layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));
   if (element_bytes == 0) return false;  // CheckRegistration() refused such a slot
-  const std::uint64_t count = bytes / element_bytes;
+  const std::uint64_t count =
+      bytes / element_bytes * layout::ValuesPerElement(static_cast<layout::Dtype>(r.dtype));
   return stats.count == count && stats.nan <= count && stats.pos_inf <= count &&
          stats.neg_inf <= count && stats.nan + stats.pos_inf + stats.neg_inf <= count &&
          stats.zero <= count && stats.subnormal <= count && stats.first_nonfinite <= count;

@@ -307,7 +307,15 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
     if (options.compare->with == CompareAction::With::kProbe) r.flags |= layout::kCompareProbe;
     const bool alone = !options.print && !options.record && !options.stats;
     const bool with_probe = options.compare->with == CompareAction::With::kProbe;
-    if ((options.compare->on_device || with_probe) && alone && lane == layout::Lane::kDirect) {
+    // The kernel compares elements, not the values in them.
+    const bool holds_two = layout::ValuesPerElement(tensor.dtype) == 2;
+    if (holds_two && with_probe) {
+      throw ProbeError(ErrorKind::kUnsupported,
+                       "TensorCompare(expected=PROBE) does not take tensors of float4_e2m1fn_x2. "
+                       "Compare x.view(torch.uint8)");
+    }
+    if ((options.compare->on_device || with_probe) && alone && !holds_two &&
+        lane == layout::Lane::kDirect) {
       r.flags |= layout::kSlotComparesOnDevice;
     }
   }

@@ -18,8 +18,11 @@ namespace cgdebug::layout {
 //   smallest normal number (0 unless it is floating-point), its name in safetensors and in NPY.
 //
 // The type of the bits is the type of an integer's values too. A bool is one byte, 0 or 1.
-// float8_e4m3fn has no infinity: 0x7f and 0xff are its NaN. NPY gets the bits where NumPy has no
-// such type.
+// float8_e4m3fn has no infinity: 0x7f and 0xff are its NaN. The types ending in fnuz have neither
+// infinity nor -0: 0x80 is their NaN. float8_e8m0fnu is a power of two, 2^(bits - 127), without
+// sign, zero and infinity: 0xff is its NaN. float4_e2m1fn_x2 has neither NaN nor infinity, and two
+// values in an element: the first in the lower half of the byte. Shapes count its bytes, as torch's
+// do; statistics and comparisons count the values. NPY gets the bits where NumPy has no such type.
 // clang-format off
 #define CGDEBUG_DTYPES(X)                                                                              \
   X(Bool, 1, Bool, "bool", "b8", std::uint8_t, false, 0, 0, "BOOL", "|b1")                             \
@@ -37,7 +40,15 @@ namespace cgdebug::layout {
     "F8_E4M3", "|u1")                                                                                  \
   X(Float8E5m2, 12, Float8_e5m2, "float8_e5m2", "f8e5m2", std::uint8_t, true, 57344.0, 0x1p-14,        \
     "F8_E5M2", "|u1")                                                                                  \
-  X(Uint16, 13, UInt16, "uint16", "u16", std::uint16_t, false, 0, 0, "U16", "<u2")
+  X(Uint16, 13, UInt16, "uint16", "u16", std::uint16_t, false, 0, 0, "U16", "<u2")                     \
+  X(Float8E4m3fnuz, 14, Float8_e4m3fnuz, "float8_e4m3fnuz", "f8e4m3fnuz", std::uint8_t, true, 240.0,   \
+    0x1p-7, "F8_E4M3FNUZ", "|u1")                                                                      \
+  X(Float8E5m2fnuz, 15, Float8_e5m2fnuz, "float8_e5m2fnuz", "f8e5m2fnuz", std::uint8_t, true, 57344.0, \
+    0x1p-15, "F8_E5M2FNUZ", "|u1")                                                                     \
+  X(Float8E8m0fnu, 16, Float8_e8m0fnu, "float8_e8m0fnu", "f8e8m0", std::uint8_t, true, 0x1p127,        \
+    0x1p-127, "F8_E8M0", "|u1")                                                                        \
+  X(Float4E2m1fnX2, 17, Float4_e2m1fn_x2, "float4_e2m1fn_x2", "f4e2m1x2", std::uint8_t, true, 6.0,     \
+    1.0, "F4", "|u1")
 // clang-format on
 
 enum class Dtype : std::uint16_t {
@@ -88,6 +99,10 @@ constexpr const DtypeInfo* FindDtype(std::string_view name) {
 constexpr std::size_t DtypeBytes(Dtype dtype) {
   const DtypeInfo* info = FindDtype(dtype);
   return info == nullptr ? 0 : info->bytes;
+}
+
+constexpr std::uint64_t ValuesPerElement(Dtype dtype) {
+  return dtype == Dtype::kFloat4E2m1fnX2 ? 2 : 1;
 }
 
 constexpr std::string_view DtypeName(Dtype dtype) {

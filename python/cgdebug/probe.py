@@ -66,7 +66,10 @@ class CudaGraphTensorProbe:
     or garbage-collected in any order; a graph whose probe is gone replays without it. A copy, also
     one that was pickled, is the live probe of that name; if there is none, it sees nothing.
     Dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64,
-    float8_e4m3fn, float8_e5m2, uint16.
+    float8_e4m3fn, float8_e5m2, uint16, float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu,
+    float4_e2m1fn_x2.
+    An element of float4_e2m1fn_x2 is a byte of two values: shapes count bytes, as torch's do, and
+    statistics and comparisons count values.
 
     CGDEBUG_PROBES="blk3.*,!*.grad" switches off the probes it does not name; CGDEBUG=0 starts no
     daemon.

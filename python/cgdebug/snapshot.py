@@ -179,14 +179,19 @@ class TensorSnapshot:
         return numpy.frombuffer(self._bytes(), dtype=dtype).reshape(self.shape)
 
     def values(self) -> ndarray:
-        """The values as float64, of every dtype; integers beyond 2**53 are rounded."""
+        """The values as float64, of every dtype; integers beyond 2**53 are rounded. A byte of
+        float4_e2m1fn_x2 is two values, of which the lower half is the first: the last dimension is
+        twice as long."""
         import numpy
 
         dtype = self.dtype_name
         if bits_of(dtype) is None:
             return self.numpy().astype(numpy.float64)
         bits = numpy.frombuffer(self._bytes(), dtype=bits_of(dtype))
-        return _decode(dtype, bits).astype(numpy.float64).reshape(self.shape)
+        shape = self.shape
+        if dtype == _FLOAT4:
+            shape = (*shape[:-1], 2 * shape[-1]) if shape else (2,)
+        return _decode(dtype, bits).astype(numpy.float64).reshape(shape)
 
     def __array__(self, dtype=None, copy=None):
         array = self.numpy()
@@ -333,7 +338,7 @@ class TensorSnapshot:
         item = self._item_bytes()
         bits = numpy.frombuffer(self._bytes(), dtype=f"<u{item}")
         is_nan = numpy.isnan(values)
-        if is_nan.any():
+        if is_nan.any() and self.dtype_name not in _WITH_ONE_NAN:
             bits = numpy.where(is_nan, bits.dtype.type(2 ** (8 * item - 1) - 1), bits)
         raw = bits.tobytes()
         words = numpy.frombuffer(raw + bytes(-len(raw) % 16), dtype="<u4").reshape(-1, 4)
@@ -366,12 +371,16 @@ def _stats_words(stats: Stats) -> list[str]:
     return words
 
 
+_FLOAT4 = "float4_e2m1fn_x2"
+_WITH_ONE_NAN = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+
+
 def _ml_dtype(name: str):
     try:
         import ml_dtypes
     except ImportError:
         return None
-    return getattr(ml_dtypes, name)
+    return getattr(ml_dtypes, name, None)  # an old one lacks some
 
 
 def _decode(dtype: str, bits: numpy.ndarray) -> numpy.ndarray:
@@ -382,8 +391,26 @@ def _decode(dtype: str, bits: numpy.ndarray) -> numpy.ndarray:
         return (bits.astype(numpy.uint32) << 16).view(numpy.float32)
     if dtype == "float8_e5m2":
         return (bits.astype(numpy.uint16) << 8).view(numpy.float16)
-    magnitude = bits & 0x7F  # float8_e4m3fn, by its definition
-    significand = numpy.where(magnitude < 8, magnitude, magnitude % 8 + 8).astype(numpy.float32)
-    value = numpy.ldexp(significand, numpy.maximum(magnitude >> 3, 1).astype(numpy.int32) - 10)
-    value = numpy.where(magnitude == 0x7F, numpy.float32("nan"), value)
-    return numpy.copysign(value, numpy.where(bits < 0x80, 1, -1))
+    if dtype == _FLOAT4:
+        values = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], numpy.float32)
+        values = numpy.concatenate([values, -values])
+        return values[numpy.stack([bits & 0xF, bits >> 4], axis=-1)]
+    if dtype == "float8_e8m0fnu":
+        words = bits.astype(numpy.uint32) << numpy.uint32(23)
+        words[bits == 0] = 0x00400000
+        words[bits == 0xFF] = 0x7FC00000
+        return words.view(numpy.float32)
+    # By their definition: how many bits the mantissa has, and the power of two of its last one.
+    width, place = {
+        "float8_e4m3fn": (3, -9),
+        "float8_e4m3fnuz": (3, -10),
+        "float8_e5m2fnuz": (2, -17),
+    }[dtype]
+    magnitude = bits & 0x7F
+    mantissa, exponent = magnitude % (1 << width), magnitude >> width
+    significand = numpy.where(exponent == 0, mantissa, mantissa + (1 << width))
+    power = numpy.maximum(exponent, 1).astype(numpy.int32) - 1 + place
+    value = numpy.ldexp(significand.astype(numpy.float32), power)
+    is_nan = bits == 0x80 if dtype.endswith("fnuz") else magnitude == 0x7F
+    value = numpy.where(is_nan, numpy.float32("nan"), value)
+    return numpy.copysign(value, numpy.where((bits < 0x80) | is_nan & (magnitude == 0), 1, -1))

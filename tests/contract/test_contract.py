@@ -82,6 +82,9 @@ def test_a_call_returns_its_tensor_and_keeps_its_values(probe):
         "float64",
         "float8_e4m3fn",
         "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
     ],
 )
 def test_every_dtype_arrives_bit_for_bit(probe, dtype):

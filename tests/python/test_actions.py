@@ -5,9 +5,9 @@ import dataclasses
 import numpy
 import pytest
 import torch
+from all_dtypes import NAMES, made_of
 
 from cgdebug import CudaGraphTensorProbe, TensorCompare, TensorPrint, TensorRecord
-from cgdebug._shared import _dtypes
 from cgdebug.actions import enabled_actions, native_options
 
 
@@ -103,9 +103,9 @@ def test_a_disabled_twin_is_not_a_duplicate():
     CudaGraphTensorProbe("p", [TensorRecord(enabled=False), TensorRecord(capacity=2)]).close()
 
 
-@pytest.mark.parametrize("dtype", _dtypes.table())
+@pytest.mark.parametrize("dtype", NAMES)
 def test_expected_tensors_of_every_dtype_become_their_bytes(dtype):
-    tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
+    tensor = made_of(torch.arange(6).reshape(2, 3), dtype)
     ((name, shape, payload),) = native_options({"compare": TensorCompare(tensor)})["compare"][
         "expected"
     ]

@@ -1,10 +1,13 @@
-"""A dtype from the probe to every place that shows it: uint16, half of whose values int16 lacks."""
+"""Dtypes from the probe to every place that shows them: uint16, half of whose values int16 lacks,
+the floats of 8 bits with one NaN, and those of 4 bits."""
 
 import json
 import os
 
 import numpy
+import pytest
 import torch
+from all_dtypes import FLOAT4
 
 import cgdebug
 from cgdebug import TensorCompare, TensorPrint, TensorRecord, TensorStats, _recording
@@ -107,3 +110,109 @@ def test_a_recording_from_a_probe_keeps_uint16(cli, probe, tmp_path):
     assert cli("freeze", "-s", key, "--probes", "u16.frozen", "-o", str(frozen)).returncode == 0
     (snapshot,) = cgdebug.open(frozen)["u16.frozen"]
     assert snapshot.numpy().tolist() == VALUES
+
+
+# Bits, and what they are; the third is the NaN.
+WITH_ONE_NAN = {
+    "float8_e4m3fnuz": ([0x40, 0xC0, 0x80, 0x7F, 0x01], [1, -1, "nan", 240, 2**-10]),
+    "float8_e5m2fnuz": ([0x40, 0xC0, 0x80, 0x7F, 0x01], [1, -1, "nan", 57344, 2**-17]),
+    "float8_e8m0fnu": ([0x7F, 0x80, 0xFF, 0xFE, 0x00], [1, 2, "nan", 2.0**127, 2.0**-127]),
+}
+
+
+@pytest.mark.parametrize("name", WITH_ONE_NAN)
+def test_a_float8_with_one_nan_is_shown_recorded_and_exported(cli, probe, tmp_path, name):
+    bits, wanted = WITH_ONE_NAN[name]
+    x = torch.tensor(bits, dtype=torch.uint8).view(getattr(torch, name))
+    p, stats = probe(TensorRecord(8), name=name), probe(TensorStats(), name=f"{name}.stats")
+    p(x)
+    stats(x)
+    key = own_session()
+    finite = [value for value in wanted if value != "nan"]
+    for shown_name in (p.name, stats.name):
+        arguments = ["show", "-s", key, shown_name, "--json"]
+        wait_until(lambda a=arguments: cli(*a).returncode == 0, "the daemon has read it")
+        shown = json.loads(cli(*arguments).stdout)
+        assert shown["dtype"] == name and shown["stats"]["nan"] == 1
+        assert shown["stats"]["first_nonfinite"] == {"index": 2, "value": "NaN"}
+        assert (shown["stats"]["min"], shown["stats"]["max"]) == (min(finite), max(finite))
+        assert shown["stats"]["mean"] == pytest.approx(sum(finite) / 4, rel=1e-12)
+        assert shown["stats"]["subnormal"] == (0 if name == "float8_e8m0fnu" else 1)
+    arguments = ["show", "-s", key, p.name, "--json"]
+    assert json.loads(cli(*arguments).stdout)["values"] == [
+        "NaN" if v == "nan" else v for v in wanted
+    ]
+    frozen, out = tmp_path / "f.cgrec", tmp_path / "out"
+    assert cli("freeze", "-s", key, "--probes", name, "-o", str(frozen)).returncode == 0
+    assert cli("export", str(frozen), "--to", "safetensors", "-o", str(out)).returncode == 0
+    (file,) = out.rglob("*.safetensors")
+    assert f'"{_dtypes.table()[name].safetensors}"'.encode() in file.read_bytes()
+    for source in (frozen, file):
+        (snapshot,) = cgdebug.open(source)[name]
+        assert snapshot.numpy().view(numpy.uint8).tolist() == bits
+        numpy.testing.assert_array_equal(
+            snapshot.values(), [numpy.nan if v == "nan" else v for v in wanted]
+        )
+        assert snapshot.tensor.dtype is x.dtype
+        assert snapshot.stats.ordered_hash == p.records()[0].stats.ordered_hash
+
+
+@pytest.mark.parametrize("name", WITH_ONE_NAN)
+def test_a_float8_with_one_nan_is_compared_by_value(probe, daemon, name):
+    x = torch.tensor(WITH_ONE_NAN[name][0], dtype=torch.uint8).view(getattr(torch, name))
+    p = probe(TensorCompare(x, rtol=0, atol=0, equal_nan=True), name=f"{name}.compare")
+    p(x)
+    p.assert_ok()
+    other = x.view(torch.uint8).clone()
+    other[4] = other[2]  # a NaN
+    p(other.view(x.dtype))
+    with pytest.raises(cgdebug.TensorCompareMismatchError, match="Mismatched elements: 1 / 5"):
+        p.assert_ok()
+
+
+def test_float4_is_shown_recorded_and_exported_as_two_values_in_a_byte(cli, probe, tmp_path):
+    bits, values = [[0x17, 0x8F], [0x20, 0xFE]], [[6, 0.5, -6, -0.0], [0, 1, -4, -6]]
+    x = torch.tensor(bits, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    p, stats = probe(TensorRecord(8), name="f4"), probe(TensorStats(), name="f4.stats")
+    p(x)
+    stats(x)
+    key = own_session()
+    for name in ("f4", "f4.stats"):
+        arguments = ["show", "-s", key, name, "--json"]
+        wait_until(lambda a=arguments: cli(*a).returncode == 0, "the daemon has read it")
+        shown = json.loads(cli(*arguments).stdout)
+        assert (shown["dtype"], shown["shape"]) == (FLOAT4, [2, 2])
+        numbers = {
+            name: shown["stats"][name] for name in ("count", "zero", "subnormal", "min", "max")
+        }
+        assert numbers == {"count": 8, "zero": 2, "subnormal": 1, "min": -6, "max": 6}
+        assert shown["stats"]["mean"] == pytest.approx(-8.5 / 8, rel=2e-6)
+    assert json.loads(cli("show", "-s", key, "f4", "--json").stdout)["values"] == [
+        pair for row in values for pair in (row[:2], row[2:])
+    ]
+    assert "[[6|0.5, -6|-0], [0|1, -4|-6]]" in cli("show", "-s", key, "f4").stdout
+    frozen, out = tmp_path / "f.cgrec", tmp_path / "out"
+    assert cli("freeze", "-s", key, "--probes", "f4", "-o", str(frozen)).returncode == 0
+    assert cli("export", str(frozen), "--to", "safetensors", "-o", str(out)).returncode == 0
+    (file,) = out.rglob("*.safetensors")
+    assert b'"F4", "shape": [2, 4]' in file.read_bytes()
+    for source in (frozen, file):
+        (snapshot,) = cgdebug.open(source)["f4"]
+        assert snapshot.shape == (2, 2) and snapshot.numpy_is_bits
+        assert snapshot.numpy().tolist() == bits and snapshot.values().tolist() == values
+        assert snapshot.tensor.dtype is x.dtype
+        assert torch.equal(snapshot.tensor.view(torch.uint8), x.view(torch.uint8))
+        assert snapshot.stats.ordered_hash == p.records()[0].stats.ordered_hash
+        assert (snapshot.stats.count, snapshot.stats.subnormal) == (8, 1)
+
+
+def test_float4_is_compared_by_its_values(probe, daemon):
+    as_float4 = lambda *bits: torch.tensor(bits, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)  # noqa: E731
+    p = probe(TensorCompare(as_float4(0x21, 0x43), rtol=0, atol=0), name="f4.compare")
+    p(as_float4(0x21, 0x43))
+    p.assert_ok()
+    p(as_float4(0x21, 0x53))
+    with pytest.raises(cgdebug.TensorCompareMismatchError) as error:
+        p.assert_ok()
+    assert "Mismatched elements: 1 / 4" in str(error.value)
+    assert "Greatest absolute difference: 1.0 at index (3,)" in str(error.value)

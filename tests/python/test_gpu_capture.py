@@ -4,10 +4,10 @@ import threading
 
 import pytest
 import torch
+from all_dtypes import NAMES, made_of
 
 import cgdebug
 from cgdebug import TensorCompare, TensorRecord, drain_records
-from cgdebug._shared import _dtypes
 from conftest import capture
 
 pytestmark = pytest.mark.gpu
@@ -143,10 +143,10 @@ def test_outputs_are_bit_identical_with_and_without_probes(graph_probe):
     assert [torch.equal(r.tensor, y.cpu()) for r, y in zip(last, plain)] == [True] * 5
 
 
-@pytest.mark.parametrize("dtype", _dtypes.table())
+@pytest.mark.parametrize("dtype", NAMES)
 def test_every_dtype_arrives_bit_for_bit(graph_probe, dtype):
     p = graph_probe(TensorRecord())
-    x = torch.randint(-(2**62), 2**62, (129, 3)).to(getattr(torch, dtype)).cuda()
+    x = made_of(torch.randint(-(2**62), 2**62, (129, 3)), dtype).cuda()
     graph, _ = capture(lambda: p(x))
     graph.replay()
     (record,) = p.records(synchronize=True)

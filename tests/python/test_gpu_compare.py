@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from all_dtypes import CONVERTED
 
 from cgdebug import (
     TensorCompare,
@@ -14,7 +15,6 @@ from cgdebug import (
     TensorRecord,
     TensorStats,
 )
-from cgdebug._shared import _dtypes
 from conftest import capture
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("daemon")]
@@ -155,13 +155,22 @@ def test_special_values(graph_probe, expected, actual, options, passes):
     assert verdict(graph_probe, *pair, **options) is passes
 
 
-@pytest.mark.parametrize("dtype", _dtypes.table())
+@pytest.mark.parametrize("dtype", CONVERTED)
 def test_every_dtype_is_compared(graph_probe, dtype):
     a, b = (
         torch.tensor([1, 0, 1]).to(getattr(torch, dtype)),
         torch.tensor([1, 1, 1]).to(getattr(torch, dtype)),
     )
     assert verdict(graph_probe, a, a) and not verdict(graph_probe, a, b)
+
+
+def test_the_values_of_float4_are_compared(graph_probe):
+    a, b = (
+        torch.tensor(bits, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+        for bits in ([0x21, 0x43], [0x21, 0x53])
+    )
+    assert verdict(graph_probe, a, a) and not verdict(graph_probe, a, b)
+    assert verdict(graph_probe, a, b, rtol=0, atol=1)
 
 
 def test_non_contiguous_expected_and_copy_policy(graph_probe):
@@ -203,7 +212,7 @@ def only_slot(p):
 
 
 @pytest.mark.own_lane
-@pytest.mark.parametrize("dtype", _dtypes.table())
+@pytest.mark.parametrize("dtype", CONVERTED)
 def test_a_replay_that_matches_on_the_gpu_sends_nothing(graph_probe, dtype):
     for count, offset in ((5, 0), (1003, 1), (300_001, 0)):
         x = torch.arange(count + offset, device="cuda").remainder(2).to(getattr(torch, dtype))
@@ -431,7 +440,7 @@ TOLERANCES = [
 
 
 @pytest.mark.own_lane
-@pytest.mark.parametrize("dtype", _dtypes.table())
+@pytest.mark.parametrize("dtype", CONVERTED)
 def test_the_gpu_and_the_daemon_find_the_same(graph_probe, dtype):
     """In all of 4096 pairs, and in each of 16 parts of them."""
     torch_dtype = getattr(torch, dtype)

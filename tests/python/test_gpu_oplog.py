@@ -5,11 +5,11 @@ import json
 
 import pytest
 import torch
+from all_dtypes import FLOAT4, NAMES, made_of
 
 import cgdebug
 from cgdebug import TensorStats
 from cgdebug._op_log.rows import _order_of
-from cgdebug._shared import _dtypes
 from conftest import capture, own_session
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("daemon")]
@@ -81,14 +81,15 @@ def connected(daemon):
     return daemon.connect(session=own_session())
 
 
-def tensors_of(dtype):
+def tensors_of(name):
     """Many sizes, some unaligned. The sums are exact, in whatever order numbers are added."""
+    dtype = getattr(torch, name)
     torch.manual_seed(1)
     for count in (0, 1, 7, 33, 4096, 100_003, 3 << 20):
         whole = torch.randint(0, 2 if dtype == torch.bool else 5, (count + 1,), device="cuda")
         for x in (whole[:count], whole[1:]):
-            yield x.to(dtype)
-    if dtype.is_floating_point:
+            yield made_of(x, name)
+    if dtype.is_floating_point and name != FLOAT4:
         x = torch.ones(5000, device="cuda").to(dtype)
         x[77] = float("nan")
         x[4000] = float("nan" if dtype == torch.float8_e4m3fn else "inf")
@@ -96,10 +97,10 @@ def tensors_of(dtype):
         yield x[1:]
 
 
-@pytest.mark.parametrize("name", _dtypes.table())
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_have_the_numbers_of_single_probes_bit_for_bit(daemon, op_log, probe, name):
     log = op_log()
-    tensors = list(tensors_of(getattr(torch, name)))
+    tensors = list(tensors_of(name))
     singles = [
         probe(TensorStats(), name=f"one/{name}/{i}", mode="capture") for i in range(len(tensors))
     ]

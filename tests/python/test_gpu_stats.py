@@ -14,7 +14,10 @@ from op_logs import ordered_of
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("daemon")]
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-FLOATS8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+FLOATS8 = [
+    *(torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
+]
 INTEGERS = [torch.uint8, torch.uint16, torch.int8, torch.int16, torch.int32, torch.int64]
 SIZES = [0, 1, 7, 8, 1000, 4097, (1 << 20) + 5]
 
@@ -116,6 +119,26 @@ def test_statistics_of_eight_bit_floats(daemon, graph_probe, dtype):
     x = torch.arange(256, dtype=torch.uint8, device="cuda").repeat(41).view(dtype)
     snapshot = looked_at(graph_probe(TensorStats(), name=str(dtype)), x, daemon)
     check(snapshot.stats, x)
+    tiny = (x.double().abs() < torch.finfo(dtype).tiny) & (x.double() != 0)
+    assert snapshot.stats.subnormal == int(tiny.sum())
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("count", [0, 1, 15, 4097, (1 << 20) + 5])
+def test_statistics_of_float4_are_of_the_two_values_in_each_byte(
+    daemon, graph_probe, count, offset
+):
+    torch.manual_seed(2)
+    bits = torch.randint(0, 256, (count + offset,), dtype=torch.uint8)[offset:]
+    magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = torch.cat([magnitudes, -magnitudes])
+    wide = values[torch.stack([bits & 15, bits >> 4], dim=1).long()].reshape(-1)
+    x = bits.cuda().view(torch.float4_e2m1fn_x2)
+    stats = looked_at(graph_probe(TensorStats(), name=f"f4 {count} {offset}"), x, daemon).stats
+    check(stats, wide)
+    assert stats.subnormal == int((wide.abs() == 0.5).sum())
+    assert stats.xor_hash == xor_of(wide)
+    assert stats.ordered_hash == ordered_of(bits)
 
 
 # Up to 256 KiB the leaf computes them alone, and with several blocks from 16 KiB on.

@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 import torch
+from all_dtypes import CONVERTED
 
 import cgdebug
-from cgdebug._shared import _dtypes
 from conftest import ROOT
 
 # The build tree that the package runs from, or the one that it was installed from.
@@ -18,7 +18,7 @@ LIBRARY = next((library for library in LIBRARIES if library.exists()), None)
 if LIBRARY is None:
     pytest.skip("no build tree with the numerics library", allow_module_level=True)
 LIB = ctypes.CDLL(LIBRARY)
-FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+FLOAT8 = tuple(name for name in CONVERTED if name.startswith("float8"))
 
 
 class Stats(ctypes.Structure):
@@ -79,7 +79,7 @@ def stats_of(dtype, tensor):
 
 @pytest.mark.parametrize("nonfinite", [False, True])
 @pytest.mark.parametrize("count", [1, 63, 4096, 100_003])
-@pytest.mark.parametrize("dtype", _dtypes.table())
+@pytest.mark.parametrize("dtype", CONVERTED)
 def test_statistics_are_torchs(dtype, count, nonfinite):
     generator = torch.Generator().manual_seed(count)
     tensor = random_tensor(dtype, count, generator, nonfinite)
@@ -91,7 +91,9 @@ def test_statistics_are_torchs(dtype, count, nonfinite):
     assert sum(got.histogram) == finite.numel()
     bad = (~wide.isfinite()).nonzero().flatten()
     assert got.first_nonfinite == (int(bad[0]) if bad.numel() else 2**64 - 1)
-    if hasattr(torch, "hash_tensor"):
+    # Torch gives the NaN of these some payload, which the bits do not have.
+    has_one_nan = dtype.endswith(("fnuz", "fnu")) and got.nan
+    if hasattr(torch, "hash_tensor") and not has_one_nan:
         hashed = wide if dtype in FLOAT8 else tensor.long() if dtype == "uint16" else tensor
         assert got.hash == torch.hash_tensor(hashed).view(torch.int64).item() % 2**64
     if not finite.numel():
@@ -114,7 +116,7 @@ def test_statistics_are_torchs(dtype, count, nonfinite):
 
 @pytest.mark.parametrize("equal_nan", [False, True])
 @pytest.mark.parametrize("rtol, atol", [(0.0, 0.0), (1e-3, 1e-5), (0.1, 2.0)])
-@pytest.mark.parametrize("dtype", _dtypes.table())
+@pytest.mark.parametrize("dtype", CONVERTED)
 def test_verdicts_are_torchs(dtype, rtol, atol, equal_nan):
     generator = torch.Generator().manual_seed(7)
     expected = random_tensor(dtype, 50_001, generator, nonfinite=True)

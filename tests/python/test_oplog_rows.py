@@ -7,11 +7,11 @@ import math
 
 import pytest
 import torch
+from all_dtypes import NAMES, made_of
 
 import cgdebug
 from cgdebug import TensorStats
 from cgdebug._op_log.rows import _order_of
-from cgdebug._shared import _dtypes
 from conftest import own_session
 
 
@@ -74,10 +74,9 @@ def test_check_names_the_first_row_with_a_nan(cli, op_log):
     assert "t2/second" in named[0] and f"call {call}" in named[0], checked.stdout
 
 
-@pytest.mark.parametrize("name", _dtypes.table())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_row_has_the_statistics_that_a_probe_of_the_tensor_has(daemon, op_log, probe, name):
-    dtype = getattr(torch, name)
-    x = torch.tensor([0.0, 1.0, 3.0, 2.0, 1.0]).to(dtype)
+    x = made_of(torch.tensor([0.0, 1.0, 3.0, 2.0, 1.0]), name)
     log = op_log()
     add(log, f"t3/row/{name}", x)
     log.end()

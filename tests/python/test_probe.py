@@ -9,6 +9,7 @@ import time
 import numpy
 import pytest
 import torch
+from all_dtypes import NAMES, made_of
 
 import cgdebug
 from cgdebug import (
@@ -19,7 +20,6 @@ from cgdebug import (
     TensorRecord,
 )
 from cgdebug._job import _native
-from cgdebug._shared import _dtypes
 from conftest import wait_until
 
 
@@ -49,10 +49,10 @@ def test_snapshots_own_their_values(probe):
     assert snapshot.tensor.tolist() == [0, 0] and p.records()[0].tensor.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("dtype", _dtypes.table())
+@pytest.mark.parametrize("dtype", NAMES)
 def test_every_dtype_arrives_bit_for_bit(probe, dtype):
     p = probe(TensorRecord())
-    x = torch.randint(-(2**62), 2**62, (7, 3)).to(getattr(torch, dtype))
+    x = made_of(torch.randint(-(2**62), 2**62, (7, 3)), dtype)
     p(x)
     record = p.records()[0]
     assert record.dtype == x.dtype and torch.equal(

@@ -26,8 +26,12 @@ SAMPLES = {
     torch.float64: [5e-324, -1.0, 1e308],
     torch.float8_e4m3fn: [-448.0, 2**-9, float("nan")],
     torch.float8_e5m2: [-57344.0, 2**-16, float("inf")],
+    torch.float8_e4m3fnuz: [-240.0, 2**-10, float("nan")],
+    torch.float8_e5m2fnuz: [-57344.0, 2**-17, float("nan")],
+    torch.float8_e8m0fnu: [2**-127, 2.0**127, float("nan")],
 }
-WITHOUT_NUMPY = {torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}
+FLOAT8 = [dtype for dtype in SAMPLES if str(dtype).startswith("torch.float8")]
+WITHOUT_NUMPY = {torch.bfloat16, *FLOAT8}
 
 
 def snapshot_of(tensor, **fields):
@@ -68,7 +72,7 @@ def test_bfloat16_is_bits_without_ml_dtypes(monkeypatch):
     assert numpy.asarray(snapshot, dtype="float32").tolist() == [1.0, -2.0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("dtype", FLOAT8, ids=str)
 def test_every_float8_is_decoded_as_torch_does(dtype, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     tensor = torch.arange(256, dtype=torch.uint8).view(dtype)
@@ -78,6 +82,10 @@ def test_every_float8_is_decoded_as_torch_does(dtype, monkeypatch):
     numpy.testing.assert_array_equal(snapshot.values(), expected)
     numpy.testing.assert_array_equal(
         numpy.signbit(snapshot.values()[:127]), numpy.signbit(expected[:127])
+    )
+    assert (
+        snapshot.stats.subnormal
+        == ((tensor.double().abs() < torch.finfo(dtype).tiny) & (tensor.double() != 0)).sum()
     )
 
 

@@ -320,6 +320,10 @@ TEST(Layout, DtypeNumbersNeverChange) {
   EXPECT_EQ(static_cast<int>(Dtype::kFloat64), 10);
   EXPECT_EQ(static_cast<int>(Dtype::kFloat8E4m3fn), 11);
   EXPECT_EQ(static_cast<int>(Dtype::kFloat8E5m2), 12);
+  EXPECT_EQ(static_cast<int>(Dtype::kFloat8E4m3fnuz), 14);
+  EXPECT_EQ(static_cast<int>(Dtype::kFloat8E5m2fnuz), 15);
+  EXPECT_EQ(static_cast<int>(Dtype::kFloat8E8m0fnu), 16);
+  EXPECT_EQ(static_cast<int>(Dtype::kFloat4E2m1fnX2), 17);
 }
 
 TEST(Layout, EveryLossCauseHasANumberThatNeverChangesAndAText) {

@@ -367,6 +367,25 @@ TEST(Mismatches, SpansAgreeWithEveryIndexOnRandomShapes) {
   }
 }
 
+TEST(Compare, OfFloat4ComparesAndCountsTheTwoValuesInEachByte) {
+  const auto tensor = [](std::vector<std::uint8_t> bytes) {
+    return TestTensor(Dtype::kFloat4E2m1fnX2, {2, 2}, std::move(bytes));
+  };
+  const TestTensor expected = tensor({0x21, 0x43, 0x65, 0x00});
+  EXPECT_TRUE(Outcome(tensor({0x21, 0x43, 0x65, 0x08}), expected, {.rtol = 0, .atol = 0}).ok);
+  // 3 in place of 2, and -0.5 in place of 0.
+  const CompareResult result =
+      Outcome(tensor({0x21, 0x53, 0x65, 0x90}), expected, {.rtol = 0, .atol = 0});
+  EXPECT_FALSE(result.ok);
+  EXPECT_EQ(result.compared, 8u);
+  EXPECT_EQ(result.mismatched, 2u);
+  EXPECT_EQ(result.max_abs.value, 1);
+  EXPECT_THAT(result.message,
+              AllOf(HasSubstr("Mismatched elements: 2 / 8"),
+                    HasSubstr("Greatest absolute difference: 1.0 at index (0, 3)")));
+  EXPECT_TRUE(Outcome(tensor({0x21, 0x53, 0x65, 0x90}), expected, {.rtol = 0, .atol = 1}).ok);
+}
+
 class CompareOfDtype : public ::testing::TestWithParam<layout::DtypeInfo> {};
 
 // Random bytes, and bytes that differ from them in few or many elements, a little or much.

@@ -63,6 +63,50 @@ TEST(Decode, EveryFloat8FollowsItsDefinition) {
   }
 }
 
+TEST(Decode, EveryFloat8WithOneNanFollowsItsDefinition) {
+  // Both have one more in the exponent's bias than the IEEE type of their size.
+  const auto fnuz = [](std::uint32_t bits, int mantissa_bits, int bias) {
+    const int exponent = static_cast<int>(bits & 0x7f) >> mantissa_bits, one = 1 << mantissa_bits;
+    const int fraction = static_cast<int>(bits) & (one - 1);
+    const double magnitude = exponent == 0
+                                 ? std::ldexp(fraction, 1 - bias - mantissa_bits)
+                                 : std::ldexp(one + fraction, exponent - bias - mantissa_bits);
+    return bits & 0x80 ? -magnitude : magnitude;
+  };
+  for (std::uint32_t bits = 0; bits <= 0xff; ++bits) {
+    const float e4m3 = Float8E4m3fnuzToFloat(static_cast<std::uint8_t>(bits));
+    const float e5m2 = Float8E5m2fnuzToFloat(static_cast<std::uint8_t>(bits));
+    const double e8m0 = Float8E8m0fnuToDouble(static_cast<std::uint8_t>(bits));
+    if (bits == 0x80) {
+      EXPECT_TRUE(std::isnan(e4m3) && std::isnan(e5m2));
+    } else {
+      EXPECT_EQ(e4m3, fnuz(bits, 3, 8)) << bits;
+      EXPECT_EQ(e5m2, fnuz(bits, 2, 16)) << bits;
+    }
+    if (bits == 0xff) {
+      EXPECT_TRUE(std::isnan(e8m0));
+    } else {
+      EXPECT_EQ(e8m0, std::ldexp(1, static_cast<int>(bits) - 127)) << bits;
+    }
+  }
+}
+
+TEST(Decode, AByteOfFloat4HoldsTwoValuesTheLowerHalfFirst) {
+  const auto value_of = [](unsigned half) {
+    const int exponent = static_cast<int>(half >> 1 & 3), fraction = static_cast<int>(half & 1);
+    const double magnitude =
+        exponent == 0 ? 0.5 * fraction : std::ldexp(1 + 0.5 * fraction, exponent - 1);
+    return half & 8 ? -magnitude : magnitude;
+  };
+  for (unsigned bits = 0; bits <= 0xff; ++bits) {
+    const Float4E2m1fnX2 element{static_cast<std::uint8_t>(bits)};
+    const auto [first, second] = ValuesOf(element);
+    EXPECT_EQ(first, value_of(bits & 0xf)) << bits;
+    EXPECT_EQ(second, value_of(bits >> 4)) << bits;
+    EXPECT_EQ(std::fabs(ToDouble(element)), std::fmax(std::fabs(first), std::fabs(second)));
+  }
+}
+
 TEST(Decode, NanOfHalfKeepsItsPayload) {
   EXPECT_EQ(std::bit_cast<std::uint32_t>(HalfToFloat(0x7e01)), 0x7fc02000u);
   EXPECT_EQ(std::bit_cast<std::uint32_t>(HalfToFloat(0xfc01)), 0xff802000u);
@@ -123,6 +167,42 @@ TEST(OrderedKey, NanLiesOutsideTheInfinities) {
   EXPECT_GT(OrderedKey<Half>::FromElement(Half{0x7c01}), OrderedKey<Half>::kPosInf);
   EXPECT_LT(OrderedKey<Half>::FromElement(Half{0xfc01}), OrderedKey<Half>::kNegInf);
   EXPECT_GT(OrderedKey<double>::FromElement(std::nan("")), OrderedKey<double>::kPosInf);
+}
+
+template <typename T>
+void ExpectKeysInTheOrderOfValues() {
+  using K = OrderedKey<T>;
+  int finite = 0;
+  for (unsigned a = 0; a <= 0xff; ++a) {
+    const T element{static_cast<std::uint8_t>(a)};
+    const auto key = K::FromElement(element);
+    ASSERT_NE(key, K::kPosInf);
+    ASSERT_NE(key, K::kNegInf);
+    ASSERT_EQ(K::IsNan(key), a == kNanBits<T>);
+    if (K::IsNan(key)) {
+      EXPECT_GT(key, K::kHighestFinite);
+      continue;
+    }
+    ++finite;
+    ASSERT_EQ(K::ToValue(key), ToDouble(element)) << a;
+    ASSERT_EQ(K::FromValue(ToDouble(element)), key) << a;
+    for (unsigned b = 0; b <= 0xff; ++b) {
+      const T other{static_cast<std::uint8_t>(b)};
+      if (b == kNanBits<T>) continue;
+      ASSERT_EQ(key < K::FromElement(other), ToDouble(element) < ToDouble(other)) << a << " " << b;
+    }
+  }
+  EXPECT_EQ(finite, 255);
+  for (int key = K::kLowestFinite; key < K::kHighestFinite; ++key) {  // the places between, too
+    ASSERT_LE(K::ToValue(static_cast<typename K::Key>(key)),
+              K::ToValue(static_cast<typename K::Key>(key + 1)));
+  }
+}
+
+TEST(OrderedKey, OrdersTypesWithOneNanAsTheirValues) {
+  ExpectKeysInTheOrderOfValues<Float8E4m3fnuz>();
+  ExpectKeysInTheOrderOfValues<Float8E5m2fnuz>();
+  ExpectKeysInTheOrderOfValues<Float8E8m0fnu>();
 }
 
 TEST(TensorView, ElementCountRefusesOverflow) {

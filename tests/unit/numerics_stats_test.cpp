@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "daemon/core/numerics/device_stats.h"
+#include "daemon/core/numerics/float4_values.h"
 #include "daemon/core/numerics/kernels/decode.h"
 #include "daemon/core/numerics/stats.h"
 #include "tests/unit/numerics_test_util.h"
@@ -199,6 +201,48 @@ TEST(Stats, Float8E4m3fnHasNoInfinity) {
   EXPECT_EQ(stats.first_nonfinite, 1u);
 }
 
+TEST(Stats, TheOnlyNanOfFnuzTypesIsWhereMinusZeroWouldBe) {
+  for (const Dtype dtype : {Dtype::kFloat8E4m3fnuz, Dtype::kFloat8E5m2fnuz}) {
+    const Stats stats =
+        ComputeStats(Vector<std::uint8_t>(dtype, {0x00, 0x01, 0x80, 0x7f, 0xff}).view());
+    EXPECT_EQ(stats.nan, 1u);
+    EXPECT_EQ(stats.pos_inf + stats.neg_inf, 0u);
+    EXPECT_EQ(stats.zero, 1u);
+    EXPECT_EQ(stats.subnormal, 1u);
+    EXPECT_EQ(stats.first_nonfinite, 2u);
+    EXPECT_EQ(stats.max, layout::FindDtype(dtype)->max_finite);
+    EXPECT_EQ(stats.min, -stats.max);
+  }
+}
+
+TEST(Stats, Float8E8m0fnuHasNoZeroAndNoSubnormals) {
+  const Stats stats =
+      ComputeStats(Vector<std::uint8_t>(Dtype::kFloat8E8m0fnu, {0x00, 0x7f, 0xff, 0xfe}).view());
+  EXPECT_EQ(stats.nan, 1u);
+  EXPECT_EQ(stats.zero + stats.subnormal, 0u);
+  EXPECT_EQ(stats.min, 0x1p-127);
+  EXPECT_EQ(stats.max, 0x1p127);
+  EXPECT_EQ(stats.first_nonfinite, 2u);
+}
+
+TEST(Stats, OfFloat4AreOfTheTwoValuesInEachByte) {
+  // 6, 0.5; -6, -0; 0, 1.
+  const auto tensor = Vector<std::uint8_t>(Dtype::kFloat4E2m1fnX2, {0x17, 0x8f, 0x20});
+  const Stats stats = ComputeStats(tensor.view());
+  EXPECT_EQ(stats.count, 6u);
+  EXPECT_EQ(stats.nonfinite(), 0u);
+  EXPECT_EQ(stats.zero, 2u);
+  EXPECT_EQ(stats.subnormal, 1u);
+  EXPECT_EQ(stats.min, -6);
+  EXPECT_EQ(stats.max, 6);
+  EXPECT_EQ(stats.l1, 13.5);
+  EXPECT_NEAR(stats.mean, 0.25, 2e-6);
+  EXPECT_EQ(stats.hash, ComputeStats(F32({6, 0.5f, -6, -0.0f, 0, 1}).view()).hash);
+  EXPECT_EQ(
+      stats.ordered_hash,
+      ComputeStats(Vector<std::uint8_t>(Dtype::kUint8, {0x17, 0x8f, 0x20}).view()).ordered_hash);
+}
+
 TEST(Stats, HashIsTheXorOfTheWidenedElements) {
   EXPECT_EQ(ComputeStats(F32({1, -1.5f, -0.0f, 3}).view()).hash, 0x4000000000000000u);
   EXPECT_EQ(ComputeStats(Vector<std::int8_t>(Dtype::kInt8, {1, -1, 0, 3}).view()).hash,
@@ -319,12 +363,14 @@ TEST_P(StatsOfDtype, AgreesWithNaiveLoopsOnPatternedBits) {
       byte = static_cast<std::uint8_t>(state >> 24);
     }
     const TestTensor tensor(GetParam().dtype, {count}, bytes);
-    const TensorView view = tensor.view();
-    const Stats stats = ComputeStats(view);
+    const Stats stats = ComputeStats(tensor.view());
+    std::optional<Float4Values> values;
+    if (layout::ValuesPerElement(GetParam().dtype) == 2) values.emplace(tensor.view());
+    const TensorView view = values ? values->view() : tensor.view();
     std::uint64_t finite = 0, zero = 0, histogram = 0;
     double low = kInf, high = -kInf;
     long double sum = 0;
-    for (std::uint64_t i = 0; i < count; ++i) {
+    for (std::uint64_t i = 0; i < view.count(); ++i) {
       const double value = ElementAsDouble(view, i);
       if (!std::isfinite(value)) continue;
       ++finite;

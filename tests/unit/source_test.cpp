@@ -145,7 +145,7 @@ TEST(Safetensors, ADtypeThatIsNotKnownIsNamed) {
   EXPECT_EQ(stats.error().message, "x@1 is of dtype U64, which this version cannot read");
 }
 
-TEST(Safetensors, AWiderTypeHoldsTheValuesOfTypesThatNoProbeHas) {
+TEST(Safetensors, AWiderTypeHoldsTheValuesOfATypeThatNoProbeHas) {
   const testing_support::TempDir dir;
   testing_support::WriteText(
       dir / "a.safetensors",
@@ -161,9 +161,32 @@ TEST(Safetensors, AWiderTypeHoldsTheValuesOfTypesThatNoProbeHas) {
   EXPECT_EQ((*source)->slots()[0].site, "U32 in the file");
   EXPECT_EQ(stats_of(0).max, 4294967295.0);
   EXPECT_EQ(stats_of(0).min, 1.0);
+  EXPECT_EQ((*source)->slots()[1].dtype_name, "float8_e8m0fnu");
+  EXPECT_EQ((*source)->slots()[1].site, "");
   EXPECT_EQ(stats_of(1).nan, 1u);
   EXPECT_EQ(stats_of(1).max, 2.0);
   EXPECT_EQ(stats_of(1).min, 0x1p-127);
+}
+
+TEST(Safetensors, AShapeOfFloat4CountsValuesOfWhichAByteHasTwo) {
+  const testing_support::TempDir dir;
+  const auto open = [&](const char* header, std::size_t bytes) {
+    WriteText(dir / "a.safetensors", SafetensorsBytes(header, std::string(bytes, '\x21')));
+    return Open(dir / "a.safetensors");
+  };
+  const auto source = open(R"({"x":{"dtype":"F4","shape":[2,6],"data_offsets":[0,6]}})", 6);
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  EXPECT_EQ((*source)->slots()[0].dtype_name, "float4_e2m1fn_x2");
+  EXPECT_THAT((*source)->slots()[0].shape, ElementsAre(2u, 3u));
+  const auto stats = StatsOf(**source, *(*source)->Get(0, (*source)->Keys(0)->front()));
+  EXPECT_EQ(stats->count, 12u);
+  EXPECT_EQ(stats->max, 1.0);
+  for (const char* shape : {R"({"x":{"dtype":"F4","shape":[2,5],"data_offsets":[0,5]}})",
+                            R"({"x":{"dtype":"F4","shape":[],"data_offsets":[0,5]}})"}) {
+    const auto refused = open(shape, 5);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().message, HasSubstr("is odd"));
+  }
 }
 
 TEST(Safetensors, NoTruncationAndNoFlippedBitCrashes) {

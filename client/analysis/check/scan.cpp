@@ -28,6 +28,7 @@ std::size_t ElementBytes(const Slot& slot) {
 double ShareOfMaximum(const Slot& slot, const Stats& stats) {
   const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
   if (info == nullptr || !info->is_floating || !(stats.abs_max > 0)) return 0;
+  if (layout::ValuesPerElement(slot.dtype) == 2) return 0;  // their range is used up by design
   return stats.abs_max / info->max_finite;
 }
 

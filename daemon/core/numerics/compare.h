@@ -79,9 +79,10 @@ Result<std::string> FailureText(layout::Dtype dtype, const std::vector<std::uint
 // The tolerances torch.testing.assert_close takes for a dtype when none are given.
 CompareOptions DefaultTolerances(layout::Dtype dtype);
 
-// Thread: any. Requires: views from MakeTensorView.
-// Fails: another dtype or shape, a tolerance that is negative or not finite; the message names both
-// sides.
+// Of float4_e2m1fn_x2 the values are compared and counted, two in an element, and an index is that
+// of a value: in a shape whose last dimension is twice as long. Thread: any. Requires: views from
+// MakeTensorView. Fails: another dtype or shape, a tolerance that is negative or not finite; the
+// message names both sides.
 Result<CompareResult> Compare(const TensorView& actual, const TensorView& expected,
                               const CompareOptions& options);
 

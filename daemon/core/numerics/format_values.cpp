@@ -11,6 +11,10 @@ namespace {
 
 template <typename T>
 std::string ElementText(T element, int precision) {
+  if constexpr (kHoldsTwo<T>) {
+    const auto [first, second] = ValuesOf(element);
+    return fmt::format("{:g}|{:g}", first, second);
+  }
   const auto value = ToNative(element);
   if constexpr (std::is_same_v<T, Bool8>) {
     return value ? "True" : "False";

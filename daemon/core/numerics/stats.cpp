@@ -7,6 +7,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "daemon/core/numerics/float4_values.h"
 #include "daemon/core/numerics/kernels/decode.h"
 #include "daemon/core/numerics/kernels/moments.h"
 #include "daemon/core/numerics/kernels/ordered_hash_kernel.h"
@@ -363,11 +364,18 @@ std::uint64_t SumInOrder(const TensorView& view, bool may_be_nan) {
 
 Stats Compute(const TensorView& view, bool histogram) {
   Stats stats;
-  stats.count = view.count();
+  stats.count = view.count() * layout::ValuesPerElement(view.dtype);
   stats.has_hash = stats.has_ordered_hash = true;
   if (stats.count == 0) return stats;
   VisitDtype(view.dtype, [&](auto element) {
-    Summarize<typename decltype(element)::type>(view, histogram, &stats);
+    using T = typename decltype(element)::type;
+    if constexpr (kHoldsTwo<T>) {
+      const Float4Values values(view);
+      Summarize<Float8E4m3fn>(values.view(), histogram, &stats);
+      stats.subnormal = values.subnormal();
+    } else {
+      Summarize<T>(view, histogram, &stats);
+    }
   });
   stats.ordered_hash = layout::OrderedHash(SumInOrder(view, /*may_be_nan=*/stats.nan > 0));
   return stats;

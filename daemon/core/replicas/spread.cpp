@@ -20,9 +20,14 @@ double LastPlace(layout::Dtype dtype) {
       return 0x1p-10;
     case Dtype::kBfloat16:
       return 0x1p-7;
+    case Dtype::kFloat8E8m0fnu:
+    case Dtype::kFloat4E2m1fnX2:
+      return 0.5;
     case Dtype::kFloat8E4m3fn:
+    case Dtype::kFloat8E4m3fnuz:
       return 0x1p-3;
     case Dtype::kFloat8E5m2:
+    case Dtype::kFloat8E5m2fnuz:
       return 0x1p-2;
     default:
       return 0;
@@ -38,7 +43,7 @@ double BoundOf(layout::Dtype dtype, double tolerance) {
 bool Spread::Add(layout::Dtype dtype, std::span<const std::byte> values) {
   const std::size_t element_bytes = layout::DtypeBytes(dtype);
   if (element_bytes == 0 || (ranks_ > 0 && dtype != dtype_)) return is_known_ = false;
-  const std::size_t count = values.size() / element_bytes;
+  const std::size_t count = values.size() / element_bytes * layout::ValuesPerElement(dtype);
   if (ranks_ == 0) {
     least_.resize(count);
     most_.resize(count);
@@ -51,8 +56,12 @@ bool Spread::Add(layout::Dtype dtype, std::span<const std::byte> values) {
   numerics::VisitDtype(dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     for (std::size_t i = 0; i < count; ++i) {
-      const auto value =
-          static_cast<double>(numerics::ToNative(numerics::LoadElement<T>(values, i)));
+      double value = 0;
+      if constexpr (numerics::kHoldsTwo<T>) {
+        value = numerics::ValuesOf(numerics::LoadElement<T>(values, i / 2))[i % 2];
+      } else {
+        value = static_cast<double>(numerics::ToNative(numerics::LoadElement<T>(values, i)));
+      }
       const bool is_nan = std::isnan(value);
       if (is_first) {
         least_[i] = most_[i] = value;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "proto/layout/dtype.h"
 
@@ -55,6 +56,63 @@ struct Float8E4m3fn : Floating<std::uint8_t, float, 3> {  // no infinity; one Na
   __device__ static bool NonFinite(Raw raw) { return (raw & 0x7f) == 0x7f; }
   __device__ static bool IsNan(Raw) { return true; }
 };
+
+// A type whose only non-finite element is the NaN of these bits.
+template <int kMantissaBits, std::uint8_t kBits>
+struct WithOneNan : Floating<std::uint8_t, float, kMantissaBits> {
+  static constexpr std::uint8_t kNan = kBits;
+  __device__ static bool NonFinite(std::uint8_t raw) { return raw == kNan; }
+  __device__ static bool IsNan(std::uint8_t) { return true; }
+};
+struct Float8E4m3fnuz : WithOneNan<3, 0x80> {
+  __device__ static float Get(Raw raw) {
+    const float magnitude = HalfToFloat(static_cast<std::uint16_t>((raw & 0x7f) << 7)) * 128.0f;
+    return (raw & kSign) != 0 ? -magnitude : magnitude;
+  }
+};
+struct Float8E5m2fnuz : WithOneNan<2, 0x80> {
+  __device__ static float Get(Raw raw) {
+    const unsigned exponent = raw >> 2 & 0x1f;
+    const auto significand = static_cast<float>((raw & kMantissa) + (exponent == 0 ? 0 : 4));
+    const unsigned place = (exponent == 0 ? 1 : exponent) + 127 - 16 - 2;
+    const float magnitude = significand * __uint_as_float(place << 23);
+    return (raw & kSign) != 0 ? -magnitude : magnitude;
+  }
+};
+struct Float8E8m0fnu : WithOneNan<0, 0xff> {  // all exponent: 2^(raw - 127)
+  static constexpr Raw kSign = 0;
+  __device__ static float Get(Raw raw) {
+    return __uint_as_float(raw == 0 ? 0x00400000u : std::uint32_t{raw} << 23);
+  }
+};
+struct Float4E2m1fnX2
+    : Floating<std::uint8_t, float, 1> {  // two values, the first in the lower half
+  __device__ static float ValueOf(unsigned half) {
+    // As a float16: the exponent's bias is 15 in place of 1.
+    const float magnitude = HalfToFloat(static_cast<std::uint16_t>((half & 7) << 9)) * 16384.0f;
+    return (half & 8) != 0 ? -magnitude : magnitude;
+  }
+  __device__ static float Get(Raw raw) { return ValueOf(raw); }  // the first
+  __device__ static bool NonFinite(Raw) { return false; }
+};
+template <typename Type>
+inline constexpr bool kHoldsTwo = std::is_same_v<Type, Float4E2m1fnX2>;
+template <typename Type>
+inline constexpr bool kHasOneNan = false;
+template <>
+inline constexpr bool kHasOneNan<Float8E4m3fnuz> = true;
+template <>
+inline constexpr bool kHasOneNan<Float8E5m2fnuz> = true;
+template <>
+inline constexpr bool kHasOneNan<Float8E8m0fnu> = true;
+
+// Whether a vector of 16 elements has one of these bits.
+__device__ inline bool HasByte(uint4 vector, std::uint8_t bits) {
+  const std::uint32_t each = bits * 0x1010101u;
+  return (__vcmpeq4(vector.x, each) | __vcmpeq4(vector.y, each) | __vcmpeq4(vector.z, each) |
+          __vcmpeq4(vector.w, each)) != 0;
+}
+
 template <typename T>
 struct Integer {
   using Raw = T;
@@ -90,6 +148,22 @@ struct ElementOf<layout::Dtype::kFloat8E4m3fn, Bits> {
 template <typename Bits>
 struct ElementOf<layout::Dtype::kFloat8E5m2, Bits> {
   using Type = Float8E5m2;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat8E4m3fnuz, Bits> {
+  using Type = Float8E4m3fnuz;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat8E5m2fnuz, Bits> {
+  using Type = Float8E5m2fnuz;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat8E8m0fnu, Bits> {
+  using Type = Float8E8m0fnu;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat4E2m1fnX2, Bits> {
+  using Type = Float4E2m1fnX2;
 };
 
 // The smallest and largest magnitude in a vector of 16 bytes. Bits of magnitudes sort as the

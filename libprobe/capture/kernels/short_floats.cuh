@@ -15,9 +15,11 @@ namespace cgdebug::capture {
 // --- two at a time -----------------------------------------------------------------------------
 
 // Types whose vectors of 16 bytes are added up as pairs of 16 bits. A pair of 8-bit floats is
-// widened to a pair of float16, which holds each of them exactly as a normal number or zero.
+// widened to a pair of float16, which holds each of them exactly as a normal number or zero. Those
+// with one NaN, or with two values in a byte, are added one by one.
 template <typename Type>
-inline constexpr bool kIsShortFloat = Type::kFloating && sizeof(typename Type::Raw) <= 2;
+inline constexpr bool kIsShortFloat = Type::kFloating && sizeof(typename Type::Raw) <= 2 &&
+                                      !kHasOneNan<Type> && !kHoldsTwo<Type>;
 
 // The type of a pair's halves.
 template <typename Type>

@@ -141,13 +141,21 @@ struct Part {
   }
 
   __device__ void AddFinite(Raw raw) {
-    Value value;
+    if constexpr (kHoldsTwo<Type>) {
+      AddValue(raw, Type::ValueOf(raw));
+      AddValue(raw, Type::ValueOf(raw >> 4));
+    } else if constexpr (Type::kFloating) {
+      AddValue(raw, Type::Get(raw));
+    } else {
+      AddValue(raw, static_cast<double>(raw));
+    }
+  }
+
+  __device__ void AddValue(Raw raw, Value value) {
     if constexpr (Type::kFloating) {
-      value = Type::Get(raw);
       hash ^= static_cast<std::uint64_t>(__double_as_longlong(static_cast<double>(value)));
     } else {
       zero += raw == 0;
-      value = static_cast<double>(raw);
       hash ^= static_cast<std::uint64_t>(static_cast<std::int64_t>(raw));
     }
     min = Least(value, min);
@@ -169,6 +177,13 @@ struct Part {
   }
 
   __device__ void CountSmall(Raw raw) {
+    if constexpr (Type::kSign == 0) return;  // no zero
+    if constexpr (kHoldsTwo<Type>) {
+      const unsigned first = raw & 7, second = raw >> 4 & 7;
+      zero += (first == 0) + (second == 0);
+      subnormal += (first == 1) + (second == 1);
+      return;
+    }
     const Raw magnitude = raw & static_cast<Raw>(~Type::kSign);
     zero += magnitude == 0;
     subnormal += magnitude != 0 && magnitude <= Type::kMantissa;
@@ -189,7 +204,9 @@ struct Part {
   __device__ static std::uint64_t OrderedTerm(Raw raw, std::uint64_t place) {
     auto bits = static_cast<std::make_unsigned_t<Raw>>(raw);
     if constexpr (Type::kFloating) {
-      if (Type::NonFinite(raw) && Type::IsNan(raw)) bits = Type::kSign - 1;  // as OrderedBits()
+      if constexpr (!kHasOneNan<Type>) {
+        if (Type::NonFinite(raw) && Type::IsNan(raw)) bits = Type::kSign - 1;  // as OrderedBits()
+      }
     }
     return layout::OrderedTermOf(place, bits);
   }
@@ -227,7 +244,7 @@ struct Part {
 
   __device__ void AddNonFinite(Raw raw, std::uint64_t place) {
     if constexpr (Type::kFloating) {
-      const bool negative = (raw & Type::kSign) != 0;
+      const bool negative = !kHasOneNan<Type> && (raw & Type::kSign) != 0;
       const std::uint64_t kind = Type::IsNan(raw) ? 0 : negative ? 2 : 1;
       if (kind == 0) ++nan;
       if (kind == 1) ++pos_inf;
@@ -237,7 +254,10 @@ struct Part {
       // Widened by hand: the GPU's conversion drops the payload of a NaN. A signalling NaN becomes
       // quiet, as on the CPU.
       std::uint64_t wide = 0x7ff0000000000000;
-      if (kind == 0) wide |= Type::NanMantissa(raw) | (sizeof(Raw) < 8 ? 0x0008000000000000 : 0);
+      if (kind == 0) {
+        if constexpr (!kHasOneNan<Type>) wide |= Type::NanMantissa(raw);
+        if (sizeof(Raw) < 8) wide |= 0x0008000000000000;
+      }
       hash ^= wide | (negative ? 0x8000000000000000 : 0);
     }
   }
@@ -390,8 +410,14 @@ struct Part {
     } pack;
     pack.whole = vector;
     if constexpr (Type::kFloating) {
-      const Extremes<Raw> magnitudes = Extremes<Raw>::Of(vector, Type::kSign);
-      if (NonFinite(magnitudes.most)) return AddEach(elements, at);
+      Extremes<Raw> magnitudes = Extremes<Raw>::Of(vector, Type::kSign);
+      if constexpr (kHoldsTwo<Type>) {
+        magnitudes.least = 0;  // in each vector, for what it costs to look
+      } else if constexpr (kHasOneNan<Type>) {
+        if (HasByte(vector, Type::kNan)) return AddEach(elements, at);
+      } else {
+        if (NonFinite(magnitudes.most)) return AddEach(elements, at);
+      }
       if (magnitudes.least <= Type::kMantissa) {
 #pragma unroll
         for (std::uint64_t k = 0; k < kPerVector; ++k) CountSmall(pack.raw[k]);
@@ -404,7 +430,7 @@ struct Part {
 
   __device__ layout::DeviceStats Result(std::uint64_t count) const {
     layout::DeviceStats stats;
-    stats.count = count;
+    stats.count = kHoldsTwo<Type> ? 2 * count : count;
     stats.nan = nan;
     stats.pos_inf = pos_inf;
     stats.neg_inf = neg_inf;

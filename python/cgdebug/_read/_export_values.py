@@ -69,9 +69,13 @@ def write_safetensors(
     end = 0
     for name, (series, snapshot) in tensors.items():
         begin, end = end, end + len(snapshot._bytes())
+        dtype = table()[snapshot.dtype_name].safetensors
+        shape = list(snapshot.shape)
+        if dtype == "F4":  # the format counts values, torch bytes of two
+            shape = [*shape[:-1], 2 * shape[-1]] if shape else [2]
         header[name] = {
-            "dtype": table()[snapshot.dtype_name].safetensors,
-            "shape": list(snapshot.shape),
+            "dtype": dtype,
+            "shape": shape,
             "data_offsets": [begin, end],
         }
         about["tensors"][name] = _about(series, snapshot)

@@ -183,6 +183,9 @@ Json ElementJson(const TensorView& view, std::uint64_t i) {
   const layout::DtypeInfo* info = layout::FindDtype(view.dtype);
   if (view.dtype == layout::Dtype::kBool) return numerics::ElementAsInt64(view, i) != 0;
   if (!info->is_floating) return numerics::ElementAsInt64(view, i);
+  if (view.dtype == layout::Dtype::kFloat4E2m1fnX2) {
+    return numerics::ValuesOf(numerics::LoadElement<numerics::Float4E2m1fnX2>(view.data, i));
+  }
   return JsonNumber(numerics::ElementAsDouble(view, i));
 }
 

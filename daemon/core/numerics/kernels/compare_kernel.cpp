@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -109,7 +110,9 @@ bool HasNanOf(const Lane<T>* HWY_RESTRICT p, std::size_t count) {
 bool HasNan(layout::Dtype dtype, const std::byte* data, std::size_t count) {
   return VisitDtype(dtype, [&](auto element) {
     using T = typename decltype(element)::type;
-    if constexpr (kIsFloatingElement<T>) {
+    if constexpr (kHasOneNan<T>) {
+      return std::memchr(data, kNanBits<T>, count) != nullptr;
+    } else if constexpr (kIsFloatingElement<T> && !kHoldsTwo<T>) {
       return HasNanOf<T>(reinterpret_cast<const Lane<T>*>(data), count);
     } else {
       return false;
@@ -122,8 +125,8 @@ bool CompareBlock(layout::Dtype dtype, const std::byte* actual, const std::byte*
   if (options.bitwise) return false;
   return VisitDtype(dtype, [&](auto element) {
     using T = typename decltype(element)::type;
-    if constexpr (std::is_same_v<T, std::int64_t>) {
-      return false;  // more than a double holds
+    if constexpr (std::is_same_v<T, std::int64_t> || kHasOneNan<T> || kHoldsTwo<T>) {
+      return false;  // an int64 is more than a double holds; the others are rare
     } else {
       return CompareBlockOf<T>(reinterpret_cast<const Lane<T>*>(actual),
                                reinterpret_cast<const Lane<T>*>(expected), count, options, block);

@@ -10,10 +10,12 @@
 //   });
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -37,6 +39,18 @@ struct Float8E4m3fn {
   std::uint8_t bits;
 };
 struct Float8E5m2 {
+  std::uint8_t bits;
+};
+struct Float8E4m3fnuz {
+  std::uint8_t bits;
+};
+struct Float8E5m2fnuz {
+  std::uint8_t bits;
+};
+struct Float8E8m0fnu {
+  std::uint8_t bits;
+};
+struct Float4E2m1fnX2 {  // two values, the first in the lower half
   std::uint8_t bits;
 };
 
@@ -66,6 +80,34 @@ constexpr float Float8E4m3fnToFloat(std::uint8_t bits) {
 constexpr float Float8E5m2ToFloat(std::uint8_t bits) {
   return HalfToFloat(static_cast<std::uint16_t>(bits << 8));
 }
+// The types ending in fnuz have one more in the exponent's bias.
+constexpr float Float8E4m3fnuzToFloat(std::uint8_t bits) {
+  if (bits == 0x80) return std::numeric_limits<float>::quiet_NaN();
+  const auto half = static_cast<std::uint16_t>((bits & 0x80) << 8 | (bits & 0x7f) << 7);
+  return HalfToFloat(half) * 0x1p7f;
+}
+constexpr float Float8E5m2fnuzToFloat(std::uint8_t bits) {
+  if (bits == 0x80) return std::numeric_limits<float>::quiet_NaN();
+  const std::uint32_t exponent = bits >> 2 & 0x1fu, mantissa = bits & 0x3u;
+  const auto significand = static_cast<float>(exponent == 0 ? mantissa : mantissa + 4);
+  const std::uint32_t place = (exponent == 0 ? 1u : exponent) + 127 - 16 - 2;
+  const float magnitude = significand * std::bit_cast<float>(place << 23);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+// As a double, because the smallest is a subnormal float.
+constexpr double Float8E8m0fnuToDouble(std::uint8_t bits) {
+  if (bits == 0xff) return std::numeric_limits<double>::quiet_NaN();
+  return std::bit_cast<double>((std::uint64_t{bits} + 1023 - 127) << 52);
+}
+constexpr float Float4E2m1fnToFloat(std::uint8_t bits) {  // the lower four
+  constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  const float magnitude = kMagnitudes[bits & 7];
+  return (bits & 8) != 0 ? -magnitude : magnitude;
+}
+constexpr std::array<float, 2> ValuesOf(Float4E2m1fnX2 element) {
+  return {Float4E2m1fnToFloat(element.bits),
+          Float4E2m1fnToFloat(static_cast<std::uint8_t>(element.bits >> 4))};
+}
 
 // The value in a type of the language that holds it exactly: bool, an integer, float or double.
 constexpr bool ToNative(Bool8 element) { return element.bits != 0; }
@@ -73,9 +115,17 @@ constexpr float ToNative(Half element) { return HalfToFloat(element.bits); }
 constexpr float ToNative(Bfloat16 element) { return Bfloat16ToFloat(element.bits); }
 constexpr float ToNative(Float8E4m3fn element) { return Float8E4m3fnToFloat(element.bits); }
 constexpr float ToNative(Float8E5m2 element) { return Float8E5m2ToFloat(element.bits); }
+constexpr float ToNative(Float8E4m3fnuz element) { return Float8E4m3fnuzToFloat(element.bits); }
+constexpr float ToNative(Float8E5m2fnuz element) { return Float8E5m2fnuzToFloat(element.bits); }
+constexpr double ToNative(Float8E8m0fnu element) { return Float8E8m0fnuToDouble(element.bits); }
 template <typename T>
 requires std::is_arithmetic_v<T>
 constexpr T ToNative(T element) { return element; }
+// Of the two values the one that is farther from 0.
+constexpr float ToNative(Float4E2m1fnX2 element) {
+  const auto [first, second] = ValuesOf(element);
+  return (element.bits >> 4 & 7) > (element.bits & 7) ? second : first;
+}
 
 // Exact, except for int64 beyond 2^53.
 template <typename T>
@@ -85,6 +135,20 @@ constexpr double ToDouble(T element) {
 
 template <typename T>
 inline constexpr bool kIsFloatingElement = !std::is_integral_v<T> && !std::is_same_v<T, Bool8>;
+
+// Elements of two values: what looks at each value takes them from Float4Values.
+template <typename T>
+inline constexpr bool kHoldsTwo = std::is_same_v<T, Float4E2m1fnX2>;
+
+// Types whose bits are not a sign and a magnitude that sorts as the number does, with the NaNs
+// above all: one pattern that would be -0, or would sort as a negative number, is their only NaN.
+template <typename T>
+inline constexpr bool kHasOneNan =
+    std::is_same_v<T, Float8E4m3fnuz> || std::is_same_v<T, Float8E5m2fnuz> ||
+    std::is_same_v<T, Float8E8m0fnu>;
+template <typename T>
+requires kHasOneNan<T>
+inline constexpr std::uint8_t kNanBits = std::is_same_v<T, Float8E8m0fnu> ? 0xff : 0x80;
 
 // The type of an element of `dtype`, whose bits are `Bits`: for an integer `Bits` itself.
 template <layout::Dtype dtype, typename Bits>
@@ -118,6 +182,22 @@ struct ElementOf<layout::Dtype::kFloat8E4m3fn, Bits> {
 template <typename Bits>
 struct ElementOf<layout::Dtype::kFloat8E5m2, Bits> {
   using type = Float8E5m2;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat8E4m3fnuz, Bits> {
+  using type = Float8E4m3fnuz;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat8E5m2fnuz, Bits> {
+  using type = Float8E5m2fnuz;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat8E8m0fnu, Bits> {
+  using type = Float8E8m0fnu;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat4E2m1fnX2, Bits> {
+  using type = Float4E2m1fnX2;
 };
 
 // Requires: i < data.size() / sizeof(T).

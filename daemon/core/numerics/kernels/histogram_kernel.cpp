@@ -92,7 +92,7 @@ std::uint64_t CountEdges(layout::Dtype dtype, const std::byte* data, std::uint64
                          EdgeCounts* counts) {
   return VisitDtype(dtype, [&](auto element) -> std::uint64_t {
     using T = typename decltype(element)::type;
-    if constexpr (std::is_same_v<T, Bool8>) {
+    if constexpr (std::is_same_v<T, Bool8> || kHasOneNan<T> || kHoldsTwo<T>) {
       return 0;
     } else if constexpr (kIsFloatingElement<T>) {
       return counts->all_finite ? CountEdgesOfType<T, false>(data, count, counts)

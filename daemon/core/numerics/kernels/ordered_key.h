@@ -30,8 +30,7 @@ struct OrderedKey {  // integers and bool: the value itself, in 16 bits at least
 };
 
 template <typename T>
-requires kIsFloatingElement<T>
-struct OrderedKey<T> {
+requires(kIsFloatingElement<T> && !kHasOneNan<T>) struct OrderedKey<T> {
   static constexpr bool kIsFloating = true;
   using Bits = std::conditional_t<
       sizeof(T) == 1, std::int8_t,
@@ -82,6 +81,42 @@ struct OrderedKey<T> {
   static constexpr Key Flip(Key bits) {
     return static_cast<Key>(bits ^ ((bits >> (8 * sizeof(Key) - 1)) & kMagnitude));
   }
+};
+
+// Keys have more bits than these elements. The key of the NaN lies above the others, and no element
+// has the key of an infinity. As above, -x has the key -1 - key(x); nothing has the key -1, nor, if
+// there is no zero, the key 0.
+template <typename T>
+requires kHasOneNan<T>
+struct OrderedKey<T> {
+  static constexpr bool kIsFloating = true;
+  static constexpr bool kHasZero = !std::is_same_v<T, Float8E8m0fnu>;
+  using Key = std::int16_t;
+  static constexpr Key kHighestFinite = kHasZero ? 0x7f : 0xff;
+  static constexpr Key kLowestFinite = kHasZero ? -0x80 : 1;
+  static constexpr Key kMinNormal = !kHasZero ? 1 : std::is_same_v<T, Float8E4m3fnuz> ? 0x08 : 0x04;
+  static constexpr Key kNan = 0x100;
+  static constexpr Key kPosInf = 0x101;
+  static constexpr Key kNegInf = -1 - kPosInf;
+
+  static constexpr Key FromElement(T element) {
+    if (element.bits == kNanBits<T>) return kNan;
+    if constexpr (!kHasZero) return static_cast<Key>(element.bits + 1);
+    const auto magnitude = static_cast<Key>(element.bits & 0x7f);
+    return element.bits < 0x80 ? magnitude : static_cast<Key>(-1 - magnitude);
+  }
+  static constexpr double ToValue(Key key) {
+    if constexpr (!kHasZero) return ToDouble(T{static_cast<std::uint8_t>(key - 1)});
+    if (key >= -1) return ToDouble(T{static_cast<std::uint8_t>(key == -1 ? 0 : key)});
+    return ToDouble(T{static_cast<std::uint8_t>(0x80 | (-1 - key))});
+  }
+  // Requires: `value` is one that T has.
+  static constexpr Key FromValue(double value) {
+    Key key = kLowestFinite;
+    while (ToValue(key) < value) ++key;
+    return key == -1 ? Key{0} : key;
+  }
+  static constexpr bool IsNan(Key key) { return key == kNan; }
 };
 
 }  // namespace cgdebug::numerics

@@ -325,7 +325,7 @@ std::size_t SumPart(const Lane<T>* HWY_RESTRICT p, std::uint64_t left, KernelSum
     done = FloatBlock<T>(p, vectors, sums);
   } else if constexpr (std::is_same_v<T, Float8E4m3fn>) {
     done = Float8E4m3fnBlock(p, vectors, sums);
-  } else if constexpr (kIsFloatingElement<T>) {
+  } else if constexpr (kIsFloatingElement<T> && !kHasOneNan<T> && !kHoldsTwo<T>) {
     done = SmallFloatBlock<T>(p, vectors, sums);
   }
   return done ? vectors : 0;

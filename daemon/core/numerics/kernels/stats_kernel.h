@@ -3,8 +3,8 @@
 //
 // A kernel does whole vectors of ordinary numbers and says how far it came. The plain loops of
 // stats.cpp do the rest: tails, blocks with NaN or Inf, int64 beyond 2^52, ranges whose squares
-// overflow a float, CPUs without kernels. Both give the same counts, extremes and hash, and sums
-// that differ in the last digits (stats.h).
+// overflow a float, float8 types with one NaN, CPUs without kernels. Both give the same counts,
+// extremes and hash, and sums that differ in the last digits (stats.h).
 #pragma once
 
 #include <algorithm>
