@@ -304,6 +304,13 @@ const std::vector<NodeInfo>& ApartGraph::nodes() const { return state_->infos; }
 const Dag& ApartGraph::dag() const { return *state_->dag; }
 const std::vector<Dag::Nodes>& ApartGraph::pieces() const { return state_->pieces; }
 
+std::optional<std::vector<MemoryPointer>> ApartGraph::Pointers(std::size_t node) const {
+  if (node >= state_->handles.size()) {
+    throw ProbeError(ErrorKind::kBadArgument, "the graph has no such node");
+  }
+  return PointersOf(state_->handles[node]);
+}
+
 void ApartGraph::Launch(std::size_t piece, void* stream, bool with_own) {
   if (piece >= state_->pieces.size()) {
     throw ProbeError(ErrorKind::kBadArgument, "the graph has no such piece");

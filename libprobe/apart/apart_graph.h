@@ -10,10 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "libprobe/apart/dag.h"
+#include "libprobe/apart/node_pointers.h"
 
 namespace cgdebug::apart {
 
@@ -45,6 +47,8 @@ class ApartGraph {
   const Dag& dag() const;
   // The nodes by their places in nodes().
   const std::vector<Dag::Nodes>& pieces() const;
+  // What the node in this place of nodes() is given; see PointersOf.
+  std::optional<std::vector<MemoryPointer>> Pointers(std::size_t node) const;
 
   // Launches one piece on `stream`. What it launches is made at the first launch, and kept.
   // Without `with_own` our own nodes do nothing, so that the replay is not counted.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -47,6 +48,16 @@ py::list NodesOf(const ApartGraph& graph) {
   return nodes;
 }
 
+py::object PointersOf(const ApartGraph& graph, std::size_t node) {
+  const std::optional<std::vector<apart::MemoryPointer>> pointers = graph.Pointers(node);
+  if (!pointers) return py::none();
+  py::list list;
+  for (const apart::MemoryPointer& one : *pointers) {
+    list.append(py::make_tuple(one.address, one.begin, one.end, one.is_host));
+  }
+  return list;
+}
+
 struct RowBatch {
   static constexpr std::size_t kMost = capture::kMostOpLogTensors;  // of one launch
   std::vector<capture::OpLogTensor> tensors;
@@ -78,6 +89,7 @@ void RegisterApart(py::module_& module) {
            py::arg("graph"))
       .def_property_readonly("nodes", &NodesOf)
       .def_property_readonly("pieces", [](const ApartGraph& graph) { return graph.pieces(); })
+      .def("pointers", &PointersOf, py::arg("node"))
       .def(
           "launch",
           [](ApartGraph& graph, std::size_t piece, std::uintptr_t stream, bool with_own) {

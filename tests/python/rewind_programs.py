@@ -84,6 +84,88 @@ class Inference:
         self.graph.replay()
 
 
+class Engine:
+    """Attends to a cache that no op is given: an op that appends to it, where `slots` says, and one
+    that reads what `block_table` names, find both by themselves, as those of serving engines do.
+
+    Two requests; each replay appends a token to both."""
+
+    BLOCK, WIDTH = 4, 32
+
+    def __init__(self, cache_mib=1):
+        torch.manual_seed(0)
+        blocks = (cache_mib << 20) // (self.BLOCK * self.WIDTH * 4)
+        self.cache = torch.zeros(blocks, self.BLOCK, self.WIDTH, device="cuda")
+        self.slots = torch.full((8,), -1, dtype=torch.long, device="cuda")
+        self.block_table = torch.zeros(2, 64, dtype=torch.long, device="cuda")
+        self.lengths = torch.zeros(2, dtype=torch.long, device="cuda")
+        self.tokens = torch.zeros(2, self.WIDTH, device="cuda")
+        self.project = nn.Linear(self.WIDTH, self.WIDTH).cuda()
+        self.given = [[1], [2]]  # blocks of each request
+        self.free = list(range(3, blocks))
+        engine = self
+
+        @torch.library.custom_op("rewind_test::append", mutates_args=())
+        def append(tokens: torch.Tensor) -> torch.Tensor:
+            flat = engine.cache.view(-1, engine.WIDTH)
+            places = engine.slots[:2].view(-1, 1).expand(-1, engine.WIDTH)
+            flat.scatter_(0, places, tokens)
+            return tokens.new_empty(0)
+
+        @torch.library.custom_op("rewind_test::attend", mutates_args=("output",))
+        def attend(tokens: torch.Tensor, output: torch.Tensor) -> None:
+            found = engine.cache.index_select(0, engine.block_table.flatten())
+            found = found.view(2, -1, engine.WIDTH)
+            places = torch.arange(found.shape[1], device="cuda")
+            is_there = places < engine.lengths.unsqueeze(1)
+            found = found.where(is_there.unsqueeze(-1), 0)
+            scores = (found * tokens.unsqueeze(1)).sum(-1)
+            scores = scores.masked_fill(~is_there, -torch.inf)
+            output.copy_((scores.softmax(-1).unsqueeze(-1) * found).sum(1))
+
+        self._ops = append, attend
+        self.step()
+        with torch.no_grad():
+            self.graph, self.result = _capture(self._run)
+
+    def _run(self):
+        append, attend = self._ops
+        hidden = self.project(self.tokens)
+        append(hidden)
+        output = torch.empty_like(hidden)
+        attend(hidden, output)
+        return output * 2
+
+    def declare(self):
+        from cgdebug._rewind import caches
+
+        caches.declare([self.cache], 0, self.slots, self.BLOCK)
+
+    def step(self, bad=False):
+        """What the next replay is given."""
+        for request in range(2):
+            length = int(self.lengths[request])
+            if length // self.BLOCK >= len(self.given[request]):
+                self.given[request].append(self.free.pop(0))
+            block = self.given[request][length // self.BLOCK]
+            self.block_table[request, length // self.BLOCK] = block
+            self.slots[request] = block * self.BLOCK + length % self.BLOCK
+        self.lengths += 1
+        self.tokens.copy_(torch.randn(2, self.WIDTH))
+        if bad:
+            self.tokens[1, 3] = float("nan")
+
+    def replay(self, bad=False):
+        if int(self.lengths[0]) >= 64 * self.BLOCK:
+            self.lengths.zero_()  # other requests
+        self.step(bad)
+        self.graph.replay()
+
+    def give_away(self, block):
+        """To a request that writes something else there."""
+        self.cache[block] = 7.0
+
+
 def _capture(step):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -171,6 +171,26 @@ def test_a_node_that_no_op_made_is_not_known_if_it_runs_beside_others(order):
     assert order(between).unknown == []
 
 
+def test_an_op_that_is_not_of_torch_may_touch_more_than_its_arguments(order):
+    x, hidden = zeros(), zeros()
+
+    @torch.library.custom_op("races_test::reads", mutates_args=())
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        return x + hidden
+
+    def beside(side):
+        fork(side)
+        with torch.cuda.stream(side):
+            reads(x)
+        hidden.add_(1)
+        join(side)
+        x.add_(1)
+
+    found = order(beside)
+    assert found.races == [] and len(found.unknown) == 1, found
+    assert "races_test.reads" in found.unknown[0] and "may touch bytes" in found.unknown[0]
+
+
 class Program:
     """Ops on streams, each with the buffers that it reads and writes and the ops that it waits for."""
 

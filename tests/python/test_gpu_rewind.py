@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -433,4 +434,93 @@ def test_a_callable_that_torch_graphs_is_asked(running, cli):
     assert len(listed) == 2, listed
     told = cli("ask", f"{job.pid}@g:{listed[0]['graph']}@15")
     assert told.returncode == 1 and "aten.mul.Tensor" in told.stdout, (told.stdout, told.stderr)
+    job.finish()
+
+
+ENGINE = """
+    one = rewind_programs.Engine()
+    DECLARE
+    for number in range(1, 41):
+        one.replay(bad=number == 30)
+    kept = one.cache.clone()
+    BEFORE
+    go_on(GO_ON, DONE)
+    AFTER
+"""
+
+
+def engine(declare="one.declare()", before="", go_on="one.replay", after=""):
+    places = {"DECLARE": declare, "BEFORE": before, "GO_ON": go_on, "AFTER": after}
+    code = ENGINE
+    for word, text in places.items():
+        code = code.replace(word, text)
+    return code
+
+
+# It runs the same replay again and again, so that what it appends is in its place.
+STANDS = "lambda: one.graph.replay()"
+UNCHANGED = "print('cache is', torch.equal(kept.view(torch.int32), one.cache.view(torch.int32)))"
+
+
+def test_a_replay_of_an_engine_is_run_again_and_its_cache_stays_as_it_is(running, cli):
+    job = running(engine(go_on=STANDS, after=UNCHANGED))
+    told = cli("ask", f"{job.pid}@25")
+    assert told.returncode == 0, (told.stdout, told.stderr)
+    assert "have the bits that replay 25 left" in told.stdout
+    told = cli("ask", f"{job.pid}@30")
+    assert told.returncode == 1 and "first NaN: in/" in told.stdout, (told.stdout, told.stderr)
+    assert job.finish()[0].endswith("cache is True\n")
+
+
+def test_a_block_of_a_cache_that_somebody_else_has_now_is_told_and_left_alone(running, cli):
+    job = running(
+        engine(
+            before="one.give_away(one.given[0][6]); kept = one.cache.clone()",
+            go_on=STANDS,
+            after=UNCHANGED,
+        )
+    )
+    told = cli("ask", f"{job.pid}@25")
+    assert told.returncode == 3 and "run again, leaves other bits" in told.stderr, told.stderr
+    assert "may have given a part of it to another request" in told.stderr
+    told = cli("ask", f"{job.pid}@20")  # before the request had that block
+    assert told.returncode == 0, (told.stdout, told.stderr)
+    assert job.finish()[0].endswith("cache is True\n")
+
+
+def test_a_cache_that_nobody_declared_is_copied_if_it_is_small_and_else_refused(running, cli):
+    job = running(engine(declare="", go_on=STANDS, after=UNCHANGED))
+    told = cli("ask", f"{job.pid}@25")
+    assert told.returncode == 0, (told.stdout, told.stderr)
+    assert job.finish()[0].endswith("cache is True\n")
+
+
+def test_a_large_cache_that_nobody_declared_is_refused_by_name(running, cli):
+    job = running(engine(declare="").replace("Engine()", "Engine(64)"), CGDEBUG_DEVICE_MIB="64")
+    told = cli("ask", f"{job.pid}@25")
+    assert told.returncode == 3, (told.stdout, told.stderr)
+    assert "touch 64 MiB beside their arguments" in told.stderr, told.stderr
+    job.finish()
+
+
+def test_weights_of_compiled_code_are_no_inputs(running, cli):
+    job = running(
+        """
+        import torch._inductor.config
+        model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4))).cuda()
+        for weight in model.parameters():
+            weight.requires_grad_(False)
+        run = torch.compile(model, mode="reduce-overhead")
+        x = torch.randn(8, 1024, device="cuda")
+        for _ in range(5):
+            run(x)
+        go_on(lambda: run(x), DONE)
+        """
+    )
+    told = cli("--json", "ask", "--list", job.pid)
+    kept = [one["kept"] for one in json.loads(told.stdout)["graphs"]]
+    kept = [one for one in kept if one.startswith("replays ")]
+    assert kept, told.stdout
+    for one in kept:  # 16 MiB of weights, 32 times
+        assert float(re.search(r", ([0-9.]+) MiB", one)[1]) < 16, one
     job.finish()

@@ -8,13 +8,16 @@ import stat
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 import torch
 
+from cgdebug import _rewind
 from cgdebug._job import _apart
 from cgdebug._op_log.node_map import Call, Given, Op, Tensor
-from cgdebug._rewind import mailbox, repro
+from cgdebug._rewind import caches, mailbox, memory, repro
+from cgdebug._rewind.hidden import Block, hidden_of
 from cgdebug._rewind.memory import Spans
 from cgdebug._rewind.rows import ROW_BYTES, unpack
 from cgdebug._rewind.touched import Touched
@@ -98,6 +101,81 @@ def test_random_numbers_and_collectives_are_known_by_the_op():
     assert not Touched(Map(op(name="aten.mm.default")), 0, set()).is_random
     waits = op(name="c10d.allreduce_.default")
     assert Touched(Map(collective=waits), 0, set()).collective == "fwd/add_0 (a.py:1 in f)"
+
+
+class Apart:
+    """nodes: by handle, the pointers of the kernel: (address, is it host memory), or None"""
+
+    def __init__(self, pointers):
+        self._pointers = list(pointers.values())
+        self.nodes = [{"handle": one, "is_own": False} for one in pointers]
+
+    def pointers(self, place):
+        found = self._pointers[place]
+        return found and [(address, 0, 1 << 40, is_host) for address, is_host in found]
+
+
+BLOCKS = [
+    Block(0x1000, 0x2000, (0, 0), True),
+    Block(0x2000, 0x4000, (0, 0), False),
+    Block(0x4000, 0x8000, (0, 1), True),
+    Block(0x8000, 0x9000, (0, 0), True),
+]
+
+
+def hidden(pointers, name="vllm.attend.default", **more):
+    one = op(given(0x8000, 0x8100, reads=True), name=name)._replace(call=Call((), {}, ()))
+    node_map = types.SimpleNamespace(op_of={7: one})
+    return hidden_of(node_map, Apart({7: pointers}), (0, 1), lambda: BLOCKS)
+
+
+def test_memory_that_an_op_is_given_beside_its_arguments_is_found():
+    found = hidden([(0x1010, False), (0x8010, False), (0x4010, False)])
+    assert list(found.spans) == [(0x1000, 0x2000)] and found.unknown == []
+    assert list(hidden([(0x8800, False)]).spans) == [(0x8000, 0x9000)], "not what it was given"
+    assert list(hidden([(0x1010, False)], name="aten.mm.default").spans) == []
+
+
+@pytest.mark.parametrize(
+    "pointers, words",
+    [
+        (None, "does not tell the arguments"),
+        ([(0x2010, False)], "memory that torch does not know beside"),
+        ([(0x9010, False)], "memory that torch does not know beside"),
+        ([(0x10, False)], "memory that torch does not know beside"),
+        ([(0x1010, True)], "memory of the host beside"),
+    ],
+)
+def test_memory_of_which_nobody_knows_what_a_replay_does_to_it_is_said(pointers, words):
+    found = hidden(pointers)
+    assert list(found.spans) == [] and len(found.unknown) == 1, found
+    assert words in found.unknown[0] and found.unknown[0].startswith("fwd/add_0 (a.py:1 in f)")
+
+
+def test_hidden_memory_is_an_input_unless_it_is_a_parameter_or_a_cache():
+    touched = Touched(Map(op(given(100, 200, reads=True))), 0, set())
+    touched.add_hidden(Spans([(300, 400), (500, 900)]), ["x"], Spans([(320, 340)]))
+    assert list(touched.inputs) == [(100, 200), (300, 320), (340, 400), (500, 900)]
+    assert list(touched.parameters) == [(320, 340)] and touched.unknown == ["x"]
+    touched.leave_out(Spans([(500, 900)]))
+    assert list(touched.inputs) == [(100, 200), (300, 320), (340, 400)]
+    assert list(touched.hidden) == [(300, 320), (340, 400)]
+
+
+def test_what_a_replay_appends_to_a_cache_is_put_back():
+    cache, slots = torch.arange(24.0).view(6, 2, 2), torch.tensor([5, 4, -1, 9])
+    caches.declare([cache], 0, slots, 2)
+    declared = [one for one in caches.of_device(-1) if one.tensor() is cache]
+    before = cache.clone()
+    put_back = caches.put_aside(declared, Spans([memory.extent_of(slots)]))
+    cache[2] = 100.0
+    cache[4, 1] = torch.nan
+    put_back()
+    assert torch.equal(cache, before)
+    with pytest.raises(caches.CannotPutAside, match="which part"):
+        caches.put_aside(declared, Spans())
+    del cache
+    assert [one for one in caches.of_device(-1) if one.slots is slots] == []
 
 
 def test_a_row_of_nothing_is_empty():
@@ -253,6 +331,23 @@ def test_who_takes_no_questions_is_told_what_to_type(daemon, cli):
     assert told.returncode == 2 and "replays count from 1" in told.stderr, told.stderr
     told = cli("repro", "4711@3", "fwd/x")
     assert told.returncode == 2 and "--output" in told.stderr, told.stderr
+
+
+def test_an_engine_keeps_some_of_its_graphs_by_itself_unless_the_user_says_how_many(monkeypatch):
+    monkeypatch.setattr(_rewind, "_replays", 0)
+    monkeypatch.setattr(_rewind, "_labelled", [])
+    monkeypatch.setattr(_rewind, "_install_into", lambda graph_class: None)
+    monkeypatch.setenv("CGDEBUG_REWIND", "0")
+    _rewind.keep_labelled(64, lambda label: "reqs=" in label)
+    assert _rewind._replays_of("tokens=8,reqs=8") is None
+    monkeypatch.delenv("CGDEBUG_REWIND")
+    _rewind.keep_labelled(64, lambda label: "reqs=" in label)
+    assert _rewind._replays_of("tokens=8,reqs=8") == (64, False)
+    assert _rewind._replays_of("tokens=8,layer=2") is None, "it is not even mapped"
+    monkeypatch.setenv("CGDEBUG_ASK", "1")
+    assert _rewind._replays_of("tokens=8,layer=2") == (0, True)
+    monkeypatch.setattr(_rewind, "_replays", 16)
+    assert _rewind._replays_of("tokens=8,layer=2") == (16, True)
 
 
 @pytest.mark.parametrize("number", [0, -1, True, "8", 1.5])

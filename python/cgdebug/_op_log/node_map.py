@@ -6,8 +6,11 @@ It names ops as an op log does, and adds nothing to the graph.
 from __future__ import annotations
 
 import math
+import sys
 import threading
+import types
 import typing
+import weakref
 
 import torch
 from torch.utils import _pytree
@@ -22,6 +25,7 @@ from .written import Kind, storage_of
 
 _SENT = (Kind.C10D, Kind.FUNCTIONAL)  # they run on a stream of their own
 _COLLECTIVES = ("c10d", "_c10d_functional", "symm_mem")
+_OF_TORCH = ("aten.", "prims.", "c10d.", "_c10d_functional")
 _INDEX = (torch.int64, torch.int32)
 _PLAIN = (
     *(bool, int, float, complex, str, type(None)),
@@ -90,6 +94,47 @@ class Op(typing.NamedTuple):
     given: tuple[Given, ...]
     is_exact: bool = True
     call: Call | None = None
+
+    @property
+    def may_touch_more(self) -> bool:
+        """Than its arguments, such as the cache of an engine. An op of torch does not."""
+        return self.call is not None and not self.op.startswith(_OF_TORCH)
+
+
+# Of the models that ran while something was captured, whichever code the graph then came from.
+_known = names.ModuleNames()
+_known_models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+
+def know_model(model: torch.nn.Module) -> None:
+    """Its parameters are told from inputs in graphs of code that calls no module, such as what
+    torch.compile made. Thread: any."""
+    if model not in _known_models:
+        _known_models.add(model)
+        _known.add_model(model)
+
+
+def known_parameters(device: int) -> set[tuple[int, int]]:
+    """Of the models that are known and live, on this device: (first byte, behind the last one)."""
+    found = set()
+    for _, model in _known.models():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor = getattr(tensor, "_local_tensor", tensor)
+            if tensor.get_device() == device and storage_of(tensor):
+                found.add(_given("", tensor, "", True, False).extent)
+    return found
+
+
+def _know_running_model() -> None:
+    """The outermost module that this thread is in the middle of."""
+    frame: types.FrameType | None = sys._getframe(1)
+    found = None
+    while frame is not None:
+        if frame.f_code is torch.nn.Module._call_impl.__code__:
+            found = frame.f_locals["self"]
+        frame = frame.f_back
+    if found is not None:
+        know_model(found)
 
 
 class NodeMap:
@@ -268,8 +313,7 @@ class MapRecorder(Recorder):
             for (one, tensor), row in zip(tensors, before)
         ]
         for one, (_, tensor) in zip(given, tensors):
-            if one.reads and self.names.parameter_at(tensor):
-                self.log.parameters.add(one.extent)
+            self._tell_parameter(one, tensor)
         known = {one.extent for one in given}
         for tensor in _results(result):
             made = _given("", tensor, self._row_of(tensor), False, True)
@@ -291,6 +335,8 @@ class MapRecorder(Recorder):
                 *(_given(name, one, self._row_of(one), True, False, False) for name, one in reads),
                 *(_given(name, one, self._row_of(one), False, True, False) for name, one in writes),
             ]
+            for one, (_, tensor) in zip(given, reads):
+                self._tell_parameter(one, tensor)
             name = self._counter.peek(place, base)
             self.log.kernel_ran(Op(name, op, place.module, place.site, tuple(given)))
         super().wrote(place, op, base, reads, writes)
@@ -302,6 +348,11 @@ class MapRecorder(Recorder):
                 Op("", "a Triton kernel", place.module, place.site, (), is_exact=False)
             )
         super().wrote_unseen(tensors)
+
+    def _tell_parameter(self, given: Given, tensor: torch.Tensor) -> None:
+        is_one = self.names.parameter_at(tensor) or _known.parameter_at(tensor)
+        if given.reads and is_one:
+            self.log.parameters.add(given.extent)
 
     def _row_of(self, tensor) -> str:
         return self.log.row_name(self._rows.get(tensor)) if storage_of(tensor) else ""
@@ -324,6 +375,7 @@ class Mapping:
             captured=True,
             has_kernels=True,
         )
+        _know_running_model()
         self._collector = CollectorStopped()
         try:
             self._followed = Followed(recorder, modules)

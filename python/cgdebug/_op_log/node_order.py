@@ -58,7 +58,7 @@ def order_of(node_map: NodeMap, stream: int) -> Order:
     unknown = [
         _unknown_text(node, node_map)
         for node in unordered
-        if (known := node_map.op_of.get(node)) is None or not known.is_exact
+        if (known := node_map.op_of.get(node)) is None or not known.is_exact or known.may_touch_more
     ]
     races: dict[tuple, str] = {}
     possible: dict[tuple, str] = {}
@@ -132,7 +132,8 @@ def _race_text(first, second) -> str:
 def _unknown_text(node: int, node_map: NodeMap) -> str:
     op = node_map.op_of.get(node)
     if op is not None:
-        return _cut(f"{_op_text(op)} touches bytes that nobody tells")
+        verb = "touches" if not op.is_exact else "may touch"
+        return _cut(f"{_op_text(op)} {verb} bytes that nobody tells")
     before = node_map.behind.get(node)
     behind = f" behind {_op_text(before)}" if before else ""
     return _cut(f"a node that no op made was launched{behind}")

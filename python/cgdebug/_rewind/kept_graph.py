@@ -12,7 +12,8 @@ from torch.utils._mode_utils import no_dispatch
 
 from .._job import _apart, _native
 from .._job._fail_soft import guard, reason_of, tell
-from . import mailbox
+from .._op_log.node_map import known_parameters
+from . import caches, hidden, mailbox
 from .memory import Copy, Spans, tensor_at
 from .recorder import CannotKeep, Recorder, room
 from .rows import ROW_BYTES, RowMaker, Stats, unpack, unpack_all
@@ -69,8 +70,10 @@ class KeptGraph:
     """One torch.cuda.CUDAGraph. Thread: one at a time, as torch's own; mailbox.py asks from another
     one."""
 
-    def __init__(self, graph, replays: int):
-        self._kept_replays = replays
+    def __init__(self, graph, replays_of: typing.Callable[[str], tuple[int, bool] | None]):
+        """replays_of: by label, how many are kept, and whether a user asked for that; None: nobody
+        may ask about it"""
+        self._replays_of = replays_of
         self._raw = _apart.plain(type(graph).raw_cuda_graph)
         self._exec = _apart.plain(type(graph).raw_cuda_graph_exec)
         self._lock = threading.Lock()
@@ -84,6 +87,7 @@ class KeptGraph:
         mailbox.leave(self)
         self.capture = 0
         self.label = ""
+        self._kept_replays, self._is_asked_for = 0, False
         self.replays = 0
         self.replayed_at = 0.0
         self._device = 0
@@ -91,16 +95,22 @@ class KeptGraph:
         self._touched: Touched | None = None
         self._pieces: typing.Any = None
         self._recorder: Recorder | None = None
+        self._caches: list[caches.Cache] = []  # it writes a part of them
         self._why_not = ""  # nothing is kept
         self._has_begun = False
 
     # --- of the job
+
+    def wants_map(self) -> bool:
+        """Whether anybody may ask about what is captured now."""
+        return self._replays_of(_native.graph_label()) is not None
 
     def captured(self, capture) -> None:
         """capture: _apart's, which has ended."""
         self.forget()
         self._map, self.capture, self._device = capture.map, capture.number, capture.device
         self.label = capture.label
+        self._kept_replays, self._is_asked_for = self._replays_of(self.label) or (0, False)
         if self.capture:
             mailbox.join(self)
 
@@ -112,15 +122,17 @@ class KeptGraph:
         if not self.capture or torch.cuda.is_current_stream_capturing():
             return torch_replay(graph)
         question = self._take_question()
-        with guard("what is kept of replays"), _unseen():
-            if not self._has_begun:
-                self._begin(graph)
-            if question is not None and question.replay is not None:
-                past, question = question, None
-                past.answer(lambda: self._past(graph, torch_replay, past))
+        past = question if question is not None and question.replay is not None else None
+        if past is not None or not self._has_begun:
+            with guard("what is kept of replays"), _unseen():
+                if not self._has_begun:
+                    self._begin(graph)
+                if past is not None:
+                    question = None
+                    past.answer(lambda: self._past(graph, torch_replay, past))
         self.replays += 1
         if self._recorder is not None:
-            with guard("what is kept of replays"), _unseen():
+            with guard("what is kept of replays"), _unseen(creates=False):
                 self._recorder.before(self.replays)
         if question is None:
             torch_replay(graph)
@@ -128,7 +140,7 @@ class KeptGraph:
             self._next(graph, torch_replay, question)
         self.replayed_at = time.monotonic()
         if self._recorder is not None:
-            with guard("what is kept of replays"), _unseen():
+            with guard("what is kept of replays"), _unseen(creates=False):
                 self._recorder.after(self.replays)
 
     def _begin(self, graph) -> None:
@@ -143,12 +155,11 @@ class KeptGraph:
             self._why_not = "nothing is kept. Type: cgdebug-cli run --rewind 64 -- COMMAND"
             return
         try:
+            self._touched = self._look_at(graph, self._map)
             nodes = self._take_apart(graph).nodes
         except Exception as error:
             self._why_not = reason_of(error)
             return
-        own = {one["handle"] for one in nodes if one["is_own"]}
-        self._touched = Touched(self._map, self._device, own)
         waits = next((one["name"] for one in nodes if "nccl" in one["name"].lower()), "")
         if self._touched.collective or waits:
             self._why_not = (
@@ -159,7 +170,7 @@ class KeptGraph:
             self._why_not = "what it reads and writes is not known: "
             self._why_not += listed(self._touched.unknown)
         if self._why_not:
-            tell(f"replays of graph {self.name}", self._why_not)
+            self._tell_why_not()
             return
         try:
             self._recorder = Recorder(
@@ -169,6 +180,7 @@ class KeptGraph:
                 graph.pool(),
                 self._kept_replays,
                 room(self._device),
+                self._is_asked_for,
             )
         except CannotKeep as error:
             self._why_not = str(error)
@@ -177,7 +189,23 @@ class KeptGraph:
         except Exception as error:
             self._why_not = reason_of(error)
         if self._why_not:
+            self._tell_why_not()
+
+    def _tell_why_not(self) -> None:
+        if self._is_asked_for:
             tell(f"replays of graph {self.name}", self._why_not)
+
+    def _look_at(self, graph, node_map: NodeMap) -> Touched:
+        """What it touches, but for the caches of an engine, which are in _caches then."""
+        apart, device = self._take_apart(graph), self._device
+        own = {one["handle"] for one in apart.nodes if one["is_own"]}
+        touched = Touched(node_map, device, own)
+        found = hidden.hidden_of(node_map, apart, graph.pool(), lambda: hidden.blocks_of(device))
+        touched.add_hidden(found.spans, found.unknown, Spans(known_parameters(device)))
+        touches = Spans([*touched.inputs, *touched.state])
+        self._caches = [one for one in caches.of_device(device) if touches.inside(*one.extent)]
+        touched.leave_out(caches.spans_of(self._caches))
+        return touched
 
     def _take_question(self) -> Question | None:
         with self._lock:
@@ -286,25 +314,28 @@ class KeptGraph:
         held = list[tuple[int, torch.Tensor]]()
         first = recorder.restore(asked)
         self._enable(graph, only_own=True, is_on=False)
-        try:
-            for replay in range(first, asked):
-                recorder.give(replay)
-                torch_replay(graph)
-                held.append((replay, recorder.left_now()))
-            recorder.give(asked)
-            self._enable(graph, only_own=False, is_on=False)
-            torch_replay(graph)  # random numbers
-        finally:
-            self._enable(graph, only_own=False, is_on=True)
-        rows, given = self._step(apart, question, with_own=False)
-        held.append((asked, recorder.left_now()))
+        with contextlib.ExitStack() as written:
+            try:
+                for replay in range(first, asked):
+                    recorder.give(replay)
+                    written.callback(caches.put_aside(self._caches, recorder.inputs))
+                    torch_replay(graph)
+                    held.append((replay, recorder.left_now()))
+                recorder.give(asked)
+                written.callback(caches.put_aside(self._caches, recorder.inputs))
+                self._enable(graph, only_own=False, is_on=False)
+                torch_replay(graph)  # random numbers
+            finally:
+                self._enable(graph, only_own=False, is_on=True)
+            rows, given = self._step(apart, question, with_own=False)
+            held.append((asked, recorder.left_now()))
         for replay, left in held:
             then, again = recorder.left_by(replay), unpack_all(left)
             for one, was, now in zip(recorder.left, then, again):
                 if (was.ordered, was.hash) != (now.ordered, now.hash):
                     raise NotReproduced(
                         f"replay {replay}, run again, leaves other bits in "
-                        f"{one.row or 'memory'} {one.dtype}{list(one.shape)}"
+                        f"{one.row or 'memory'} {one.dtype}{list(one.shape)}{self._why_other()}"
                     )
         if not recorder.left:
             raise NotReproduced("the graph leaves nothing by which a second run could be verified")
@@ -312,6 +343,13 @@ class KeptGraph:
         if first < asked:
             verified += f", as have those of the {asked - first} replays before it, from {first} on"
         return Answer(self.name, asked, rows, verified, time.monotonic() - begun, given)
+
+    def _why_other(self) -> str:
+        if not self._caches:
+            return ""
+        return (
+            ". It reads a cache of the engine, which may have given a part of it to another request"
+        )
 
     def _step(
         self, apart, question: Question, with_own: bool
@@ -393,13 +431,10 @@ class KeptGraph:
         return list(found.values())
 
 
-def _unseen():
-    """What runs in it is no op of the job's, and its tensors can be written in any mode."""
-    if not (
-        torch._C._len_torch_dispatch_stack()
-        or torch.is_grad_enabled()
-        or torch.is_inference_mode_enabled()
-    ):
+def _unseen(creates: bool = True):
+    """What runs in it is no op of the job's. creates: tensors, which can be written in any mode."""
+    is_seen = torch._C._len_torch_dispatch_stack() or torch.is_grad_enabled()
+    if not (is_seen or (creates and torch.is_inference_mode_enabled())):
         return _NOTHING
     scope = contextlib.ExitStack()
     scope.enter_context(torch.inference_mode(False))

@@ -14,6 +14,7 @@ if typing.TYPE_CHECKING:
 
 _ALIGN = 16
 _WORDS = (torch.int64, torch.int32, torch.int16)  # copied faster than bytes
+_LAUNCHED = {torch.int64, torch.int32}  # as one kernel
 
 
 class Spans:
@@ -76,6 +77,15 @@ class Spans:
         return Spans(part for run in self for part in other.outside(*run))
 
 
+def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """From its first byte to behind its last one. (0, 0): it has none."""
+    if not tensor.numel():
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    begin = tensor.data_ptr()
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
 def bytes_at(begin: int, end: int, device: int) -> torch.Tensor:
     """The memory itself, as words as large as it allows. Requires: begin < end."""
 
@@ -122,6 +132,9 @@ class Copy:
             lives.append(live)
             kepts.append(self._flat[at : at + end - begin].view(live.dtype))
             at += size
+        if by_dtype.keys() >= _LAUNCHED:
+            for mine, others in zip(by_dtype[torch.int32], by_dtype.pop(torch.int64)):
+                mine += [one.view(torch.int32) for one in others]
         self._groups = list(by_dtype.values())
 
     def save(self) -> None:

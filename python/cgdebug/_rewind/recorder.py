@@ -8,6 +8,7 @@ state. All of it in memory of the device, so a replay waits for nothing.
 from __future__ import annotations
 
 import typing
+import weakref
 
 import numpy
 import torch
@@ -18,7 +19,11 @@ from .rows import ROW_BYTES, RowMaker, Stats, unpack_all
 from .touched import Touched
 
 _MOST_LEFT_BYTES = 64 << 20  # read again behind each replay
+_MOST_SMALL_STATE = 1 << 20  # kept of each replay, as inputs are
+_DEFAULT_BYTES = 512 << 20  # of all graphs for which nobody asked
 _NAN_WORD = 1  # of layout::DeviceStats
+
+_unasked: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 class CannotKeep(Exception):
@@ -35,7 +40,10 @@ class _Slot:
 
 
 class Recorder:
-    """replays: how many are kept. Thread: that of the replays. Fails: CannotKeep."""
+    """replays:  how many are kept
+    is_asked: whether a user wants so many; else fewer are kept, so that it takes little memory
+
+    Thread: that of the replays. Fails: CannotKeep."""
 
     def __init__(
         self,
@@ -45,6 +53,7 @@ class Recorder:
         pool: typing.Any,
         replays: int,
         most_bytes: int,
+        is_asked: bool = True,
     ):
         self.touched, self._generators, self._device = touched, generators, device
         self.frozen = ""  # why nothing more is kept
@@ -60,13 +69,28 @@ class Recorder:
                 budget -= size
                 self.left.append(one)
         self._left_rows = self._rows.batch([flat_at(one, device) for one in self.left])
-        room = most_bytes - 2 * touched.state.bytes
+        if not is_asked:
+            left = _DEFAULT_BYTES - sum(one.bytes for one in _unasked)
+            most_bytes = min(most_bytes, left // 8)  # so that each graph gets some
+        # With a copy of its own a replay is run again without those before it.
+        is_small = touched.state.bytes <= _MOST_SMALL_STATE
+        state = Spans() if is_small else touched.state
+        room = most_bytes - 2 * state.bytes
         if room < 0:
             raise CannotKeep(
-                f"it changes {_mib(touched.state.bytes)} in place, and two copies of that are more "
+                f"it changes {_mib(state.bytes)} in place, and two copies of that are more "
                 f"than the {_mib(most_bytes)} that may be used. More: CGDEBUG_DEVICE_MIB"
             )
-        self.inputs, self.not_kept = _fitting(touched.inputs, room // (replays + 1))
+        given = Spans([*touched.inputs, *touched.state]) if is_small else touched.inputs
+        if not is_asked:
+            replays = max(1, min(replays, room // (given.bytes + 1) - 1))
+        self.inputs, self.not_kept = _fitting(given, room // (replays + 1))
+        lost = self.not_kept.common(touched.hidden).bytes
+        if lost:
+            raise CannotKeep(
+                f"its ops touch {_mib(lost)} beside their arguments, and {replays} copies of that "
+                f"are more than the {_mib(most_bytes)} that may be used. More: CGDEBUG_DEVICE_MIB"
+            )
         row_bytes = max(len(self.left), 1) * ROW_BYTES
         self._all_rows = self._rows.space(replays * max(len(self.left), 1))
         self._slots = [
@@ -79,12 +103,15 @@ class Recorder:
         self._copied: tuple[int, torch.cuda.Event] | None = None
         self._copies: list[tuple[int, Copy]] = []  # (the replay that was next, copy), oldest first
         self._each = max(1, replays // 2)
-        if len(touched.state):
-            self._copies = [(0, Copy(touched.state, device)) for _ in range(2)]
-        self.bytes = sum(one.inputs.bytes for one in self._slots)
+        if len(state):
+            self._copies = [(0, Copy(state, device)) for _ in range(2)]
+        self.bytes: int = sum(one.inputs.bytes for one in self._slots)
         self.bytes += sum(copy.bytes for _, copy in self._copies)
         self._first = 0
+        self._offsets = [one.get_offset() for one in generators]
         self._constants = self._constant_rows()
+        if not is_asked:
+            _unasked.add(self)
 
     def _constant_rows(self) -> list[tuple[int, int, torch.Tensor]]:
         """Of what the graph reads and nobody keeps, in the first replay."""
@@ -103,7 +130,8 @@ class Recorder:
         now = self._rows.space(1)
         for begin, end, before in self._constants:
             self._compute_bytes(begin, end, now)
-            if not torch.equal(now, before):
+            (was,), (one,) = unpack_all(before), unpack_all(now)
+            if (was.ordered, was.hash) != (one.ordered, one.hash):
                 changed += end - begin
         return changed
 
@@ -123,6 +151,10 @@ class Recorder:
         slot.replay = replay
 
     def after(self, replay: int) -> None:
+        if replay == self._first and self._offsets == [
+            one.get_offset() for one in self._generators
+        ]:
+            self._generators = []  # it has drawn no random numbers
         if self.frozen or not self.left:
             return
         slot = self._slots[replay % len(self._slots)]

@@ -22,6 +22,7 @@ class Touched:
                 it is put back
     written:    all that is written
     left:       what its last op in each place left there
+    hidden:     those of the inputs that ops touch beside their arguments, and may write
     unknown:    sentences: what is not known to have no effect on these
     is_random:  whether random numbers may be drawn
     collective: the first op that waits for other ranks; empty: none is known
@@ -38,7 +39,7 @@ class Touched:
             given = [one for one in op.given if one.extent[0] < one.extent[1]]
             for one in given:
                 if one.device != device and (one.writes or math.prod(one.shape) > 1):
-                    elsewhere[f"{_name(op)}, which uses memory that is not of this device"] = None
+                    elsewhere[f"{name_of(op)}, which uses memory that is not of this device"] = None
             given = [one for one in given if one.device == device]
             for one in given:
                 is_part = one.writes and not (one.is_whole and one.is_dense)
@@ -53,9 +54,23 @@ class Touched:
         never_written = read_first.without(self.written)
         self.inputs = never_written.without(parameters)
         self.parameters = never_written.common(parameters)
+        self.hidden = Spans()
         self.unknown = _unknown(node_map, own) + list(elsewhere)
-        self.collective = _name(node_map.collective) if node_map.collective else ""
+        self.collective = name_of(node_map.collective) if node_map.collective else ""
         self.is_random = any(map(_may_be_random, self.ops))
+
+    def add_hidden(self, spans: Spans, unknown: list[str], parameters: Spans) -> None:
+        """What ops touch beside their arguments. A replay may write it, too: unless it is a
+        parameter, a second run is given it as it was."""
+        self.parameters = Spans([*self.parameters, *spans.common(parameters)])
+        self.hidden = spans.without(self.parameters).without(self.state)
+        self.inputs = Spans([*self.inputs, *self.hidden])
+        self.unknown += unknown
+
+    def leave_out(self, spans: Spans) -> None:
+        """Somebody else keeps what is in them."""
+        self.inputs, self.state = self.inputs.without(spans), self.state.without(spans)
+        self.hidden, self.written = self.hidden.without(spans), self.written.without(spans)
 
     def living(self, device: int, pool: typing.Any) -> Spans:
         """What is written and outlives a replay: all outside of the graph's own memory, and in it
@@ -86,12 +101,12 @@ def _may_be_random(op: Op) -> bool:
 
 def _unknown(node_map: NodeMap, own: set[int]) -> list[str]:
     behind = {id(op): op for node, op in node_map.behind.items() if node not in own}.values()
-    found = [f"a node that no op made, launched behind {_name(op)}" for op in behind]
+    found = [f"a node that no op made, launched behind {name_of(op)}" for op in behind]
     inexact = {id(op): op for op in node_map.op_of.values() if not op.is_exact}.values()
-    return found + [f"{_name(op)}, which touches memory that nobody tells" for op in inexact]
+    return found + [f"{name_of(op)}, which touches memory that nobody tells" for op in inexact]
 
 
-def _name(op: Op) -> str:
+def name_of(op: Op) -> str:
     return f"{op.name or op.op} ({op.site})" if op.site else op.name or op.op
 
 

@@ -10,6 +10,7 @@ import inspect
 import os
 import typing
 
+from .. import _rewind
 from .._job import _auto
 from .._job._after_import import call_after_import
 from .._job._fail_soft import guard, tell, wrap
@@ -21,6 +22,8 @@ _LABELS = "the labels of vLLM's graphs"
 _STEPS = "the steps of vLLM"
 _ROWS = "the padding of vLLM's batches"
 _MEMORY = "the memory of vLLM's graphs"
+_CACHES = "the KV cache of vLLM"
+_KEPT_REPLAYS = 64  # of graphs that decode
 _TOKENS = "total_num_scheduled_tokens"  # without padding
 _registered = False
 _parameters: ParameterNames | None = None  # of the model that was loaded first
@@ -38,6 +41,7 @@ def register() -> None:
         # These put probes into the compiled code, and the key of its cache does not tell.
         os.environ.setdefault("VLLM_DISABLE_COMPILE_CACHE", "1")
     _auto.start()
+    _rewind.keep_labelled(_KEPT_REPLAYS, lambda label: "reqs=" in label)
     call_after_import("vllm.v1.worker.gpu_model_runner", _wrap_runner)
     call_after_import("vllm.v1.worker.gpu.model_runner", _wrap_runner)
     call_after_import("vllm.compilation.cuda_graph", _wrap_graphs)
@@ -98,6 +102,7 @@ def _wrap_runner(module) -> None:
         tell("the model of vLLM", f"{module.__name__} has no GPUModelRunner")
         return
     wrap(runner, "load_model", "the model of vLLM", after=watch)
+    wrap(runner, "initialize_kv_cache", _CACHES, after=_declare_caches)
     wrap(runner, "execute_model", _STEPS, before=name_step)
     if hasattr(runner, "profile_cudagraph_memory"):
         wrap(runner, "profile_cudagraph_memory", _LABELS, before=_estimating)
@@ -106,6 +111,30 @@ def _wrap_runner(module) -> None:
         wrap(runner, "_model_forward", _ROWS, before=pad)
     if hasattr(runner, "reload_weights"):
         wrap(runner, "reload_weights", _MEMORY, after=_look_at_memory)
+
+
+def _declare_caches(runner, *args, **kwargs) -> None:
+    """If there is one kind of them: several have slots of their own."""
+    from .._rewind import caches
+
+    config = runner.kv_cache_config
+    if len(config.kv_cache_groups) != 1:
+        return
+    tables = getattr(runner, "block_tables", None)
+    if tables is not None:
+        slots, slots_each = tables.slot_mappings[0], tables.kernel_block_sizes[0]
+        split = tables.blocks_per_kv_block[0]
+    else:
+        table = runner.input_batch.block_table[0]
+        slots, slots_each = table.slot_mapping.gpu, table.block_size
+        split = table.blocks_per_kv_block
+    by_dim: dict[int, list] = {}
+    for one in runner.kv_caches:
+        dims = [dim for dim, size in enumerate(one.shape) if size == config.num_blocks * split]
+        if len(dims) == 1:
+            by_dim.setdefault(dims[0], []).append(one)
+    for dim, tensors in by_dim.items():
+        caches.declare(tensors, dim, slots, slots_each)
 
 
 def _look_at_memory(*args, **kwargs) -> None:
