@@ -124,7 +124,7 @@ void AddGapsOfSlots(source::Source& source, const Scope& scope, const std::strin
 // Snapshots that the account of a slot counts as missing and that lie in no gap.
 void AddAccounts(source::Source& source, const Scope& scope, const source::Description& about,
                  GapSummary* summary) {
-  const bool is_everything = scope.first_replay <= 1 && scope.is_open_ended();
+  const bool is_everything = scope.has_all_replays();
   std::map<std::size_t, std::uint64_t> in_gaps;
   for (const source::Gap& gap : source.Gaps()) in_gaps[gap.slot] += gap.count;
   for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
@@ -155,7 +155,7 @@ void AddAccounts(source::Source& source, const Scope& scope, const source::Descr
 }  // namespace
 
 bool RanIn(source::Source& source, const Scope& scope, std::size_t slot) {
-  if (scope.first_replay <= 1 && scope.is_open_ended()) return true;
+  if (scope.has_all_replays()) return true;
   const Result<std::vector<Key>> keys = source.Keys(slot);
   return !keys.ok() ||
          std::ranges::any_of(*keys, [&](const Key& key) { return scope.Wants(key.replay); });

@@ -155,7 +155,7 @@ Result<Check> RunCheck(Source& source, const CheckOptions& options) {
   check.goes_on = !gaps.goes_on.empty();
   check.account = gaps.account;
   const Scope& scope = options.scope;
-  if (scope.probes.selects_everything() && scope.first_replay <= 1 && scope.is_open_ended()) {
+  if (scope.probes.selects_everything() && scope.has_all_replays()) {
     for (const auto& [uuid, times] : source.Describe().not_finite_let_go) check.let_go += times;
   }
   check.seen_finite = SeenFinite(source, options.scope, scan, check);

@@ -145,11 +145,11 @@ struct Check {
   // Probes whose NaN or Inf may lie in padding rows alone.
   std::size_t rows_not_known() const { return CountOf(FindingKind::kRowsNotKnown); }
   std::size_t may_be_excused() const { return CountOf(FindingKind::kMayHaveOne); }
-  // Whether there are NaN or Inf of which nobody knows whether they have an excuse.
-  bool is_open() const { return rows_not_known() > 0 || may_be_excused() > 0 || let_go > 0; }
+  // How often there are NaN or Inf of which nobody knows whether they have an excuse.
+  std::uint64_t open() const { return rows_not_known() + may_be_excused() + let_go; }
   // Whether "nothing found" may be said: something was looked at, and nothing was missing.
   bool complete() const {
-    return missing_count == 0 && unseen_kernels == 0 && !is_open() && snapshots > 0;
+    return missing_count == 0 && unseen_kernels == 0 && open() == 0 && snapshots > 0;
   }
   Outcome outcome() const { return OutcomeOf(found(), complete()); }
 

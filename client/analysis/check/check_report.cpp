@@ -517,6 +517,7 @@ Json CheckJson(Source& source, const Check& check) {
           {"unseen_kernels", check.unseen_kernels},
           {"rows_not_known", check.rows_not_known()},
           {"let_go", check.let_go},
+          {"open", check.open()},
           {"unexcused", std::move(unexcused)},
           {"snapshots", check.snapshots},
           {"values_read", check.values_read},

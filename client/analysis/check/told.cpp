@@ -73,8 +73,7 @@ std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Sc
 
 std::uint64_t SeenFinite(source::Source& source, const Scope& scope, const Scan& scan,
                          const Check& check) {
-  const bool is_all = scope.first_replay <= 1 && scope.is_open_ended();
-  if (source.Describe().kind != "live" || !is_all || check.in_part > 0) return 0;
+  if (source.Describe().kind != "live" || !scope.has_all_replays() || check.in_part > 0) return 0;
   for (const Told& told : source.Findings()) {
     if (told.kind != Told::Kind::kMismatch && scan.Find(told.slot) != nullptr) return 0;
   }

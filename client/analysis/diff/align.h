@@ -38,6 +38,7 @@ struct Scope {
   }
   // Whether the scope includes what came after the end of a source.
   bool is_open_ended() const { return last_replay == UINT64_MAX; }
+  bool has_all_replays() const { return first_replay <= 1 && is_open_ended(); }
 };
 
 // The slots that `scope` wants, in graph order, then by rank.

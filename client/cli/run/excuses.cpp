@@ -18,10 +18,10 @@ namespace {
 using live::FirstNonfinite;
 using live::Session;
 
-class Excuses {
+class Unexcused {
  public:
   // Lifetime: both outlive it.
-  Excuses(const source::Source& source, const analysis::Check& check)
+  Unexcused(const source::Source& source, const analysis::Check& check)
       : source_(source), check_(check) {}
 
   void PutFirsts(Session* session, RunSummary* summary) const {
@@ -70,18 +70,14 @@ Result<analysis::Check> CheckOf(source::Source& source) {
   return analysis::RunCheck(source, {.scope = {}, .frames = 0, .trusts_hashes = true});
 }
 
-std::uint64_t OpenIn(const analysis::Check& check) {
-  return check.may_be_excused() + check.rows_not_known() + check.let_go;
-}
-
 // Fails: the rows cannot be read. Then what the daemon found stands.
 Result<void> SortOutLive(client::Client* client, Session* session, RunSummary* summary) {
   const Result<std::unique_ptr<source::Source>> source = live::OpenLive(*client, session->key);
   if (!source.ok()) return source.error();
   const Result<analysis::Check> check = CheckOf(**source);
   if (!check.ok()) return check.error();
-  Excuses(**source, *check).PutFirsts(session, summary);
-  summary->open += OpenIn(*check);
+  Unexcused(**source, *check).PutFirsts(session, summary);
+  summary->open += check->open();
   return {};
 }
 
@@ -103,9 +99,9 @@ void SortOutExcusesIn(const std::string& recording, RunSummary* summary) {
   if (!source.ok()) return;
   const Result<analysis::Check> check = CheckOf(**source);
   if (!check.ok()) return;
-  const Excuses excuses(**source, *check);
-  for (Session& session : summary->sessions) excuses.PutFirsts(&session, summary);
-  summary->open = OpenIn(*check);
+  const Unexcused unexcused(**source, *check);
+  for (Session& session : summary->sessions) unexcused.PutFirsts(&session, summary);
+  summary->open = check->open();
 }
 
 }  // namespace cgdebug::cli

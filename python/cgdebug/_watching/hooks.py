@@ -236,7 +236,7 @@ def _observe(token: str, key: str, tensor: torch.Tensor, shard: str = "") -> Non
     try:
         if type(tensor) is not torch.Tensor:
             _native.know_dtensor()  # a DTensor says by itself which part it is
-        torch.ops.cgdebug.observe(tensor, key, shard)
+        torch.ops.cgdebug.observe.default(tensor, key, shard)
     except Exception as error:  # the job goes on
         _native.op_refused()
         place = places.of_token(token)

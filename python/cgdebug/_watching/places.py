@@ -57,6 +57,7 @@ class Place:
         self._not_wanted: weakref.finalize | None = None  # set as soon as it was not seen
         self.shard = ""  # of its tensor, if it is a replica without being a DTensor (TensorShard)
         self.probes: dict[str, CudaGraphTensorProbe | None] = {}
+        self._keys: dict[str, tuple[str, ...]] = {}  # by path, while the watch is open
         self.token = str(next(_tokens))
         _places[self.token] = self
         self.tag = _tags.Tag(self)
@@ -77,6 +78,7 @@ class Place:
 
     def end(self) -> None:
         """The watch is closed."""
+        self._keys = {}
         for probe in filter(None, self.probes.values()):
             probe.close()
         if self._not_wanted is not None:
@@ -99,7 +101,13 @@ class Place:
 
     def keys_of(self, path: str) -> tuple[str, ...]:
         """The keys of the probes that see this tensor."""
-        return tuple(filter(None, map(self.key_of, self.paths_of(path))))
+        keys = self._keys.get(path)
+        if keys is None:
+            keys = tuple(filter(None, map(self.key_of, self.paths_of(path))))
+            with lock:
+                if keys and not self.watch.closed:
+                    self._keys[path] = keys
+        return keys
 
     def sight_of(self, path: str) -> tuple[str, str]:
         """As the tag of this place needs it."""
