@@ -118,8 +118,9 @@ class Apart:
 BLOCKS = [
     Block(0x1000, 0x2000, (0, 0), True),
     Block(0x2000, 0x4000, (0, 0), False),
-    Block(0x4000, 0x8000, (0, 1), True),
+    Block(0x4000, 0x8000, (0, 1), False),
     Block(0x8000, 0x9000, (0, 0), True),
+    Block(0xA000, 0xB000, (0, 1), True),
 ]
 
 
@@ -133,6 +134,7 @@ def test_memory_that_an_op_is_given_beside_its_arguments_is_found():
     found = hidden([(0x1010, False), (0x8010, False), (0x4010, False)])
     assert list(found.spans) == [(0x1000, 0x2000)] and found.unknown == []
     assert list(hidden([(0x8800, False)]).spans) == [(0x8000, 0x9000)], "not what it was given"
+    assert list(hidden([(0xA800, False)]).spans) == [(0xA000, 0xB000)], "its own, but held"
     assert list(hidden([(0x1010, False)], name="aten.mm.default").spans) == []
 
 

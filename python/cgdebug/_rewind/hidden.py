@@ -51,7 +51,7 @@ def hidden_of(
     blocks: typing.Callable[[], list[Block]],
 ) -> Hidden:
     """apart: the graph in pieces
-    pool:  what is in it is the graph's own, and gone when its replay is over
+    pool:  what nobody holds in it is the graph's own, and gone when its replay is over
     blocks: called if there is an op that may touch more than its arguments"""
     spans, unknown = Spans(), dict[str, None]()
     suspects = {handle: op for handle, op in node_map.op_of.items() if op.may_touch_more}
@@ -68,11 +68,9 @@ def hidden_of(
             if _is_given(op, address):
                 continue
             block = None if is_host else _block_at(known, address)
-            if block is not None and block.pool == tuple(pool):
-                continue
             if block is not None and block.is_held:
                 spans.add(block.begin, block.end)
-            else:
+            elif block is None or block.pool != tuple(pool):
                 what = "memory of the host" if is_host else "memory that torch does not know"
                 unknown[f"{name_of(op)}, which is given {what} beside its arguments"] = None
     return Hidden(spans, list(unknown))
