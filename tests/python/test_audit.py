@@ -388,3 +388,86 @@ def test_a_graph_that_reads_memory_which_the_model_has_left(daemon, happens):
     del graph
     gc.collect()
     assert cgdebug.audit().graphs == []
+
+
+class Captured:
+    """A model in a graph: its step copies a batch from pinned memory, and may train."""
+
+    def __init__(self, trains):
+        torch.manual_seed(0)
+        self.net = Net().cuda()
+        for name in ("workspace", "absorbed"):
+            setattr(self.net, name, getattr(self.net, name).cuda())
+        self.net.caches = [one.cuda() for one in self.net.caches]
+        self.x = torch.randn(8, SIZE, device="cuda")
+        self.host = torch.randn(8, SIZE).pin_memory()
+        self.kept = []
+        for one in self.net.parameters() if trains else ():
+            one.grad = torch.zeros_like(one)
+
+        def step():
+            x = self.x
+            x.copy_(self.host, non_blocking=True)
+            out = self.net(x).sum()
+            if trains:
+                out.backward()
+            return out
+
+        with cgdebug.debug_mode(self.net), torch.set_grad_enabled(trains):
+            self.graph, self.out = capture(step)
+        self.graph.replay()
+
+    def take_again(self):
+        address, self.x = self.x.data_ptr(), None
+        gc.collect()
+        while not self.kept or (self.kept[-1].data_ptr() != address and len(self.kept) < 64):
+            self.kept.append(torch.randn(8, SIZE, device="cuda"))
+        assert self.kept[-1].data_ptr() == address
+        self.net.cache = self.kept[-1]
+
+    def drop_gradients(self):
+        for one in self.net.parameters():
+            one.grad = None
+        self.net(torch.randn(2, SIZE, device="cuda")).sum().backward()
+
+
+def copy_in_place(world):
+    for one in world.net.parameters():
+        one.data.copy_(torch.randn_like(one))
+
+
+def new_data(world):
+    world.net.up.weight.data = torch.randn_like(world.net.up.weight)
+
+
+# What happens, whether the graph trains, and which sentences are said: of what is wrong and latent.
+ON_A_GPU = {
+    "nothing": (lambda world: None, False, [], []),
+    "copied in place": (copy_in_place, False, [], []),
+    "trained on": (lambda world: world.graph.replay(), True, [], []),
+    "data assigned": (new_data, False, ["moved: up.weight"], []),
+    "attribute rebound": (
+        lambda world: setattr(world.net, "absorbed", world.net.absorbed.clone()),
+        False,
+        ["moved: absorbed"],
+        [],
+    ),
+    "gradients made again": (Captured.drop_gradients, True, ["up.bias.grad"], []),
+    "input dropped": (lambda world: setattr(world, "x", None), False, [], ["freed: in/"]),
+    "input dropped, memory taken": (Captured.take_again, False, ["freed: in/", "cache"], []),
+    "host memory dropped": (lambda world: setattr(world, "host", None), False, [], ["host"]),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("event", ON_A_GPU)
+def test_of_a_captured_graph_what_happens_to_its_memory_is_told(daemon, event):
+    change, trains, wrong, latent = ON_A_GPU[event]
+    world = Captured(trains)
+    change(world)
+    gc.collect()
+    torch.cuda.synchronize()
+    found = cgdebug.audit()
+    assert bool(found.wrong) == bool(wrong) and found.ok == (not wrong), found
+    assert all(any(one in text for text in found.wrong) for one in wrong), found
+    assert all(any(one in text for text in found.latent) for one in latent), found
