@@ -88,6 +88,7 @@ Json StatsJson(const Stats& stats) {
   if (stats.has_hash) json["xor_hash"] = fmt::format("{:016x}", stats.hash);
   json["ordered_hash"] = nullptr;
   if (stats.has_ordered_hash) json["ordered_hash"] = fmt::format("{:08x}", stats.ordered_hash);
+  if (stats.has_saturated) json["saturated"] = stats.saturated;
   json["first_nonfinite"] = nullptr;
   if (stats.has_nonfinite) {
     json["first_nonfinite"] = {{"index", stats.first_nonfinite},

@@ -128,7 +128,8 @@ bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotFacts& r) {
       bytes / element_bytes * layout::ValuesPerElement(static_cast<layout::Dtype>(r.dtype));
   return stats.count == count && stats.nan <= count && stats.pos_inf <= count &&
          stats.neg_inf <= count && stats.nan + stats.pos_inf + stats.neg_inf <= count &&
-         stats.zero <= count && stats.subnormal <= count && stats.first_nonfinite <= count;
+         stats.zero <= count && layout::SubnormalOf(stats) <= count &&
+         layout::SaturatedOf(stats) <= count && stats.first_nonfinite <= count;
 }
 
 std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t block_bytes) {

@@ -11,6 +11,10 @@ namespace cgdebug::layout {
 inline constexpr std::uint64_t kStatsHasHash = 1u << 0;
 inline constexpr std::uint64_t kStatsHasNonfinite = 1u << 1;
 inline constexpr std::uint64_t kStatsHasOrderedHash = 1u << 2;
+// `subnormal` has, in its upper 32 bits, how many elements have the type's largest magnitude. Only
+// types of CountsSaturated() have it, and no tensor of 2^32 values or more.
+inline constexpr std::uint64_t kStatsHasSaturated = 1u << 3;
+inline constexpr int kStatsSaturatedShift = 32;
 // From this bit of `flags` on: the value at first_nonfinite, 0 = NaN, 1 = +Inf, 2 = -Inf.
 inline constexpr int kStatsFirstKindShift = 8;
 // From this bit on: the ordered hash (ordered_hash.h).
@@ -31,9 +35,9 @@ struct DeviceStats {
   std::uint64_t pos_inf;
   std::uint64_t neg_inf;
   std::uint64_t zero;
-  std::uint64_t subnormal;
-  double min;  // +Inf when no element is finite
-  double max;  // -Inf when no element is finite
+  std::uint64_t subnormal;  // SubnormalOf()
+  double min;               // +Inf when no element is finite
+  double max;               // -Inf when no element is finite
   double shift;
   double sum;
   double sum_squares;
@@ -43,6 +47,13 @@ struct DeviceStats {
   std::uint64_t first_nonfinite;  // flat index
   std::uint64_t flags;            // kStatsHas..., and what is above
 };
+constexpr std::uint64_t SubnormalOf(const DeviceStats& stats) {
+  const bool is_shared = (stats.flags & kStatsHasSaturated) != 0;
+  return is_shared ? stats.subnormal & 0xffffffff : stats.subnormal;
+}
+constexpr std::uint64_t SaturatedOf(const DeviceStats& stats) {
+  return (stats.flags & kStatsHasSaturated) != 0 ? stats.subnormal >> kStatsSaturatedShift : 0;
+}
 static_assert(sizeof(DeviceStats) == kStatsBytes);
 static_assert(std::is_trivially_copyable_v<DeviceStats>);
 

@@ -105,6 +105,14 @@ constexpr std::uint64_t ValuesPerElement(Dtype dtype) {
   return dtype == Dtype::kFloat4E2m1fnX2 ? 2 : 1;
 }
 
+// Types into which larger numbers are quantised: statistics count the elements of their largest
+// magnitude. Of int8 that is 127, and -128, too.
+constexpr bool CountsSaturated(Dtype dtype) {
+  return dtype == Dtype::kInt8 || dtype == Dtype::kFloat8E4m3fn || dtype == Dtype::kFloat8E5m2 ||
+         dtype == Dtype::kFloat8E4m3fnuz || dtype == Dtype::kFloat8E5m2fnuz ||
+         dtype == Dtype::kFloat4E2m1fnX2;
+}
+
 constexpr std::string_view DtypeName(Dtype dtype) {
   const DtypeInfo* info = FindDtype(dtype);
   return info == nullptr ? std::string_view("unknown") : info->name;

@@ -30,7 +30,7 @@ namespace cgdebug::layout {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x3167627564676763;  // "cggdubg1"
 inline constexpr std::uint64_t kExtentMagic = 0x3174786567646763;   // "cgdgext1"
-inline constexpr std::uint16_t kAbiMajor = 10;
+inline constexpr std::uint16_t kAbiMajor = 11;
 inline constexpr std::uint16_t kAbiMinor = 0;
 inline constexpr std::uint32_t kMaxSlots = 1u << 17;
 inline constexpr std::uint32_t kRefusals = 16384;  // words

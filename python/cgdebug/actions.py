@@ -222,7 +222,8 @@ class TensorCompare:
 @dataclasses.dataclass(frozen=True)
 class TensorStats:
     """Statistics of every snapshot without its values: range, mean, standard deviation, L1, L2 and
-    the counts of NaN, Inf, zero and subnormal elements. `cgdebug-cli tail` and `probes` show them.
+    the counts of NaN, Inf, zero, subnormal and, of int8, float8 and float4, saturated elements.
+    `cgdebug-cli tail` and `probes` show them.
 
     They are computed where the tensor is, and 128 bytes go to the daemon: by the GPU in graphs of
     the direct lane and in eager calls, by the calling thread for tensors on the CPU. In the

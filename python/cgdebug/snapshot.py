@@ -25,7 +25,9 @@ class Stats:
     computed (`TensorStats(hash=False)`). `ordered_hash` has 32 bits and knows the places of the
     elements, in row-major order: tensors that differ have the same one with a probability of about
     2**-31, unless somebody made them so. Every NaN counts as the same one. None as well where
-    an earlier cgdebug recorded it."""
+    an earlier cgdebug recorded it. `saturated`, of int8, float8 but float8_e8m0fnu, and float4: how
+    many elements have the largest magnitude of their type (of int8: 127 or -128). What a value was
+    before it was quantised nobody knows, so `zero` and `subnormal` are where underflow shows."""
 
     count: int
     nan: int
@@ -43,6 +45,7 @@ class Stats:
     rms: float
     xor_hash: int | None
     ordered_hash: int | None
+    saturated: int | None = None
 
     @property
     def inf(self) -> int:
@@ -320,6 +323,11 @@ class TensorSnapshot:
                 rms=float(numpy.sqrt(numpy.square(wide).mean())) if has_finite else nan,
                 xor_hash=self._make_hash(values),
                 ordered_hash=self._make_ordered_hash(values),
+                saturated=(
+                    int((numpy.abs(finite) >= _LARGEST[self.dtype_name]).sum())
+                    if self.dtype_name in _LARGEST
+                    else None
+                ),
             )
 
     def _make_hash(self, values) -> int:
@@ -372,6 +380,15 @@ def _stats_words(stats: Stats) -> list[str]:
 
 
 _FLOAT4 = "float4_e2m1fn_x2"
+# Of the types whose saturated elements are counted (CountsSaturated() in proto/layout/dtype.h).
+_LARGEST = {
+    "int8": 127,
+    "float8_e4m3fn": 448,
+    "float8_e5m2": 57344,
+    "float8_e4m3fnuz": 240,
+    "float8_e5m2fnuz": 57344,
+    _FLOAT4: 6,
+}
 _WITH_ONE_NAN = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 
 

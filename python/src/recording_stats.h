@@ -18,6 +18,8 @@ inline pybind11::dict StatsDict(const numerics::Stats& stats) {
   dict["ordered_hash"] = stats.has_ordered_hash
                              ? pybind11::object(pybind11::int_(stats.ordered_hash))
                              : pybind11::object(pybind11::none());
+  dict["saturated"] = stats.has_saturated ? pybind11::object(pybind11::int_(stats.saturated))
+                                          : pybind11::object(pybind11::none());
   return dict;
 }
 
@@ -34,6 +36,10 @@ inline numerics::Stats StatsOf(const pybind11::dict& dict) {
   const pybind11::object ordered_hash = dict["ordered_hash"];
   stats.has_ordered_hash = !ordered_hash.is_none();
   if (stats.has_ordered_hash) stats.ordered_hash = ordered_hash.cast<std::uint64_t>();
+  const pybind11::object saturated =
+      dict.contains("saturated") ? pybind11::object(dict["saturated"]) : pybind11::none();
+  stats.has_saturated = !saturated.is_none();
+  if (stats.has_saturated) stats.saturated = saturated.cast<std::uint64_t>();
   return stats;
 }
 

@@ -216,3 +216,39 @@ def test_float4_is_compared_by_its_values(probe, daemon):
         p.assert_ok()
     assert "Mismatched elements: 1 / 4" in str(error.value)
     assert "Greatest absolute difference: 1.0 at index (3,)" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name, bits, saturated, subnormal",
+    [
+        ("int8", [127, 0x80, 0x81, 126, 0, 0], 3, 0),
+        ("float8_e4m3fn", [0x7E, 0xFE, 0x7F, 0x7D, 1, 0], 2, 1),
+        ("float8_e5m2", [0x7B, 0xFB, 0x7C, 0x7A, 1, 0], 2, 1),
+        ("float8_e4m3fnuz", [0x7F, 0xFF, 0x80, 0x7E, 1, 0], 2, 1),
+        (FLOAT4, [0x77, 0x10, 0x0F, 0x66], 3, 1),
+        ("uint8", [255, 0], None, 0),
+    ],
+)
+def test_saturated_elements_of_types_to_quantise_to_are_counted(
+    cli, probe, tmp_path, name, bits, saturated, subnormal
+):
+    x = torch.tensor(bits, dtype=torch.uint8).view(getattr(torch, name))
+    values, stats = (
+        probe(TensorRecord(), name=f"sat.{name}"),
+        probe(TensorStats(), name=f"st.{name}"),
+    )
+    values(x)
+    stats(x)
+    assert values.records()[0].stats.saturated == saturated
+    key, path = own_session(), tmp_path / "f.cgrec"
+    for one in (values.name, stats.name):
+        wait_until(lambda p=one: cli("show", "-s", key, p).returncode == 0, "it is read")
+        shown = json.loads(cli("show", "-s", key, one, "--json").stdout)["stats"]
+        assert (shown.get("saturated"), shown["subnormal"]) == (saturated, subnormal)
+        assert ("saturated" in cli("show", "-s", key, one).stdout) == (saturated is not None)
+    probes = ["--probes", values.name, "--probes", stats.name]
+    assert cli("freeze", "-s", key, *probes, "-o", str(path)).returncode == 0
+    with cgdebug.open(path) as recording:
+        for one in (values.name, stats.name):
+            (snapshot,) = recording[one]
+            assert snapshot.stats.saturated == saturated

@@ -14,10 +14,8 @@ from op_logs import ordered_of
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("daemon")]
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-FLOATS8 = [
-    *(torch.float8_e4m3fn, torch.float8_e5m2),
-    *(torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
-]
+SHORT_FLOATS8 = [torch.float8_e4m3fn, torch.float8_e5m2]  # which are added in float
+FLOATS8 = [*SHORT_FLOATS8, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu]
 INTEGERS = [torch.uint8, torch.uint16, torch.int8, torch.int16, torch.int32, torch.int64]
 SIZES = [0, 1, 7, 8, 1000, 4097, (1 << 20) + 5]
 
@@ -119,8 +117,10 @@ def test_statistics_of_eight_bit_floats(daemon, graph_probe, dtype):
     x = torch.arange(256, dtype=torch.uint8, device="cuda").repeat(41).view(dtype)
     snapshot = looked_at(graph_probe(TensorStats(), name=str(dtype)), x, daemon)
     check(snapshot.stats, x)
-    tiny = (x.double().abs() < torch.finfo(dtype).tiny) & (x.double() != 0)
-    assert snapshot.stats.subnormal == int(tiny.sum())
+    wide = x.cpu().double().abs()
+    assert snapshot.stats.subnormal == int(((wide < torch.finfo(dtype).tiny) & (wide != 0)).sum())
+    saturated = int((wide == torch.finfo(dtype).max).sum())
+    assert snapshot.stats.saturated == (None if dtype is torch.float8_e8m0fnu else saturated)
 
 
 @pytest.mark.parametrize("offset", [0, 1])
@@ -137,8 +137,22 @@ def test_statistics_of_float4_are_of_the_two_values_in_each_byte(
     stats = looked_at(graph_probe(TensorStats(), name=f"f4 {count} {offset}"), x, daemon).stats
     check(stats, wide)
     assert stats.subnormal == int((wide.abs() == 0.5).sum())
+    assert stats.saturated == int((wide.abs() == 6).sum())
     assert stats.xor_hash == xor_of(wide)
     assert stats.ordered_hash == ordered_of(bits)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, *SHORT_FLOATS8], ids=str)
+@pytest.mark.parametrize("count", [1000, 300_001, (4 << 20) + 3])
+def test_the_elements_that_are_saturated_are_counted(daemon, graph_probe, dtype, count):
+    torch.manual_seed(3)
+    largest = 127 if dtype is torch.int8 else torch.finfo(dtype).max
+    x = torch.randn(count, device="cuda").clamp(-2, 2).mul(largest / 4).to(dtype)
+    x[7::1001] = largest
+    x[8::5003] = -largest
+    stats = looked_at(graph_probe(TensorStats(), name=f"{dtype} {count}"), x, daemon).stats
+    check(stats, x)
+    assert stats.saturated == int((x.double().abs() >= largest).sum()) > 0
 
 
 # Up to 256 KiB the leaf computes them alone, and with several blocks from 16 KiB on.
@@ -361,7 +375,7 @@ def check_short_floats(stats, x):
 
 @pytest.mark.own_lane
 @pytest.mark.parametrize("values", VALUES)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, *FLOATS8], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, *SHORT_FLOATS8], ids=str)
 def test_statistics_of_short_floats_are_good_to_2e_6(daemon, graph_probe, dtype, values):
     torch.manual_seed(0)
     x = VALUES[values](dtype).cuda()

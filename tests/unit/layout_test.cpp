@@ -17,7 +17,7 @@ namespace cgdebug::layout {
 namespace {
 
 TEST(Layout, VersionsAreDecisions) {
-  EXPECT_EQ(kAbiMajor, 10);
+  EXPECT_EQ(kAbiMajor, 11);
   EXPECT_EQ(kAbiMinor, 0);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);

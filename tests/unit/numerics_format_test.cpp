@@ -57,6 +57,15 @@ TEST(FormatTensorLine, NearOverflowIsOfTheTensorsOwnType) {
   EXPECT_THAT(Line(F16Bits({0xfbff, 0xfbff})), EndsWith("all = -65504 NEAR-OVERFLOW 100% of max"));
 }
 
+TEST(FormatTensorLine, ManySaturatedElementsAreNamed) {
+  EXPECT_THAT(Line(Vector<std::uint8_t>(Dtype::kInt8, {0x7f, 0x80, 0, 1})),
+              EndsWith("SATURATED 50%"));
+  EXPECT_THAT(Line(Vector<std::uint8_t>(Dtype::kFloat4E2m1fnX2, {0x70, 0x11})),
+              EndsWith("SATURATED 25%"));
+  EXPECT_THAT(Line(Vector<std::uint8_t>(Dtype::kInt8, {0x7e, 0x82, 0, 1})),
+              Not(HasSubstr("SATURATED")));
+}
+
 TEST(FormatTensorLine, ManySubnormalsAreNamed) {
   EXPECT_THAT(Line(F16Bits({0x0001, 0x3c00, 0x3c00, 0x3c00})), EndsWith("SUBNORMAL 25%"));
 }

@@ -243,6 +243,33 @@ TEST(Stats, OfFloat4AreOfTheTwoValuesInEachByte) {
       ComputeStats(Vector<std::uint8_t>(Dtype::kUint8, {0x17, 0x8f, 0x20}).view()).ordered_hash);
 }
 
+TEST(Stats, ElementsOfTheLargestMagnitudeAreCountedInTypesToQuantiseTo) {
+  struct Case {
+    Dtype dtype;
+    std::vector<std::uint8_t> bits;
+    std::uint64_t saturated;
+  };
+  for (const Case& one : {
+           Case{Dtype::kInt8, {127, 0x80, 0x81, 126, 0x82, 0}, 3},
+           Case{Dtype::kFloat8E4m3fn, {0x7e, 0xfe, 0x7f, 0x7d, 0xff}, 2},
+           Case{Dtype::kFloat8E5m2, {0x7b, 0xfb, 0x7c, 0xfc, 0x7e, 0x7a}, 2},
+           Case{Dtype::kFloat8E4m3fnuz, {0x7f, 0xff, 0x80, 0x7e}, 2},
+           Case{Dtype::kFloat8E5m2fnuz, {0x7f, 0xff, 0x80, 0x7e}, 2},
+           Case{Dtype::kFloat4E2m1fnX2, {0x77, 0xf6, 0x00}, 3},
+           Case{Dtype::kInt8, {1, 2, 3}, 0},
+       }) {
+    const Stats stats = ComputeStats(Vector<std::uint8_t>(one.dtype, one.bits).view());
+    EXPECT_TRUE(stats.has_saturated);
+    EXPECT_EQ(stats.saturated, one.saturated) << layout::DtypeName(one.dtype);
+    const Stats passed = FromDevice(ToDevice(stats));
+    EXPECT_TRUE(passed.has_saturated);
+    EXPECT_EQ(passed.saturated, one.saturated);
+    EXPECT_EQ(passed.subnormal, stats.subnormal);
+  }
+  EXPECT_FALSE(ComputeStats(F32({1}).view()).has_saturated);
+  EXPECT_FALSE(FromDevice(ToDevice(ComputeStats(F32({1}).view()))).has_saturated);
+}
+
 TEST(Stats, HashIsTheXorOfTheWidenedElements) {
   EXPECT_EQ(ComputeStats(F32({1, -1.5f, -0.0f, 3}).view()).hash, 0x4000000000000000u);
   EXPECT_EQ(ComputeStats(Vector<std::int8_t>(Dtype::kInt8, {1, -1, 0, 3}).view()).hash,

@@ -22,7 +22,9 @@ Stats FromDevice(const layout::DeviceStats& device) {
   stats.pos_inf = device.pos_inf;
   stats.neg_inf = device.neg_inf;
   stats.zero = device.zero;
-  stats.subnormal = device.subnormal;
+  stats.subnormal = layout::SubnormalOf(device);
+  stats.has_saturated = (device.flags & layout::kStatsHasSaturated) != 0;
+  stats.saturated = layout::SaturatedOf(device);
   stats.l1 = device.l1;
   const auto scaled_by =
       static_cast<int>(device.flags >> layout::kStatsScaleShift & layout::kStatsScaleMask);
@@ -76,6 +78,10 @@ layout::DeviceStats ToDevice(const Stats& stats) {
   device.max = -kInfinity;
   device.hash = stats.hash;
   device.flags = stats.has_hash ? layout::kStatsHasHash : 0;
+  if (stats.has_saturated && stats.count >> layout::kStatsSaturatedShift == 0) {
+    device.flags |= layout::kStatsHasSaturated;
+    device.subnormal |= stats.saturated << layout::kStatsSaturatedShift;
+  }
   if (stats.has_ordered_hash) {
     device.flags |= layout::kStatsHasOrderedHash | stats.ordered_hash
                                                        << layout::kStatsOrderedHashShift;

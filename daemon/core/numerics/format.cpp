@@ -18,6 +18,7 @@ constexpr std::string_view kYellow = "\033[33m";
 constexpr std::string_view kPlain = "\033[0m";
 constexpr double kNearOverflow = 0.5;     // of the type's greatest finite value
 constexpr double kManySubnormals = 0.1;   // of the elements
+constexpr double kManySaturated = 0.05;   // likewise
 constexpr double kExactInteger = 0x1p53;  // up to here a double is the integer itself
 
 std::string Paint(std::string_view colour, const std::string& text, bool on) {
@@ -79,7 +80,12 @@ std::string FormatNonfinite(const Stats& stats, std::span<const std::uint64_t> s
 
 std::string FormatWarnings(const layout::DtypeInfo& info, const Stats& stats, bool colour) {
   std::string text;
-  if (!info.is_floating || stats.finite() == 0) return text;
+  if (stats.finite() == 0) return text;
+  const double saturated = static_cast<double>(stats.saturated) / static_cast<double>(stats.count);
+  if (stats.has_saturated && saturated >= kManySaturated) {
+    text += " " + Paint(kYellow, fmt::format("SATURATED {:.0f}%", 100 * saturated), colour);
+  }
+  if (!info.is_floating) return text;
   // Every tensor has such values where there are but eight magnitudes.
   if (layout::ValuesPerElement(info.dtype) == 2) return text;
   const double part = stats.abs_max / info.max_finite;

@@ -1,6 +1,7 @@
 #include "daemon/core/numerics/stats.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -362,10 +363,42 @@ std::uint64_t SumInOrder(const TensorView& view, bool may_be_nan) {
   return sum + layout::OrderedSum(view.dtype, view.data.data(), view.count(), may_be_nan, done);
 }
 
+// 127 and beyond for an int8.
+template <typename T>
+bool IsSaturated(T element, double largest) {
+  if constexpr (kIsFloatingElement<T>) return std::fabs(ToDouble(element)) == largest;
+  return std::fabs(ToDouble(element)) >= largest;
+}
+
+// Requires: a type of CountsSaturated(), all of which have one byte.
+std::uint64_t CountSaturated(const TensorView& view, const Stats& stats) {
+  const layout::DtypeInfo& info = *layout::FindDtype(view.dtype);
+  const double largest = info.is_floating ? info.max_finite : 127;
+  if (!(stats.abs_max >= largest)) return 0;
+  std::array<std::uint8_t, 256> is_saturated{};  // how many of the values in a byte
+  VisitDtype(view.dtype, [&](auto element) {
+    using T = typename decltype(element)::type;
+    for (unsigned bits = 0; bits < is_saturated.size(); ++bits) {
+      const auto byte = static_cast<std::byte>(bits);
+      if constexpr (kHoldsTwo<T>) {
+        for (const float value : ValuesOf(LoadElement<T>({&byte, 1}, 0))) {
+          is_saturated[bits] += std::fabs(value) == largest;
+        }
+      } else if constexpr (sizeof(T) == 1) {
+        is_saturated[bits] = IsSaturated(LoadElement<T>({&byte, 1}, 0), largest);
+      }
+    }
+  });
+  std::uint64_t count = 0;
+  for (const std::byte byte : view.data) count += is_saturated[std::to_integer<unsigned>(byte)];
+  return count;
+}
+
 Stats Compute(const TensorView& view, bool histogram) {
   Stats stats;
   stats.count = view.count() * layout::ValuesPerElement(view.dtype);
   stats.has_hash = stats.has_ordered_hash = true;
+  stats.has_saturated = layout::CountsSaturated(view.dtype);
   if (stats.count == 0) return stats;
   VisitDtype(view.dtype, [&](auto element) {
     using T = typename decltype(element)::type;
@@ -377,6 +410,7 @@ Stats Compute(const TensorView& view, bool histogram) {
       Summarize<T>(view, histogram, &stats);
     }
   });
+  if (stats.has_saturated) stats.saturated = CountSaturated(view, stats);
   stats.ordered_hash = layout::OrderedHash(SumInOrder(view, /*may_be_nan=*/stats.nan > 0));
   return stats;
 }

@@ -55,6 +55,9 @@ struct Stats {
   // computed without has_ordered_hash: if `hash` was not, or by a cgdebug that had none.
   bool has_ordered_hash = false;
   std::uint64_t ordered_hash = 0;
+  // How many elements have the largest magnitude of the tensor's own type (CountsSaturated()).
+  bool has_saturated = false;
+  std::uint64_t saturated = 0;
   bool has_nonfinite = false;
   std::uint64_t first_nonfinite = 0;  // flat index; with has_nonfinite
   double first_nonfinite_value = 0;
@@ -93,6 +96,7 @@ struct Stats {
     visit(Field{18, "histogram"}, self.histogram);
     visit(Field{19, "xor_hash", layout::Encoding::kFixed}, self.has_hash, self.hash);
     visit(Field{20, "ordered_hash"}, self.has_ordered_hash, self.ordered_hash);
+    visit(Field{21, "saturated"}, self.has_saturated, self.saturated);
   }
 
   std::uint64_t nonfinite() const { return nan + pos_inf + neg_inf; }

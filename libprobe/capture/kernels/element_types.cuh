@@ -106,19 +106,49 @@ inline constexpr bool kHasOneNan<Float8E5m2fnuz> = true;
 template <>
 inline constexpr bool kHasOneNan<Float8E8m0fnu> = true;
 
-// Whether a vector of 16 elements has one of these bits.
-__device__ inline bool HasByte(uint4 vector, std::uint8_t bits) {
-  const std::uint32_t each = bits * 0x1010101u;
-  return (__vcmpeq4(vector.x, each) | __vcmpeq4(vector.y, each) | __vcmpeq4(vector.z, each) |
-          __vcmpeq4(vector.w, each)) != 0;
-}
-
 template <typename T>
 struct Integer {
   using Raw = T;
   using Value = double;
   static constexpr bool kFloating = false;
 };
+
+// Whether statistics count the elements of the type's largest magnitude, and the bits, but for the
+// sign, from which on a finite float is one.
+template <typename Type>
+inline constexpr bool kCountsSaturated = std::is_same_v<Type, Integer<std::int8_t>>;
+template <typename Type>
+inline constexpr std::uint8_t kSaturatedFrom = 0x7f;
+#define CGDEBUG_SATURATES(Type, bits)                  \
+  template <>                                          \
+  inline constexpr bool kCountsSaturated<Type> = true; \
+  template <>                                          \
+  inline constexpr std::uint8_t kSaturatedFrom<Type> = bits;
+CGDEBUG_SATURATES(Float8E4m3fn, 0x7e)
+CGDEBUG_SATURATES(Float8E5m2, 0x7b)
+CGDEBUG_SATURATES(Float8E4m3fnuz, 0x7f)
+CGDEBUG_SATURATES(Float8E5m2fnuz, 0x7f)
+CGDEBUG_SATURATES(Float4E2m1fnX2, 0x07)
+#undef CGDEBUG_SATURATES
+
+// How many of the values in a finite element are.
+template <typename Type>
+__device__ unsigned SaturatedIn(typename Type::Raw raw) {
+  if constexpr (kHoldsTwo<Type>) {
+    return ((raw & 7) == 7) + ((raw >> 4 & 7) == 7);
+  } else if constexpr (Type::kFloating) {
+    return (raw & 0x7f) >= kSaturatedFrom<Type>;
+  } else {
+    return raw >= 127 || raw <= -127;
+  }
+}
+
+// Whether a vector of 16 elements has one of these bits.
+__device__ inline bool HasByte(uint4 vector, std::uint8_t bits) {
+  const std::uint32_t each = bits * 0x1010101u;
+  return (__vcmpeq4(vector.x, each) | __vcmpeq4(vector.y, each) | __vcmpeq4(vector.z, each) |
+          __vcmpeq4(vector.w, each)) != 0;
+}
 
 // The type of an element of `dtype`, whose bits are `Bits`.
 template <layout::Dtype dtype, typename Bits>

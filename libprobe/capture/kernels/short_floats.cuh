@@ -204,6 +204,25 @@ struct VectorSums {
            ((three & 1) != 0 ? 0x00200000 : 0);
   }
 
+  // Whether an element may have the type's largest magnitude.
+  __device__ bool MayBeSaturated() const {
+    constexpr std::uint32_t kLargest = 0x10001 * LargestAsHalf();
+    return (__vcmpeq2(most, kLargest) | __vcmpeq2(least, kLargest | 0x80008000)) != 0;
+  }
+  // How many have it.
+  __device__ static std::uint32_t CountSaturated(const uint4 (&vectors)[kVectors]) {
+    std::uint32_t count = 0;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const Words all(vectors[v]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        count += __popc(BytesFrom(all.words[i], kSaturatedFrom<Type>));
+      }
+    }
+    return count;
+  }
+
   __device__ static float Total(const float (&chains)[kChains]) {
     const float total = chains[0] + chains[1];
     if constexpr (kChains == 4) return total + (chains[2] + chains[3]);
@@ -212,6 +231,11 @@ struct VectorSums {
 
  private:
   static constexpr bool kHashesPairs = std::is_same_v<Half, Bfloat16>;
+
+  // Of the 8-bit types that are added here.
+  static constexpr std::uint32_t LargestAsHalf() {
+    return std::is_same_v<Type, Float8E5m2> ? 0x7b00 : 0x5f00;
+  }
 
   // Elements of 16 bits.
   __device__ void AddHalves(const uint4 (&vectors)[kVectors]) {

@@ -98,6 +98,10 @@ struct CopyTo {
   }
 };
 
+// While parts are added, this bit of `count` says that `subnormal` has the saturated ones, too
+// (device_stats.h).
+constexpr std::uint64_t kHasSaturated = std::uint64_t{1} << 63;
+
 // How a part reads a tensor whose elements lie in memory in their usual order.
 struct UsualReader {
   // How many vectors of floats of 16 bits or more a thread adds while it loads as many; 0: it loads
@@ -129,6 +133,7 @@ struct Part {
   bool in_order = true;                     // vectors in memory are those of the ordered hash
   std::uint64_t first = ~std::uint64_t{0};  // index of the first non-finite element * 4 + its kind
   std::uint32_t nan = 0, pos_inf = 0, neg_inf = 0, zero = 0, subnormal = 0;
+  std::uint32_t saturated = 0;  // with kCountsSaturated
 
   __device__ explicit Part(double the_shift) : shift(the_shift) {
     max = -static_cast<Value>(__longlong_as_double(0x7ff0000000000000));
@@ -141,6 +146,7 @@ struct Part {
   }
 
   __device__ void AddFinite(Raw raw) {
+    if constexpr (kCountsSaturated<Type>) saturated += SaturatedIn<Type>(raw);
     if constexpr (kHoldsTwo<Type>) {
       AddValue(raw, Type::ValueOf(raw));
       AddValue(raw, Type::ValueOf(raw >> 4));
@@ -300,6 +306,14 @@ struct Part {
     kept->most = MostPair(kept->most, of.most, half);
     kept->hash ^= of.hash;
     kept->zero += of.zero;
+    if constexpr (kCountsSaturated<Type>) {
+      if (of.MayBeSaturated()) {
+        uint4 again[kVectors];  // as below
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) again[v] = at[v * stride];
+        saturated += Sums::CountSaturated(again);
+      }
+    }
     if (of.HashLacksSubnormals()) {
       uint4 again[kVectors];  // so that no registers hold the first ones until here
 #pragma unroll
@@ -436,6 +450,12 @@ struct Part {
     stats.neg_inf = neg_inf;
     stats.zero = zero;
     stats.subnormal = subnormal;
+    if constexpr (kCountsSaturated<Type>) {
+      if (stats.count >> layout::kStatsSaturatedShift == 0) {
+        stats.count |= kHasSaturated;
+        stats.subnormal |= std::uint64_t{saturated} << layout::kStatsSaturatedShift;
+      }
+    }
     stats.min = static_cast<double>(min);
     stats.max = static_cast<double>(max);
     stats.shift = shift;
@@ -465,6 +485,7 @@ struct Part {
     neg_inf += static_cast<std::uint32_t>(other.neg_inf);
     zero += static_cast<std::uint32_t>(other.zero);
     subnormal += static_cast<std::uint32_t>(other.subnormal);
+    saturated += static_cast<std::uint32_t>(other.subnormal >> layout::kStatsSaturatedShift);
   }
 };
 
@@ -666,6 +687,7 @@ __device__ double AddUpInWarp(Part<Type, Reader>* part) {
   part->ordered = SumInWarp(part->ordered);
   part->zero = SumInWarp(part->zero);
   part->subnormal = SumInWarp(part->subnormal);
+  if constexpr (kCountsSaturated<Type>) part->saturated = SumInWarp(part->saturated);
   if (__any_sync(0xffffffffu, part->first != ~std::uint64_t{0})) {
     part->nan = SumInWarp(part->nan);
     part->pos_inf = SumInWarp(part->pos_inf);
@@ -765,9 +787,13 @@ __device__ inline void Close(layout::DeviceStats* stats, bool hash) {
   const std::uint64_t key = stats->first_nonfinite;
   const std::uint64_t ordered = layout::OrderedHash(stats->flags);
   stats->flags = 0;
+  if ((stats->count & kHasSaturated) != 0) {
+    stats->count &= ~kHasSaturated;
+    stats->flags = layout::kStatsHasSaturated;
+  }
   if (hash) {
-    stats->flags = layout::kStatsHasHash | layout::kStatsHasOrderedHash |
-                   ordered << layout::kStatsOrderedHashShift;
+    stats->flags |= layout::kStatsHasHash | layout::kStatsHasOrderedHash |
+                    ordered << layout::kStatsOrderedHashShift;
   } else {
     stats->hash = 0;
   }

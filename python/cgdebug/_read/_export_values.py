@@ -102,7 +102,7 @@ def _about(series, snapshot) -> dict:
     stats = {
         name: value if math.isfinite(value) else repr(value)
         for name, value in vars(snapshot.stats).items()
-        if name not in ("xor_hash", "ordered_hash")
+        if name not in ("xor_hash", "ordered_hash") and value is not None
     }
     return {
         "probe": series.name,

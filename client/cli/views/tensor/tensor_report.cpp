@@ -130,6 +130,16 @@ std::string StatisticsBlock(const source::Tensor& tensor, const Style& style) {
       counts += RowText(field.label, is_bad ? style.Red(text) : text);
     }
   });
+  if (stats.has_saturated) {
+    const auto share = [&](std::uint64_t part) {
+      return FormatGrouped(part) + Percent(part, stats.count);
+    };
+    const layout::DtypeInfo* info = layout::FindDtype(tensor.slot.dtype);
+    if (info != nullptr && info->is_floating) {
+      counts += RowText("subnormal", share(stats.subnormal));
+    }
+    counts += RowText("saturated", share(stats.saturated));
+  }
   std::string first;
   if (stats.has_nonfinite) {
     first = RowText("first",
