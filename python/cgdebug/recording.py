@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import itertools
 import math
 import operator
 import os
 import pathlib
+import sys
 import typing
+import warnings
 
 from . import _remote
 from ._read._call_series import CallSeries
@@ -220,9 +223,24 @@ class Recording:
         )
 
     def select(self, *patterns: str) -> list[Series]:
-        """By glob ("blk*", "re:...", "!..." excludes), in graph order."""
+        """By glob ("blk*", "re:...", "!..." excludes), in graph order. A glob means the whole name,
+        as on the command line: "*blk*" for what lies inside. None that matches is a warning, which
+        has the names that are close, and the list is empty."""
+        found = self._matching(*patterns)
+        if not found:
+            warnings.warn(self._why_no_match(patterns), stacklevel=_level_of_caller())
+        return found
+
+    def _matching(self, *patterns: str) -> list[Series]:
         wanted = set(self._reader.select(list(patterns)))
         return [series for series in self._slots if series._index in wanted]
+
+    def _why_no_match(self, patterns: collections.abc.Sequence[str]) -> str:
+        from ._shared import _words
+
+        shown = " or ".join(map(repr, patterns))
+        close = _words.close_to(",".join(patterns), self.probes)
+        return f"no probe matches {shown} in {self._path} ({len(self.probes)} probes).{close}"
 
     def replay(self, replay: int) -> dict[str, TensorSnapshot]:
         """Every probe's snapshot of one replay, by name: "name#1" for a second call, "name@g:LABEL"
@@ -494,5 +512,15 @@ class Recording:
             from ._shared import _words
 
             return text + (_words.close_to(name, self.probes) or f" It has {len(self)} probes")
-        count = len({series.name for series in self.select(name)})
-        return f"{text} {count} match it as a pattern: r.select({name!r})"
+        count = len({series.name for series in self._matching(name)})
+        return f"{text} {count} match it as a pattern" + f": r.select({name!r})" * (count > 0)
+
+
+def _level_of_caller() -> int:
+    """For a warning: of the code around this package."""
+    frame: typing.Any = sys._getframe(1)
+    for level in itertools.count(1):
+        if frame is None or not frame.f_globals.get("__name__", "").startswith("cgdebug."):
+            return level
+        frame = frame.f_back
+    raise AssertionError

@@ -323,6 +323,23 @@ def test_globs_mean_the_same_wherever_they_are_written(tmp_path):
         r.select("re:(")
 
 
+@pytest.mark.parametrize("how", ["select", "table", "to_pandas"])
+def test_a_glob_that_matches_nothing_is_answered_with_the_names_that_are_close(tmp_path, how):
+    writer = Writer(tmp_path / "a.cgrec")
+    for name in ("fwd/blocks.0", "fwd/blocks.1", "fwd/head"):
+        writer.add(name, 1, numpy.float32([1]))
+    r = cgdebug.open(writer.close())
+    with pytest.warns(UserWarning) as caught:
+        found = getattr(r, how)("blocks*")
+    assert len(found) == 0 or not len(found["probe"])
+    (warning,) = caught
+    assert warning.filename == __file__
+    text = str(warning.message)
+    assert "no probe matches 'blocks*'" in text and "(3 probes)" in text
+    assert "'fwd/blocks.0'" in text and "'fwd/blocks.1'" in text and "head" not in text
+    assert [one.name for one in r.select("*blocks*")] == ["fwd/blocks.0", "fwd/blocks.1"]
+
+
 def test_threads_may_read_at_once(path):
     r, wrong = cgdebug.open(path), []
 

@@ -84,7 +84,7 @@ def export_work(
     if is_taken and not is_stdout and not force:
         raise RecordingError(f"{target} exists. To write there anyway, add: -f")
     first, last = replay_range(replays)
-    selected = [one for one in recording.select(*probes) if one.lies_in(graph, shape)]
+    selected = [one for one in recording._matching(*probes) if one.lies_in(graph, shape)]
     if not selected:
         raise NothingMatchedError(
             f"no probe of {recording.path} matches {' '.join(probes) or '*'}. "
