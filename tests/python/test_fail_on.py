@@ -414,3 +414,10 @@ print("its end")
         assert re.search(r"FoundError: first NaN: \S*full_0 in call 3", run.stderr), run.stderr
     else:
         assert run.returncode == 0 and "its end" in run.stdout, run.stderr
+
+
+@pytest.mark.parametrize("count, words", [(1, "1 element."), (2, "2 elements.")])
+def test_a_finding_of_one_element_is_in_the_singular(count, words):
+    from cgdebug._job import _excuses
+
+    assert f", {words} Type: cgdebug-cli check j" in _excuses._sentence("first NaN: x", count, "j")

@@ -48,10 +48,7 @@ def ask(timeout: float = _TIMEOUT_S) -> Verdict:
         )
         answer = json.loads(done.stdout)
         found = {
-            one["what"].lower(): First(
-                one["text"],
-                f"{one['text']}, {one['count']} elements. Type: cgdebug-cli check {job}",
-            )
+            one["what"].lower(): First(one["text"], _sentence(one["text"], one["count"], job))
             for one in answer["unexcused"]
         }
         rows = answer["open"]
@@ -61,6 +58,10 @@ def ask(timeout: float = _TIMEOUT_S) -> Verdict:
         return Verdict({}, f"cgdebug-cli check {job} did not tell: {error}")
     problem = f"{rows} times the rows that would tell are not here" if rows else ""
     return Verdict(found, f"{problem}. Type: cgdebug-cli check {job}" if problem else "")
+
+
+def _sentence(head: str, count: int, job: str) -> str:
+    return f"{head}, {count} element{'s' * (count != 1)}. Type: cgdebug-cli check {job}"
 
 
 class _Asking:
