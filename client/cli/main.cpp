@@ -24,6 +24,7 @@ int main(int argc, char** argv) noexcept {
   // A closed pipe ends the process silently, as it does for cat; a parent may have ignored it.
   ::signal(SIGPIPE, SIG_DFL);
   cgdebug::recording::SetRemoteFiles(std::make_unique<RemoteHelper>());
+  SetTerminalColumns(ColumnsOfWatch());
   Context context;
   CommandLine command_line(context);
   std::vector<std::string> words = HidePasswords(argc, argv);

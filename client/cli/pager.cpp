@@ -43,7 +43,8 @@ void Pager::BeforeText() {
 void Pager::Start() {
   const char* terminal = std::getenv("TERM");
   const std::size_t columns = TerminalColumns(STDOUT_FILENO);
-  if (columns == 0 || terminal == nullptr || std::string(terminal) == "dumb") return;
+  if (::isatty(STDOUT_FILENO) != 1 || columns == 0) return;
+  if (terminal == nullptr || std::string(terminal) == "dumb") return;
   std::vector<std::string> words = PagerWords();
   int ends[2];
   if (words.empty() || ::pipe2(ends, O_CLOEXEC) != 0) return;

@@ -135,6 +135,50 @@ def test_without_a_terminal_nothing_is_cut(watched, cli):
     assert LONG in out and "left out" not in out and "…" not in out
 
 
+@pytest.mark.parametrize("columns", [80, 60])
+def test_a_row_of_ps_is_one_line(daemon, probe, columns):
+    one = probe(cgdebug.TensorRecord(), name="one")
+    one(torch.ones(4))
+    wait_until(
+        lambda: any(str(os.getpid()) in line for line in on_terminal(daemon, "ps")), "it is there"
+    )
+    lines = on_terminal(daemon, "ps", columns=columns)
+    assert max(map(len, lines)) <= columns and not any(line.startswith("    ") for line in lines)
+    assert lines[0].startswith("KEY") and "LOST" in lines[0]
+
+
+PARENT = """
+import ctypes, subprocess, sys
+name, command = sys.argv[1], sys.argv[2:]
+assert ctypes.CDLL(None).prctl(15, name.encode(), 0, 0, 0) == 0  # PR_SET_NAME
+sys.stdout.write(subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout)
+"""
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+@pytest.mark.parametrize("shell", [False, True], ids=["alone", "shell"])
+def test_under_watch_rows_have_its_width_and_in_another_pipe_their_own(
+    watched, daemon, columns, shell
+):
+    plain = [find_program("cgdebug-cli"), "--socket", daemon.socket, "probes", watched]
+    # As watch runs a line, with more behind it.
+    words = ["sh", "-c", f"{' '.join(plain)}; true"] if shell else plain
+
+    def lines_under(name, *command):
+        done = subprocess.run(
+            [sys.executable, "-c", PARENT, name, *command],
+            env={**os.environ, "COLUMNS": str(columns), "LANG": "C.UTF-8"},
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.splitlines()
+
+    assert max(map(len, lines_under("watch", *words))) <= columns
+    assert any(LONG in line for line in lines_under("other", *words))
+    through = lines_under("watch", "sh", "-c", f"{' '.join(plain)} | cat")
+    assert any(LONG in line for line in through), "another program reads it"
+
+
 def test_info_has_no_escape_spelled_out(watched, daemon):
     text = "\n".join(on_terminal(daemon, "--color", "always", "info", watched))
     assert r"\x1b" not in text and "nothing is known to be missing" in text

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -256,14 +257,17 @@ void AddFindings(Source& source, const Check& check, std::size_t max_rows, Answe
     for (const std::vector<const Finding*>& probe : ByProbe(source, check, &i)) {
       // A probe of 51 graphs would hide all others.
       const bool is_one_line = probe.size() > kMostSlotsInLines;
+      std::set<std::string> said;
       for (const Finding* finding : probe) {
         if (is_one_line && finding != probe.front()) continue;
-        if (finding->is_bad()) answer->SetTitle(FindingText(source, *finding));
+        const std::string text = FindingText(source, *finding);
+        if (!said.insert(text).second) continue;
+        if (finding->is_bad()) answer->SetTitle(text);
         if (rows++ >= max_rows) {
           ++hidden;
           continue;
         }
-        answer->Add(SeverityOf(*finding), FindingText(source, *finding));
+        answer->Add(SeverityOf(*finding), text);
         if (is_one_line) {
           answer->Append(fmt::format("  and {} more of its graphs or shapes (--graph, --shape)",
                                      probe.size() - 1));

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ranges>
 #include <string_view>
+#include <utility>
 
 #include "client/cli/doctor/checks.h"
 #include "client/cli/views/terminal.h"
@@ -13,6 +15,10 @@
 
 namespace cgdebug::cli {
 namespace {
+
+// That do something by themselves in a program that knows nothing of them.
+constexpr std::string_view kOfPackage[] = {"CGDEBUG_WATCH", "CGDEBUG_LAUNCH_BLOCKING",
+                                           "CGDEBUG_RACES", "CGDEBUG_ASK", "CGDEBUG_REWIND"};
 
 bool IsOurs(std::string_view name) { return name == "CGDEBUG" || name.starts_with("CGDEBUG_"); }
 
@@ -49,12 +55,24 @@ std::vector<Check> CheckSettings() {
          .text = fmt::format("nothing reads {}.{}", Printable(name), DidYouMean(name, known)),
          .fix = "cgdebug-cli help variables"});
   }
-  if (!checks.empty()) return checks;
   std::sort(set.begin(), set.end());
-  checks.push_back({.name = kName,
-                    .text = set.empty() ? "no variable CGDEBUG_... is set"
-                                        : fmt::format("set: {}", fmt::join(set, ", ")),
-                    .fix = ""});
+  if (checks.empty()) {
+    checks.push_back({.name = kName,
+                      .text = set.empty() ? "no variable CGDEBUG_... is set"
+                                          : fmt::format("set: {}", fmt::join(set, ", ")),
+                      .fix = ""});
+  }
+  std::erase_if(set, [](const std::string& name) {
+    return std::ranges::find(kOfPackage, name) == std::ranges::end(kOfPackage);
+  });
+  if (!set.empty()) {
+    checks.push_back(
+        {.name = kName,
+         .text = fmt::format("{}: read by programs that import cgdebug, and by all that "
+                             "cgdebug-cli run starts",
+                             fmt::join(set, ", ")),
+         .fix = ""});
+  }
   return checks;
 }
 

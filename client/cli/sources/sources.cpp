@@ -156,12 +156,12 @@ int AskForJob(Context& context, const std::string& text, const std::string& want
       return context.Fail(opened.error());
     }
     const bool may_be_a_file = text != "live" && text == session;
-    return context.FailNoJob(
-        fmt::format("{}{}.{} Type: {}", opened.error().message,
-                    may_be_a_file ? " and no file of this name" : "",
-                    DidYouMean(session, LabelsOf(context.client())) +
-                        (may_be_a_file ? CloseFiles(session) : ""),
-                    session.empty() ? "cgdebug-cli run -- python train.py" : "cgdebug-cli ps -a"));
+    return context.FailNoJob(fmt::format(
+        "{}{}.{} Type: {}", opened.error().message,
+        may_be_a_file ? " and no file of this name" : "",
+        DidYouMean(session, LabelsOf(context.client())) +
+            (may_be_a_file ? CloseFiles(session) : ""),
+        session.empty() ? "cgdebug-cli run --watch '*' -- python train.py" : "cgdebug-cli ps -a"));
   }
   *job = *std::move(opened);
   if (session.empty()) NoteNewerJob(context);

@@ -3,14 +3,20 @@
 #include <fmt/format.h>
 #include <locale.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "client/analysis/wording.h"
@@ -113,6 +119,54 @@ std::size_t TerminalColumns(int fd) {
   winsize size{};
   if (::isatty(fd) != 1 || ::ioctl(fd, TIOCGWINSZ, &size) != 0) return 0;
   return size.ws_col;
+}
+
+namespace {
+
+constexpr int kMostAncestors = 4;  // watch, its shell, and a script or two
+constexpr unsigned kMostColumns = 10'000;
+
+// The name of a process and its parent; an empty name if it is gone.
+std::pair<std::string, pid_t> NameAndParent(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text, '\0');
+  const std::size_t begin = text.find('('), end = text.rfind(')');
+  if (begin == std::string::npos || end == std::string::npos) return {};
+  std::istringstream rest(text.substr(end + 1));
+  std::string state;
+  pid_t parent = 0;
+  rest >> state >> parent;
+  return {text.substr(begin + 1, end - begin - 1), parent};
+}
+
+bool HasOpen(pid_t pid, const std::string& target) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator file(fmt::format("/proc/{}/fd", pid), error), last;
+       !error && file != last; file.increment(error)) {
+    std::error_code is_closed;
+    if (std::filesystem::read_symlink(file->path(), is_closed) == target) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::size_t ColumnsOfWatch() {
+  struct stat out {};
+  if (::fstat(STDOUT_FILENO, &out) != 0 || !S_ISFIFO(out.st_mode)) return 0;
+  const std::string_view text = Variable("COLUMNS");
+  unsigned columns = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), columns);
+  if (parsed.ec != std::errc() || columns > kMostColumns) return 0;
+  const std::string pipe = fmt::format("pipe:[{}]", out.st_ino);
+  pid_t pid = ::getppid();
+  for (int i = 0; i < kMostAncestors && pid > 1; ++i) {
+    const auto [name, parent] = NameAndParent(pid);
+    if (name == "watch" && HasOpen(pid, pipe)) return columns;
+    pid = parent;
+  }
+  return 0;
 }
 
 bool LocaleIsAscii() {

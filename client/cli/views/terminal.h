@@ -56,6 +56,8 @@ std::string ShellWord(std::string_view text);
 std::size_t TerminalColumns(int fd);
 // From now on stdout and stderr have this width, whatever is behind them: a pager on a terminal.
 void SetTerminalColumns(std::size_t columns);
+// The width that watch(1) has, if it reads this process's stdout to show it; else 0.
+std::size_t ColumnsOfWatch();
 
 // numerics::IsAscii() of this process's environment.
 bool LocaleIsAscii();

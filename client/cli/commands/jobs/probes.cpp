@@ -154,10 +154,11 @@ int RunProbes(Context& context, const ProbesOptions& options) {
     Context::PrintJson({{"probes", FieldJson(probes)}});
   }
   if (probes.empty()) {
-    return context.FailNoJob(
-        context.ranks.selects_all()
-            ? "no job of this user has a probe. Type: cgdebug-cli run -- python train.py"
-            : "no such probe is on ranks " + context.options.ranks + ". Type: cgdebug-cli ps -a");
+    return context.FailNoJob(context.ranks.selects_all()
+                                 ? "no job of this user has a probe. Type: cgdebug-cli run --watch "
+                                   "'*' -- python train.py"
+                                 : "no such probe is on ranks " + context.options.ranks +
+                                       ". Type: cgdebug-cli ps -a");
   }
   if (context.options.json) return kExitOk;
   const bool is_whole = options.each || !which->selects_all();

@@ -40,7 +40,7 @@ TextTable TableOf(TextTable::Column ranks, bool probes_are_optional) {
                     {"PROBES", Align::kCount, probes_are_optional},
                     {"REPLAY", Align::kCount},
                     {"LOST", Align::kCount},
-                    {"COMMAND"}});
+                    {"COMMAND", Align::kLeft, true}});
 }
 
 TextTable MakeTable(const std::vector<live::Session>& sessions) {
@@ -100,7 +100,7 @@ int NothingToList(Context& context, std::size_t dead_count, const std::vector<st
                              " Type: cgdebug-cli ps -a");
   }
   return context.FailNoJob(
-      "no job of this user on this machine has probes. Type: cgdebug-cli run -- "
+      "no job of this user on this machine has probes. Type: cgdebug-cli run --watch '*' -- "
       "python train.py   (what may be wrong: cgdebug-cli doctor)");
 }
 

@@ -427,6 +427,25 @@ bool IsSet(const std::string& variable) {
   return text != nullptr && *text != '\0';
 }
 
+// What the environment asks for, as if it was typed: a job that does not import cgdebug reads it
+// only where the package is started in it.
+void AddEnvironment(RunOptions* options) {
+  const auto is_on = [](const char* name) {
+    return IsSet(name) && std::string_view(std::getenv(name)) == "1";
+  };
+  if (options->watch.empty() && IsSet("CGDEBUG_WATCH")) {
+    options->watch = {std::getenv("CGDEBUG_WATCH")};
+    options->eager |= is_on("CGDEBUG_WATCH_EAGER");
+  }
+  options->blocking |= is_on("CGDEBUG_LAUNCH_BLOCKING");
+  options->races |= is_on("CGDEBUG_RACES");
+  options->ask |= is_on("CGDEBUG_ASK");
+  if (options->rewind == 0 && IsSet("CGDEBUG_REWIND")) {
+    options->rewind =
+        static_cast<unsigned>(std::strtoul(std::getenv("CGDEBUG_REWIND"), nullptr, 10));
+  }
+}
+
 // The file that --config or CGDEBUG_CONFIG names, else the one in this directory; empty: none.
 std::string ConfigOf(const RunOptions& options) {
   if (!options.config.empty()) return options.config;
@@ -534,6 +553,7 @@ Result<Variables> CheckOptions(const Context& context, const RunOptions& options
 }
 
 int RunJob(Context& context, RunOptions& options) {
+  AddEnvironment(&options);
   const Result<void> config = AddConfig(context, &options);
   if (!config.ok()) return context.Fail(kExitTrouble, config.error().message);
   Result<Variables> variables = CheckOptions(context, options);

@@ -254,7 +254,8 @@ std::string HeadText(const TopModel& model, const TopChoice& choice, const Style
 
 std::string NothingText(const TopModel& model, const TopChoice& choice) {
   if (model.sessions().empty()) {
-    return "no job with a probe is alive. To start one: cgdebug-cli run -- python train.py";
+    return "no job with a probe is alive. To start one: cgdebug-cli run --watch '*' -- python "
+           "train.py";
   }
   if (model.probes().empty()) return "no probe has seen a tensor yet";
   const std::string name = Printable(choice.filter);
