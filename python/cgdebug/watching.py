@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import itertools
+import sys
 import typing
 import weakref
 
@@ -18,7 +19,7 @@ from ._op_log.extras import Extras, after_run
 from ._op_log.options import LogOptions
 from ._op_log.scopes import Scope, captured_before
 from ._shared import _site, _torch_logs, _words
-from ._watching import calls, compiled, hooks, module_hooks
+from ._watching import calls, compiled, direct, hooks, module_hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import NO_TENSOR, Place, lock
 from ._watching.replicas import shards_of
@@ -36,6 +37,8 @@ _FX_NOTE = (
 _MAX_SHOWN = 8
 _VALUES_OF_TRIGGER = 8
 _DIRECT_STATS_BYTES_PER_SM = 4096  # of device memory: partial sums of a captured TensorStats
+
+_Handle = torch.utils.hooks.RemovableHandle | calls.Follower | direct.InFront
 
 _watches: weakref.WeakSet[Watch] = weakref.WeakSet()
 _numbers = itertools.count(1)
@@ -100,6 +103,9 @@ def watch(
     capture is one probe, and its calls are #0, #1. A module that several modules have is named by
     the one that calls it; in compiled code, and where one has it twice, by its first name. If
     another live watch uses the names, the class comes in front: "fwd/GPT.layers.3".
+
+    forward() that is called in place of its module is seen, too. If only an installed package other
+    than the model's calls it, that holds for modules that have others in them, in eager code.
 
     The modules keep the watch alive, the watch does not keep the model alive. It ends with close()
     or with the model. Copies of the model, pickled ones too, are not watched. Values and gradients
@@ -208,7 +214,9 @@ class Watch:
     ):
         level = options.level
         self._closed = False
-        self._handles: list[torch.utils.hooks.RemovableHandle | calls.Follower] = []
+        self._handles: list[
+            torch.utils.hooks.RemovableHandle | calls.Follower | direct.InFront
+        ] = []
         self._scope: Scope | None = None  # of a level with an op log
         self._fx: typing.Any = None  # the pass of level "fx"
         self._list: list[Place] = []
@@ -228,6 +236,9 @@ class Watch:
         found, aliases = modules_of(model)
         self._root = weakref.ref(next(iter(found.values())))
         self._known = weakref.WeakSet(found.values())
+        # Of those whose forward() is called: which runs our hooks, and which did not.
+        self._in_front: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._not_all_seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         chosen = {
             name: module
             for name, module in found.items()
@@ -278,6 +289,8 @@ class Watch:
                     self._hook(name, module, grads, inputs, shared.get(name, {}))
                 if params:
                     self._hook_params(found, shards_of(model), grads)
+                for module in direct.called_in_code(found, sys._getframe(1)):
+                    self._put_in_front(module)
             except BaseException:
                 self.close()
                 raise
@@ -386,6 +399,33 @@ class Watch:
         if others:
             output = hooks.SharedHook(output, list(zip(others.values(), further)))
         self._handles.append(module_hooks.register(module, output))
+
+    def _put_in_front(self, module: torch.nn.Module) -> None:
+        """Requires: lock."""
+        if module not in self._in_front and any(module_hooks.ours_of(module)):
+            self._in_front.add(module)
+            self._handles.append(direct.InFront(module))
+
+    def look_around(self) -> None:
+        for module, frame in direct.running():
+            if module not in self._known:
+                continue
+            self._put_in_front(module)  # from its next call on
+            if module is self._root():
+                calls.begin_once(module)
+            after = [hook for hook, _ in module_hooks.ours_of(module)[1]]
+
+            def look(output, module=module, after=after):
+                for hook in after:
+                    hook.run(module, (), output)
+
+            is_seen = direct.at_return(frame, id(self), look)
+            is_seen_later = direct.is_in_front_of(module)
+            if (is_seen and is_seen_later) or module in self._not_all_seen:
+                continue
+            self._not_all_seen.add(module)
+            for place in (place for hook in after for place in hook.places):
+                place.note(direct.FIRST_UNSEEN if is_seen_later else direct.ALL_UNSEEN)
 
     def _hook_params(
         self, found: dict[str, torch.nn.Module], shards: dict[int, str], grads: bool

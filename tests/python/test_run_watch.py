@@ -320,6 +320,61 @@ EAGER_LOOP = """
 """
 
 
+def test_run_takes_the_variable_for_an_option(cli, daemon, tmp_path):
+    (tmp_path / "job.py").write_text(textwrap.dedent(MODEL) + "Net()(torch.ones(1, 8))")
+    environment = {"CGDEBUG_RUN_ID": tmp_path.name, "CGDEBUG_WATCH": "layers.1"}
+    done = cli("run", "--", sys.executable, str(tmp_path / "job.py"), **environment)
+    assert done.returncode == 0, done.stderr
+    assert probes_of(cli, tmp_path.name) == {"fwd/layers.1"}
+
+
+ENCODER_FIRST = """
+    import torch
+    from torch import nn
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.decoder = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x, encoded):
+            return self.decoder(x) + encoded
+
+    net, x = Both(), torch.ones(2, 4)
+    encoded = net.encoder(x)
+    for _ in range(3):
+        x = net(x, encoded)
+"""
+
+
+def test_a_model_whose_part_was_called_first_begins_the_calls_of_the_log(run, cli, tmp_path):
+    done = run(ENCODER_FIRST, watch="op:*", options=["--eager"])
+    assert "after 4 calls" in done.stderr
+
+
+def test_check_has_no_line_twice(run, cli, tmp_path):
+    run(
+        """
+        import torch
+        net = torch.nn.Linear(4, 4)
+        torch.nn.init.zeros_(net.bias)
+        for _ in range(3):
+            (net(torch.ones(2, 4)) * torch.zeros(4)).sum().backward()
+        """,
+        watch="op:*",
+        options=["--eager"],
+    )
+    lines = cli("check", tmp_path.name).stdout.splitlines()
+    notes = [line for line in lines if line.startswith("note: in/bias is all zeros")]
+    assert len(notes) == 1 and len(set(lines)) == len(lines), lines
+
+
+def test_doctor_says_which_programs_read_the_variables_that_are_set(cli):
+    said = "CGDEBUG_RACES, CGDEBUG_WATCH: read by programs that import cgdebug, and by all that"
+    assert said in cli("doctor", CGDEBUG_WATCH="*", CGDEBUG_RACES="1").stdout
+    assert "read by programs" not in cli("doctor", CGDEBUG_FAIL_ON="nan").stdout
+
+
 def test_an_eager_run_of_a_compiled_program_is_the_reference_for_ops_diff(run, cli, tmp_path):
     model = MODEL.replace("self.act(self.up(x))", "self.act(self.up(x)) * self.scale").replace(
         "super().__init__()\n            self.up",

@@ -10,6 +10,7 @@ import threading
 import types
 import weakref
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
@@ -166,6 +167,68 @@ def test_several_tensors_are_named_by_place_and_key():
             "fwd/e/more/scale",
             "fwd/f/0",
         ]
+
+
+class Own:
+    """A tensor in it is in no usual container."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+class Holds:
+    def __init__(self, state):
+        self.state = state
+
+
+class Slots:
+    __slots__ = ("hidden", "missing")
+
+    def __init__(self, hidden):
+        self.hidden = hidden
+
+
+def test_objects_of_own_classes_are_looked_into_wherever_they_are():
+    one = torch.ones(2)
+    tree = Own(x=one, children=[Own(x=one) for _ in range(3)])
+    for child in tree.children:
+        child.parent = tree  # without an end
+    Named = collections.namedtuple("Named", "state size")
+    made = {
+        "a": (one, Own(state=one)),
+        "b": {"x": one, "rest": [Slots(one), Named(Own(deep=one), one.shape)]},
+        "c": (one, collections.deque([Own(state=one)])),
+        "d": tree,
+        "e": (one, torch.float32, nn.Identity(), print, Own, np.ones(2), iter),
+    }
+    net = nn.ModuleDict({name: Returns(lambda value=value: value) for name, value in made.items()})
+    with cgdebug.watch(net) as w:
+        for module in net.values():
+            module()
+        assert sorted(w.probes) == [
+            "fwd/a/0",
+            "fwd/a/1/state",
+            "fwd/b/rest/0/hidden",
+            "fwd/b/rest/1/0/deep",
+            "fwd/b/x",
+            "fwd/c/0",
+            "fwd/c/1/0/state",
+            "fwd/d/children/0/x",
+            "fwd/d/children/1/x",
+            "fwd/d/children/2/x",
+            "fwd/d/x",
+            "fwd/e/0",
+        ]
+        assert not w.explain().problems
+
+
+def test_an_object_that_compiled_code_cannot_look_into_is_said_to_be_missing():
+    net = nn.Sequential(nn.Linear(2, 2), Returns(lambda x: (x, Holds(x + 1))))
+    with cgdebug.watch(net) as w:
+        torch.compile(net, backend="aot_eager", fullgraph=True)(torch.zeros(1, 2))
+        report = w.explain()
+    assert "fwd/1/0" in report.seen
+    assert "object of class Holds" in report.problems["fwd/1"]
 
 
 def test_an_output_that_is_made_later_is_not_seen_and_one_without_tensors_is():

@@ -116,14 +116,26 @@ def _look_at_call(module) -> None:
     if had_scope and _eager.is_forked:
         _tell_of_fork(module)
     if module not in typing.cast(weakref.WeakSet, _known):
-        look_at(module)
-        _begin_if_root(module)  # its hooks come too late for this call
+        model = _around(module)
+        look_at(model)
+        _begin_if_root(model)  # its hooks come too late for this call
     elif type(module).__name__ == "OptimizedModule":
         _begin_if_root(module)  # the hooks of the model in it are compiled
     if _eager is None or module is not _eager.model():
         return
     if not had_scope or not _framework_begins:
         _eager.model_is_called(hooks_are_late=not had_scope)
+
+
+def _around(module):
+    """The outermost module that has this one, and whose forward() the program has called."""
+    from .._watching import direct
+
+    known = typing.cast(weakref.WeakSet, _known)
+    for outer, _ in direct.running():
+        if outer not in known and any(one is module for one in outer.modules()):
+            return outer
+    return module
 
 
 def _tell_of_fork(module) -> None:
@@ -236,7 +248,8 @@ def _watch(module, note: str) -> None:
         _follow_eager(made._scope)
         _root_has_parameters = has_parameters
         _kept = None if has_parameters else module
-    elif wants_eager and not _root_has_parameters:
+    elif wants_eager and (not _root_has_parameters or _eager.model() in modules.values()):
+        # Its calls are those of the log: generate() calls the encoder of a model by itself, first.
         _eager.model = weakref.ref(module)
         _root_has_parameters = True
 

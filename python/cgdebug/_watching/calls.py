@@ -96,6 +96,12 @@ def begin(model: torch.nn.Module) -> None:
     _native.load().begin_call()
 
 
+def begin_once(model: torch.nn.Module) -> None:
+    """It is called, which may have been told already."""
+    if _here.root != id(model):
+        begin(model)
+
+
 def begin_by_framework() -> None:
     """A batch begins. From now on calls of models begin nothing."""
     global _framework_begins

@@ -41,19 +41,22 @@ def _dynamo_config():
     return getattr(sys.modules.get("torch._dynamo"), "config", None)
 
 
-def make_no_frames_of(*functions) -> None:
+def make_no_frames_of(*functions, inner: bool = False) -> None:
     """Keeps Dynamo from compiling these by themselves, as it would the hook of a model that it
-    compiles without its hooks. Where code that it compiles calls them, it still traces them."""
+    compiles without its hooks. Where code that it compiles calls them, it still traces them.
+    inner: what they call is compiled by itself."""
     for function in functions:
-        call_after_import("torch._dynamo", functools.partial(_make_no_frame_of, function))
+        call_after_import("torch._dynamo", functools.partial(_make_no_frame_of, function, inner))
 
 
-def _make_no_frame_of(function, _dynamo) -> None:
+def _make_no_frame_of(function, inner: bool, _dynamo) -> None:
     try:
         from torch._C._dynamo import eval_frame
 
-        skip = eval_frame._FrameAction.SKIP
-        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        actions = eval_frame._FrameAction
+        strategy = eval_frame._FrameExecStrategy(
+            actions.SKIP, actions.DEFAULT if inner else actions.SKIP
+        )
         eval_frame.set_code_exec_strategy(function.__code__, strategy)
     except (ImportError, AttributeError):
         pass  # an older torch compiles it, which takes time and changes nothing

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections.abc
 import contextlib
+import enum
 import functools
 import sys
+import types
 import typing
 import weakref
 
@@ -17,6 +19,13 @@ from . import compiled, module_hooks, places
 from .places import Place
 
 _MAX_DEPTH = 8  # of nested tuples and dicts
+_OTHER_CONTAINERS = (
+    collections.deque,
+    set,
+    frozenset,
+    collections.abc.Iterator,
+    collections.abc.Awaitable,
+)
 
 _dtypes: frozenset[torch.dtype] = frozenset()  # filled by the first watch
 
@@ -32,8 +41,13 @@ class Hook:
     gets a hook that does nothing: its values must not appear under the names of the original."""
 
     places: list[Place]  # that it looks at
+    is_in_front = False  # forward() of its module runs it where nothing else does, see direct.py
 
     def __call__(self, module, *call):
+        if not (self.is_in_front and torch.compiler.is_compiling()):
+            self.run(module, *call)
+
+    def run(self, module, *call):
         if torch.compiler.is_compiling():
             if not _is_exporting():  # an exported program belongs to the job
                 self.look(module, *call)
@@ -65,8 +79,7 @@ class OutputHook(Hook):
         self.place, self.grad = place, grad
 
     def look(self, module, args, output):
-        found = _look(self.place, self.grad, "", output, 0)
-        if not found and not _look_inside(self.place, self.grad, output):
+        if not _look(self.place, self.grad, "", output, 0):
             self.place.note_no_tensor()
 
 
@@ -172,12 +185,24 @@ def _is_make_fx_tracing() -> bool:
 
 
 compiled.make_no_frames_of(
-    Hook.__call__, OptimizerHook.__call__, module_hooks.Hooks.__bool__, module_hooks.Hooks.__len__
+    Hook.__call__,
+    Hook.run,
+    OptimizerHook.__call__,
+    module_hooks.Hooks.__bool__,
+    module_hooks.Hooks.__len__,
 )
 
 
-def _look(place: Place, grad: Place | None, path: str, value, depth: int) -> bool:
-    """Observes every tensor in `value`. Returns whether there was one. Dynamo traces this."""
+def _look(
+    place: Place,
+    grad: Place | None,
+    path: str,
+    value,
+    depth: int,
+    known: set[int] | None = None,
+) -> bool:
+    """Observes every tensor in `value`. Returns whether there was one. Dynamo traces this.
+    known: the ids of the objects that were looked into"""
     if value is None or isinstance(value, (bool, int, float, complex, str)):
         return False
     if isinstance(value, torch.Tensor):
@@ -191,27 +216,38 @@ def _look(place: Place, grad: Place | None, path: str, value, depth: int) -> boo
     found = False
     if isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
-            found = _look(place, grad, f"{path}/{index}", item, depth + 1) or found
+            found = _look(place, grad, f"{path}/{index}", item, depth + 1, known) or found
     elif isinstance(value, dict):
         for name, item in value.items():
-            found = _look(place, grad, f"{path}/{name}", item, depth + 1) or found
-    else:
-        for name in _fields_of(type(value)):
+            found = _look(place, grad, f"{path}/{name}", item, depth + 1, known) or found
+    elif fields := _fields_of(type(value)):
+        for name in fields:
             item = getattr(value, name, None)
-            found = _look(place, grad, f"{path}/{name}", item, depth + 1) or found
+            found = _look(place, grad, f"{path}/{name}", item, depth + 1, known) or found
+    elif place.looks_inside and not _holds_nothing(type(value)):
+        if torch.compiler.is_compiling():
+            place.note_object(type(value))
+            return True
+        return _look_inside(place, grad, path, value, depth, known or set())
     return found
 
 
-def _look_inside(place: Place, grad: Place | None, value) -> bool:
+def _look_inside(
+    place: Place, grad: Place | None, path: str, value, depth: int, known: set[int]
+) -> bool:
     """The same of what is no usual container, such as an object of the program's own class."""
-    if torch.compiler.is_compiling() or isinstance(value, torch.nn.Module):
-        return False
     if isinstance(value, (collections.abc.Iterator, collections.abc.Awaitable)):
         place.note("its output is made later, by a generator or a coroutine")
         return True
-    is_list = isinstance(value, (collections.deque, set, frozenset))
-    items = list(value) if is_list else dict(getattr(value, "__dict__", {}))
-    return _look(place, grad, "", items, 0)
+    if isinstance(value, (collections.deque, set, frozenset)):
+        return _look(place, grad, path, list(value), depth, known)
+    if id(value) in known:
+        return False
+    known.add(id(value))
+    attributes = dict(getattr(value, "__dict__", {}))
+    for name in _slots_of(type(value)):
+        attributes[name] = getattr(value, name, None)
+    return _look(place, grad, path, attributes, depth, known)
 
 
 _IS_LEAF = "the output is a leaf, such as a parameter: look at its .grad"
@@ -292,6 +328,26 @@ def _why_no_gradient() -> str:
 @constant_in_traces
 def _fields_of(kind: type) -> tuple[str, ...]:
     return tuple(getattr(kind, "__dataclass_fields__", ()))
+
+
+@constant_in_traces
+def _holds_nothing(kind: type) -> bool:
+    """Whether no tensor of an output can be in it, or only such as are seen by themselves."""
+    if issubclass(kind, (torch.nn.Module, type, enum.Enum, types.FunctionType, types.ModuleType)):
+        return True
+    # The keys and values of every layer, which the layers have made.
+    if any(one.__module__ == "transformers.cache_utils" for one in kind.__mro__):
+        return True
+    is_open = kind.__dictoffset__ != 0 or bool(_slots_of(kind))
+    return not is_open and not issubclass(kind, _OTHER_CONTAINERS)
+
+
+def _slots_of(kind: type) -> list[str]:
+    slots: list[str] = []
+    for one in kind.__mro__:
+        own = vars(one).get("__slots__", ())
+        slots += [own] if isinstance(own, str) else own
+    return [name for name in slots if not name.startswith("__")]
 
 
 @constant_in_traces

@@ -17,6 +17,7 @@ import sys
 import torch
 
 _ASK_WHETHER_THERE_ARE_HOOKS = ("make_graphed_callables", "_make_graphed_callables")
+HOOKS_OF_FORWARD = "_cgdebug_hooks"  # an attribute of the method that direct.py has in front
 _FUSED = torch.nn.modules.transformer.__file__
 
 
@@ -73,6 +74,19 @@ def register(module: torch.nn.Module, hook, before: bool = False, with_kwargs: b
     return handle
 
 
+def ours_of(module: torch.nn.Module) -> tuple[list, list]:
+    """Our hooks that run before forward() and after it, each with whether it gets kwargs."""
+    before, after = [
+        [
+            (hook, number in getattr(module, f"{name}_with_kwargs"))
+            for number, hook in getattr(module, name).items()
+            if hasattr(hook, "places")
+        ]
+        for name in ("_forward_pre_hooks", "_forward_hooks")
+    ]
+    return before, after
+
+
 @contextlib.contextmanager
 def aside(model: torch.nn.Module, why: str):
     """Without our hooks on the modules of `model`. `why`: what their places note."""
@@ -91,10 +105,25 @@ def aside(model: torch.nn.Module, why: str):
             for place in (place for hook in ours for place in hook.places):
                 place.note(why)
     try:
-        yield
+        with forward_aside(model):
+            yield
     finally:
         for module, name, hooks in before:
             setattr(module, name, hooks)
+
+
+@contextlib.contextmanager
+def forward_aside(model: torch.nn.Module):
+    """Without what direct.py has in front of forward()."""
+    forwards = [(module, vars(module).get("forward")) for module in model.modules()]
+    ours = [one for one in forwards if hasattr(one[1], HOOKS_OF_FORWARD)]
+    for module, _ in ours:
+        del vars(module)["forward"]
+    try:
+        yield
+    finally:
+        for module, forward in ours:
+            vars(module)["forward"] = forward
 
 
 def runs_as_graph(module: torch.nn.Module) -> bool:

@@ -43,6 +43,9 @@ class Owner(typing.Protocol):
     @property
     def closed(self) -> bool: ...
 
+    def look_around(self) -> None:
+        """A tensor of a place has come for the first time, and is about to be looked at."""
+
 
 class Place:
     """One thing to look at, such as the output of one module. Its probes, one per tensor, are made
@@ -62,7 +65,9 @@ class Place:
         _places[self.token] = self
         self.tag = _tags.Tag(self)
         self.has_parts = bool(owner._part_actions)
+        self.looks_inside = name.startswith("fwd/")  # of objects of the program's own classes
         self.note_no_tensor = _to_note_no_tensor(self.token)
+        self.note_object = _to_note_object(self.token)
 
     def note(self, problem: str) -> None:
         """Something was not seen: says so the first time, counts it every time."""
@@ -90,6 +95,7 @@ class Place:
         if path not in self.probes:
             with lock:
                 if path not in self.probes and not self.watch.closed:
+                    self.watch.look_around()
                     self.probes[path] = self._make(path)
         probe = self.probes.get(path)
         return "" if probe is None or self.watch.closed else probe._site_key
@@ -151,6 +157,19 @@ def _to_note_no_tensor(token: str) -> typing.Callable[[], None]:
 
     note_no_tensor._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return note_no_tensor
+
+
+def _to_note_object(token: str) -> typing.Callable[[type], None]:
+    """Likewise."""
+
+    def note_object(kind: type) -> None:
+        place = of_token(token)
+        if place is not None:
+            name = kind.__qualname__
+            place.note(f"compiled code does not look into the object of class {name} in it")
+
+    note_object._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return note_object
 
 
 def _probe_name(text: str, taken: set[str]) -> str:
