@@ -13,7 +13,6 @@ import types
 import pytest
 import torch
 
-from cgdebug import _rewind
 from cgdebug._job import _apart
 from cgdebug._op_log.node_map import Call, Given, Op, Tensor
 from cgdebug._rewind import caches, mailbox, memory, repro
@@ -226,7 +225,13 @@ LISTENS = """
             return True
         def state_text(self):
             return "replays 3 to 7, 1 MiB"
+        def kept_bytes(self):
+            return 1 << 20
 
+    import torch
+    import cgdebug
+    probe = cgdebug.CudaGraphTensorProbe("a", [cgdebug.TensorRecord()], mode="always")
+    probe(torch.ones(2))
     graph = Graph()
     mailbox.join(graph)
     print(os.getpid(), mailbox.path_of(os.getpid()), flush=True)
@@ -256,6 +261,9 @@ def test_a_question_reaches_the_process_that_has_the_graph(listening, cli):
     assert json.loads(cli("--json", "ask", pid, "--list").stdout)["graphs"][0]["graph"] == "decode"
     told = cli("ask", "--list")
     assert told.returncode == 0 and "decode" in told.stdout, "the only one"
+    assert f"the last replays of 1 graph, 1 MiB of the device  -> cgdebug-cli ask {pid} --list" in (
+        cli("status").stdout
+    )
     told = cli("ask", f"{pid}@g:prefill@3")
     assert told.returncode == 4 and "no graph 'prefill'" in told.stderr and "decode" in told.stderr
     told = cli("ask", f"{pid}@g:decode", "--timeout", "1")
@@ -333,23 +341,6 @@ def test_who_takes_no_questions_is_told_what_to_type(daemon, cli):
     assert told.returncode == 2 and "replays count from 1" in told.stderr, told.stderr
     told = cli("repro", "4711@3", "fwd/x")
     assert told.returncode == 2 and "--output" in told.stderr, told.stderr
-
-
-def test_an_engine_keeps_some_of_its_graphs_by_itself_unless_the_user_says_how_many(monkeypatch):
-    monkeypatch.setattr(_rewind, "_replays", 0)
-    monkeypatch.setattr(_rewind, "_labelled", [])
-    monkeypatch.setattr(_rewind, "_install_into", lambda graph_class: None)
-    monkeypatch.setenv("CGDEBUG_REWIND", "0")
-    _rewind.keep_labelled(64, lambda label: "reqs=" in label)
-    assert _rewind._replays_of("tokens=8,reqs=8") is None
-    monkeypatch.delenv("CGDEBUG_REWIND")
-    _rewind.keep_labelled(64, lambda label: "reqs=" in label)
-    assert _rewind._replays_of("tokens=8,reqs=8") == (64, False)
-    assert _rewind._replays_of("tokens=8,layer=2") is None, "it is not even mapped"
-    monkeypatch.setenv("CGDEBUG_ASK", "1")
-    assert _rewind._replays_of("tokens=8,layer=2") == (0, True)
-    monkeypatch.setattr(_rewind, "_replays", 16)
-    assert _rewind._replays_of("tokens=8,layer=2") == (16, True)
 
 
 @pytest.mark.parametrize("number", [0, -1, True, "8", 1.5])

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
 #include <array>
@@ -154,17 +155,34 @@ int FindJobToAsk(Context& context, const std::string& selector, std::int64_t* pi
   return kExitOk;
 }
 
-Result<JobAnswer> AskJob(const Context& context, std::int64_t pid, const Json& question) {
+Result<JobAnswer> AskJob(const Context& context, std::int64_t pid, const Json& question,
+                         std::chrono::seconds most) {
   const Result<std::filesystem::path> directory = DirectoryOf(context);
   if (!directory.ok()) return directory.error();
   const Result<UniqueFd> socket = ConnectTo(*directory / fmt::format("ask-{}.sock", pid));
   if (!socket.ok()) return socket.error();
+  const timeval limit = {.tv_sec = most.count(), .tv_usec = 0};
+  if (::setsockopt(socket->get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0) {
+    return SystemError("setsockopt");
+  }
   if (const Result<void> sent = Send(socket->get(), question.dump() + "\n"); !sent.ok()) {
     return sent.error();
   }
   const Result<std::string> all = Receive(socket->get());
   if (!all.ok()) return all.error();
   return ParseAnswer(*all);
+}
+
+KeptReplays KeptReplaysOf(const Context& context, std::int64_t pid) {
+  KeptReplays kept;
+  const Result<JobAnswer> answer = AskJob(context, pid, {{"list", true}}, std::chrono::seconds(1));
+  if (!answer.ok() || !answer->json.contains("graphs")) return kept;
+  for (const Json& graph : answer->json["graphs"]) {
+    const auto bytes = graph.value("bytes", std::uint64_t{0});
+    if (bytes > 0) ++kept.graphs;
+    kept.bytes += bytes;
+  }
+  return kept;
 }
 
 }  // namespace cgdebug::cli

@@ -2,6 +2,8 @@
 // (python/cgdebug/_rewind/mailbox.py).
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -22,8 +24,16 @@ struct JobAnswer {
 // Requires: the context is connected.
 int FindJobToAsk(Context& context, const std::string& selector, std::int64_t* pid);
 
-// Waits for the answer as long as the question says. Fails: the process takes no questions, or
-// ends.
-Result<JobAnswer> AskJob(const Context& context, std::int64_t pid, const Json& question);
+// Waits for the answer as long as the question says, or at most `most` (0: that long). Fails: the
+// process takes no questions, ends, or does not answer.
+Result<JobAnswer> AskJob(const Context& context, std::int64_t pid, const Json& question,
+                         std::chrono::seconds most = std::chrono::seconds(0));
+
+// What a process keeps of the replays of its graphs, as it says itself. A job that hangs does not.
+struct KeptReplays {
+  std::size_t graphs = 0;
+  std::uint64_t bytes = 0;  // of the device
+};
+KeptReplays KeptReplaysOf(const Context& context, std::int64_t pid);
 
 }  // namespace cgdebug::cli

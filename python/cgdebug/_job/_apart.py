@@ -65,12 +65,7 @@ def map_captures(graph_class, finds_races: bool = False) -> None:
     def capture_begin(self, *args, **kwargs):
         self.__dict__.pop("_cgdebug_map", None)  # of a capture that nobody has ended
         begin(self, *args, **kwargs)
-        owners = [one for name in (_APART, KEPT) if (one := getattr(self, name, None)) is not None]
-        if _finds_races or any(one.wants_map() for one in owners):
-            self._cgdebug_map = _Capture(_finds_races)
-        else:
-            for one in owners:
-                one.forget()
+        self._cgdebug_map = _Capture(_finds_races)
 
     @functools.wraps(end)
     def end_of_capture(self):
@@ -231,9 +226,6 @@ class _Graph:
         self._pieces: Pieces | None = None
         self._is_whole = False  # torch launches all of it
         self._replays = 0
-
-    def wants_map(self) -> bool:
-        return True
 
     def captured(self, capture: _Capture) -> None:
         self.forget()

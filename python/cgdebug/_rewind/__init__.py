@@ -19,7 +19,6 @@ ASK = "CGDEBUG_ASK"
 REWIND = "CGDEBUG_REWIND"
 
 _replays = 0  # that are kept of each graph that is made from now on
-_labelled: list[tuple[int, typing.Callable[[str], bool]]] = []  # and of those with such a label
 _is_installed = False
 
 
@@ -33,25 +32,6 @@ def keep(replays: int) -> None:
 
     _replays = max(_replays, replays)
     _install_into(getattr(torch.cuda, "CUDAGraph", None))
-
-
-def keep_labelled(replays: int, is_kept: typing.Callable[[str], bool]) -> None:
-    """As keep(), of graphs whose label is_kept() takes, and without a word where it cannot be.
-    Does nothing where the user has said how many."""
-    if _words.setting(REWIND) or _words.setting(_apart.VARIABLE) == "1":
-        return
-    import torch
-
-    _labelled.append((replays, is_kept))
-    _install_into(getattr(torch.cuda, "CUDAGraph", None))
-
-
-def _replays_of(label: str) -> tuple[int, bool] | None:
-    """How many are kept, and whether a user asked for that. None: nobody may ask about it."""
-    if _replays or _words.setting(ASK) == "1":
-        return _replays, True
-    counts = [count for count, is_kept in _labelled if is_kept(label)]
-    return (max(counts), False) if counts else None
 
 
 def install(torch) -> None:
@@ -80,4 +60,4 @@ def _install_into(graph_class: typing.Any) -> None:
 def _kept(graph):
     from .kept_graph import KeptGraph
 
-    return KeptGraph(graph, _replays_of)
+    return KeptGraph(graph, _replays)

@@ -70,10 +70,8 @@ class KeptGraph:
     """One torch.cuda.CUDAGraph. Thread: one at a time, as torch's own; mailbox.py asks from another
     one."""
 
-    def __init__(self, graph, replays_of: typing.Callable[[str], tuple[int, bool] | None]):
-        """replays_of: by label, how many are kept, and whether a user asked for that; None: nobody
-        may ask about it"""
-        self._replays_of = replays_of
+    def __init__(self, graph, replays: int):
+        self._kept_replays = replays
         self._raw = _apart.plain(type(graph).raw_cuda_graph)
         self._exec = _apart.plain(type(graph).raw_cuda_graph_exec)
         self._lock = threading.Lock()
@@ -87,7 +85,6 @@ class KeptGraph:
         mailbox.leave(self)
         self.capture = 0
         self.label = ""
-        self._kept_replays, self._is_asked_for = 0, False
         self.replays = 0
         self.replayed_at = 0.0
         self._device = 0
@@ -101,16 +98,11 @@ class KeptGraph:
 
     # --- of the job
 
-    def wants_map(self) -> bool:
-        """Whether anybody may ask about what is captured now."""
-        return self._replays_of(_native.graph_label()) is not None
-
     def captured(self, capture) -> None:
         """capture: _apart's, which has ended."""
         self.forget()
         self._map, self.capture, self._device = capture.map, capture.number, capture.device
         self.label = capture.label
-        self._kept_replays, self._is_asked_for = self._replays_of(self.label) or (0, False)
         if self.capture:
             mailbox.join(self)
 
@@ -132,7 +124,7 @@ class KeptGraph:
                     past.answer(lambda: self._past(graph, torch_replay, past))
         self.replays += 1
         if self._recorder is not None:
-            with guard("what is kept of replays"), _unseen(creates=False):
+            with guard("what is kept of replays"), _unseen():
                 self._recorder.before(self.replays)
         if question is None:
             torch_replay(graph)
@@ -140,7 +132,7 @@ class KeptGraph:
             self._next(graph, torch_replay, question)
         self.replayed_at = time.monotonic()
         if self._recorder is not None:
-            with guard("what is kept of replays"), _unseen(creates=False):
+            with guard("what is kept of replays"), _unseen():
                 self._recorder.after(self.replays)
 
     def _begin(self, graph) -> None:
@@ -170,7 +162,7 @@ class KeptGraph:
             self._why_not = "what it reads and writes is not known: "
             self._why_not += listed(self._touched.unknown)
         if self._why_not:
-            self._tell_why_not()
+            tell(f"replays of graph {self.name}", self._why_not)
             return
         try:
             self._recorder = Recorder(
@@ -180,7 +172,6 @@ class KeptGraph:
                 graph.pool(),
                 self._kept_replays,
                 room(self._device),
-                self._is_asked_for,
             )
         except CannotKeep as error:
             self._why_not = str(error)
@@ -189,10 +180,6 @@ class KeptGraph:
         except Exception as error:
             self._why_not = reason_of(error)
         if self._why_not:
-            self._tell_why_not()
-
-    def _tell_why_not(self) -> None:
-        if self._is_asked_for:
             tell(f"replays of graph {self.name}", self._why_not)
 
     def _look_at(self, graph, node_map: NodeMap) -> Touched:
@@ -234,6 +221,10 @@ class KeptGraph:
         if self._recorder is not None:
             return self._recorder.state_text()
         return self._why_not or "it has not been replayed"
+
+    def kept_bytes(self) -> int:
+        """Of the device."""
+        return self._recorder.bytes if self._recorder is not None else 0
 
     # --- answers
 
@@ -431,10 +422,13 @@ class KeptGraph:
         return list(found.values())
 
 
-def _unseen(creates: bool = True):
-    """What runs in it is no op of the job's. creates: tensors, which can be written in any mode."""
-    is_seen = torch._C._len_torch_dispatch_stack() or torch.is_grad_enabled()
-    if not (is_seen or (creates and torch.is_inference_mode_enabled())):
+def _unseen():
+    """What runs in it is no op of the job's, and its tensors can be written in any mode."""
+    if not (
+        torch._C._len_torch_dispatch_stack()
+        or torch.is_grad_enabled()
+        or torch.is_inference_mode_enabled()
+    ):
         return _NOTHING
     scope = contextlib.ExitStack()
     scope.enter_context(torch.inference_mode(False))

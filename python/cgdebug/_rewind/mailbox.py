@@ -216,6 +216,11 @@ def states() -> list[dict[str, typing.Any]]:
     with _lock:
         graphs = list(_graphs)
     return [
-        {"graph": one.name, "replays": one.replays, "kept": one.state_text()}
+        {
+            "graph": one.name,
+            "replays": one.replays,
+            "kept": one.state_text(),
+            "bytes": one.kept_bytes(),
+        }
         for one in sorted(graphs, key=lambda one: one.capture)
     ]

@@ -8,7 +8,6 @@ state. All of it in memory of the device, so a replay waits for nothing.
 from __future__ import annotations
 
 import typing
-import weakref
 
 import numpy
 import torch
@@ -20,10 +19,7 @@ from .touched import Touched
 
 _MOST_LEFT_BYTES = 64 << 20  # read again behind each replay
 _MOST_SMALL_STATE = 1 << 20  # kept of each replay, as inputs are
-_DEFAULT_BYTES = 512 << 20  # of all graphs for which nobody asked
 _NAN_WORD = 1  # of layout::DeviceStats
-
-_unasked: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 class CannotKeep(Exception):
@@ -40,10 +36,7 @@ class _Slot:
 
 
 class Recorder:
-    """replays:  how many are kept
-    is_asked: whether a user wants so many; else fewer are kept, so that it takes little memory
-
-    Thread: that of the replays. Fails: CannotKeep."""
+    """replays: how many are kept. Thread: that of the replays. Fails: CannotKeep."""
 
     def __init__(
         self,
@@ -53,7 +46,6 @@ class Recorder:
         pool: typing.Any,
         replays: int,
         most_bytes: int,
-        is_asked: bool = True,
     ):
         self.touched, self._generators, self._device = touched, generators, device
         self.frozen = ""  # why nothing more is kept
@@ -69,9 +61,6 @@ class Recorder:
                 budget -= size
                 self.left.append(one)
         self._left_rows = self._rows.batch([flat_at(one, device) for one in self.left])
-        if not is_asked:
-            left = _DEFAULT_BYTES - sum(one.bytes for one in _unasked)
-            most_bytes = min(most_bytes, left // 8)  # so that each graph gets some
         # With a copy of its own a replay is run again without those before it.
         is_small = touched.state.bytes <= _MOST_SMALL_STATE
         state = Spans() if is_small else touched.state
@@ -82,8 +71,6 @@ class Recorder:
                 f"than the {_mib(most_bytes)} that may be used. More: CGDEBUG_DEVICE_MIB"
             )
         given = Spans([*touched.inputs, *touched.state]) if is_small else touched.inputs
-        if not is_asked:
-            replays = max(1, min(replays, room // (given.bytes + 1) - 1))
         self.inputs, self.not_kept = _fitting(given, room // (replays + 1))
         lost = self.not_kept.common(touched.hidden).bytes
         if lost:
@@ -110,8 +97,6 @@ class Recorder:
         self._first = 0
         self._offsets = [one.get_offset() for one in generators]
         self._constants = self._constant_rows()
-        if not is_asked:
-            _unasked.add(self)
 
     def _constant_rows(self) -> list[tuple[int, int, torch.Tensor]]:
         """Of what the graph reads and nobody keeps, in the first replay."""

@@ -10,7 +10,6 @@ import inspect
 import os
 import typing
 
-from .. import _rewind
 from .._job import _auto
 from .._job._after_import import call_after_import
 from .._job._fail_soft import guard, tell, wrap
@@ -23,7 +22,6 @@ _STEPS = "the steps of vLLM"
 _ROWS = "the padding of vLLM's batches"
 _MEMORY = "the memory of vLLM's graphs"
 _CACHES = "the KV cache of vLLM"
-_KEPT_REPLAYS = 64  # of graphs that decode
 _TOKENS = "total_num_scheduled_tokens"  # without padding
 _registered = False
 _parameters: ParameterNames | None = None  # of the model that was loaded first
@@ -41,7 +39,6 @@ def register() -> None:
         # These put probes into the compiled code, and the key of its cache does not tell.
         os.environ.setdefault("VLLM_DISABLE_COMPILE_CACHE", "1")
     _auto.start()
-    _rewind.keep_labelled(_KEPT_REPLAYS, lambda label: "reqs=" in label)
     call_after_import("vllm.v1.worker.gpu_model_runner", _wrap_runner)
     call_after_import("vllm.v1.worker.gpu.model_runner", _wrap_runner)
     call_after_import("vllm.compilation.cuda_graph", _wrap_graphs)

@@ -428,21 +428,19 @@ bool IsSet(const std::string& variable) {
 }
 
 // What the environment asks for, as if it was typed: a job that does not import cgdebug reads it
-// only where the package is started in it.
+// only where the package is started in it. What is malformed stays for CheckInherited().
 void AddEnvironment(RunOptions* options) {
-  const auto is_on = [](const char* name) {
-    return IsSet(name) && std::string_view(std::getenv(name)) == "1";
-  };
-  if (options->watch.empty() && IsSet("CGDEBUG_WATCH")) {
-    options->watch = {std::getenv("CGDEBUG_WATCH")};
+  const auto is_on = [](const char* name) { return words::ReadSetting(name) == "1"; };
+  const std::string watch = words::ReadSetting("CGDEBUG_WATCH");
+  if (options->watch.empty() && !watch.empty()) {
+    options->watch = {watch};
     options->eager |= is_on("CGDEBUG_WATCH_EAGER");
   }
   options->blocking |= is_on("CGDEBUG_LAUNCH_BLOCKING");
   options->races |= is_on("CGDEBUG_RACES");
   options->ask |= is_on("CGDEBUG_ASK");
-  if (options->rewind == 0 && IsSet("CGDEBUG_REWIND")) {
-    options->rewind =
-        static_cast<unsigned>(std::strtoul(std::getenv("CGDEBUG_REWIND"), nullptr, 10));
+  if (options->rewind == 0) {
+    options->rewind = static_cast<unsigned>(words::ReadNumber("CGDEBUG_REWIND").value_or(0));
   }
 }
 

@@ -15,10 +15,12 @@
 
 #include "client/analysis/diff/align.h"
 #include "client/cli/command.h"
+#include "client/cli/remote/job_questions.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/live/session_text.h"
 #include "client/cli/views/recording_text.h"
 #include "client/cli/views/tensor/snapshot_text.h"
+#include "client/cli/views/terminal.h"
 #include "client/live/sessions.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/numerics/format.h"
@@ -240,6 +242,21 @@ std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const 
   return out;
 }
 
+// Of the jobs on this machine that take questions.
+std::string KeptText(const Context& context, const live::JobRanks& job) {
+  std::string out;
+  for (const live::Session* session : job.sessions) {
+    if (session->state != live::SessionState::kAlive) continue;
+    const KeptReplays kept = KeptReplaysOf(context, session->pid);
+    if (kept.graphs == 0) continue;
+    out += fmt::format(
+        "{}     the last replays of {}, {} of the device  -> cgdebug-cli ask {} --list\n",
+        context.out.Bold("kept"), GroupedCount(kept.graphs, "graph"),
+        numerics::FormatBytes(kept.bytes), session->pid);
+  }
+  return out;
+}
+
 std::string DaemonText(const live::Status& status, const Style& style) {
   const double up_s = live::SecondsSince(status.started_ns);
   std::string out = fmt::format(
@@ -313,6 +330,7 @@ int RunStatus(Context& context, const StatusOptions& options) {
   for (const live::JobRanks& job : live::GroupByJob(sessions)) {
     const auto all = std::ranges::find(known, job.name, &live::JobRanks::name);
     out += JobText(job, all == known.end() ? job : *all, context.out);
+    out += KeptText(context, job);
   }
   if (sessions.empty()) {
     out += fmt::format("{}  none\n", context.out.Bold("session"));
