@@ -398,6 +398,15 @@ TEST(Check, ZerosOfAnOpThatMakesZerosAreNoNote) {
   EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kZero), nullptr);
 }
 
+TEST(Check, FlagsThatAreNeverSetAreNoNote) {
+  MemorySource source;
+  const std::vector<std::byte> never(2);
+  source.AddBytes(source.AddSlot("fwd/lt_0", {2}, layout::Dtype::kBool), 1, never);
+  EXPECT_NE(FindingOf(CheckOf(source), FindingKind::kZero), nullptr) << "not of an op";
+  source.Slots()[0].op = "1 aten.lt.Tensor";
+  EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kZero), nullptr);
+}
+
 TEST(Check, EverySnapshotThatCouldNotBeReadIsCounted) {
   MemorySource source = Healthy();
   source.gone = {{1, 2}, {1, 3}};

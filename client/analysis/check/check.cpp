@@ -16,6 +16,7 @@
 #include "client/analysis/gaps.h"
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/verify.h"
+#include "proto/layout/dtype.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -33,10 +34,14 @@ ProbeName NameOf(const Slot& slot) {
   return {slot.session, slot.probe, slot.invocation, slot.graph_id};
 }
 
-// Such as aten.zeros_like.default: zeros are what it is for.
-bool MakesZeros(const Slot& slot) {
+// Whether zeros say nothing: of an op that makes them, as aten.zeros_like.default, or that makes
+// flags or places, as aten.lt.Tensor.
+bool MayBeZeros(const Slot& slot) {
   const std::optional<OpText> text = ParseOpText(slot.op);
-  return text && (text->op.starts_with("aten.zero") || text->op.starts_with("aten.new_zeros"));
+  if (!text) return false;
+  const layout::DtypeInfo* dtype = layout::FindDtype(slot.dtype);
+  return text->op.starts_with("aten.zero") || text->op.starts_with("aten.new_zeros") ||
+         (dtype != nullptr && !dtype->is_floating);
 }
 
 void AddScanned(const Source& source, const Scan& scan, FindingList* findings, Check* check) {
@@ -49,7 +54,7 @@ void AddScanned(const Source& source, const Scan& scan, FindingList* findings, C
     findings->Add(scanned.mismatch);
     findings->Add(scanned.largest);
     const Slot& slot = source.slots()[scanned.slot];
-    if (IsAlwaysZero(scanned) && !not_zero.contains(NameOf(slot)) && !MakesZeros(slot)) {
+    if (IsAlwaysZero(scanned) && !not_zero.contains(NameOf(slot)) && !MayBeZeros(slot)) {
       findings->Add(scanned.zero);
     }
     if (scanned.keys.empty()) continue;
