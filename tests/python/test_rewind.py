@@ -20,6 +20,7 @@ from cgdebug._rewind.hidden import Block, hidden_of
 from cgdebug._rewind.memory import Spans
 from cgdebug._rewind.rows import ROW_BYTES, unpack
 from cgdebug._rewind.touched import Touched
+from cgdebug.integrations import vllm
 
 
 def given(begin, end, reads=False, writes=False, row="", **options):
@@ -177,6 +178,36 @@ def test_what_a_replay_appends_to_a_cache_is_put_back():
         caches.put_aside(declared, Spans())
     del cache
     assert [one for one in caches.of_device(-1) if one.slots is slots] == []
+
+
+def runner_of_vllm(shape, groups=1, is_second=True):
+    slots, options = torch.zeros(8, dtype=torch.long), types.SimpleNamespace()
+    options.kv_cache_config = types.SimpleNamespace(kv_cache_groups=[None] * groups, num_blocks=5)
+    options.kv_caches = [torch.zeros(shape)]
+    if is_second:
+        options.block_tables = types.SimpleNamespace(
+            slot_mappings=[slots], kernel_block_sizes=[16], blocks_per_kv_block=[2]
+        )
+    else:
+        table = types.SimpleNamespace(block_size=16, blocks_per_kv_block=2)
+        table.slot_mapping = types.SimpleNamespace(gpu=slots)
+        options.input_batch = types.SimpleNamespace(block_table=[table])
+    return options
+
+
+@pytest.mark.parametrize("is_second", [False, True])
+def test_the_cache_of_vllm_is_known_by_how_many_blocks_it_has(is_second):
+    def declared(shape, **options):
+        runner = runner_of_vllm(shape, is_second=is_second, **options)
+        vllm._declare_caches(runner)
+        mine = [one for one in caches.of_device(-1) if one.tensor() is runner.kv_caches[0]]
+        return [(one.dim, one.slots_each) for one in mine]
+
+    assert declared((10, 4, 16, 8)) == [(0, 16)]
+    assert declared((2, 10, 16, 8)) == [(1, 16)]
+    assert declared((10, 10, 16, 8)) == [], "which of them?"
+    assert declared((3, 4, 16, 8)) == []
+    assert declared((10, 4, 16, 8), groups=2) == [], "each has slots of its own"
 
 
 def test_a_row_of_nothing_is_empty():

@@ -57,6 +57,11 @@ def _install_into(graph_class: typing.Any) -> None:
     _apart.map_captures(graph_class)
 
 
+def is_on() -> bool:
+    """Whether graphs that are made from now on take questions."""
+    return _is_installed
+
+
 def _kept(graph):
     from .kept_graph import KeptGraph
 

@@ -10,6 +10,7 @@ import inspect
 import os
 import typing
 
+from .. import _rewind
 from .._job import _auto
 from .._job._after_import import call_after_import
 from .._job._fail_soft import guard, tell, wrap
@@ -99,7 +100,8 @@ def _wrap_runner(module) -> None:
         tell("the model of vLLM", f"{module.__name__} has no GPUModelRunner")
         return
     wrap(runner, "load_model", "the model of vLLM", after=watch)
-    wrap(runner, "initialize_kv_cache", _CACHES, after=_declare_caches)
+    if _rewind.is_on():
+        wrap(runner, "initialize_kv_cache", _CACHES, after=_declare_caches)
     wrap(runner, "execute_model", _STEPS, before=name_step)
     if hasattr(runner, "profile_cudagraph_memory"):
         wrap(runner, "profile_cudagraph_memory", _LABELS, before=_estimating)
