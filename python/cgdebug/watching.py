@@ -265,6 +265,7 @@ class Watch:
             self._prefix = _free_prefix(next(iter(found)), chosen)
             self._names = {self._prefix + name for name in chosen}
             _watches.add(self)
+            weakref.finalize(self, _restore_without_watches).atexit = False
             _torch_logs.watched(
                 next(_numbers),
                 {
@@ -657,8 +658,7 @@ class Watch:
             if self._fx is not None:
                 self._fx.remove()
             _watches.discard(self)
-            if not _watches:
-                compiled.restore()
+            _restore_without_watches()
 
     def __enter__(self) -> Watch:
         return self
@@ -669,6 +669,13 @@ class Watch:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._list)} places"
         return f"<{self._text()}, {self._select!r}, {state}>"
+
+
+def _restore_without_watches() -> None:
+    """Also where a watch ends with its model, and nobody closes it."""
+    with lock:
+        if not list(_watches):  # its length counts the one that is about to go
+            compiled.restore()
 
 
 def _heed_hooks(dynamo) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 import itertools
 import json
 import pickle
@@ -318,6 +319,15 @@ def test_a_compiled_module_of_torchs_own_class_is_said_to_keep_running_without_p
     with cgdebug.watch(net) as w:
         compiled(torch.ones(1, 2))
         assert "torch.compiler.reset()" in w.explain().not_seen["fwd/1"]
+
+
+def test_a_watch_that_ends_with_its_model_leaves_dynamo_as_it_was():
+    gc.collect()
+    torch.compile(nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))
+    assert torch._dynamo.config.skip_nnmodule_hook_guards, "another test left a watch"
+    cgdebug.watch(nn.Linear(2, 2))
+    gc.collect()
+    assert torch._dynamo.config.skip_nnmodule_hook_guards
 
 
 def test_tags_are_no_part_of_the_model():
