@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from cgdebug._job import _apart
-from cgdebug._op_log.node_map import Call, Given, Op, Tensor
-from cgdebug._rewind import caches, mailbox, memory, repro
+from cgdebug._op_log.node_map import Call, Given, Op, Tensor, extent_of
+from cgdebug._rewind import caches, mailbox, repro
 from cgdebug._rewind.hidden import Block, hidden_of
 from cgdebug._rewind.memory import Spans
 from cgdebug._rewind.rows import ROW_BYTES, unpack
@@ -169,7 +169,7 @@ def test_what_a_replay_appends_to_a_cache_is_put_back():
     caches.declare([cache], 0, slots, 2)
     declared = [one for one in caches.of_device(-1) if one.tensor() is cache]
     before = cache.clone()
-    put_back = caches.put_aside(declared, Spans([memory.extent_of(slots)]))
+    put_back = caches.put_aside(declared, Spans([extent_of(slots)]))
     cache[2] = 100.0
     cache[4, 1] = torch.nan
     put_back()

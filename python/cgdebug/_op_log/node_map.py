@@ -121,7 +121,7 @@ def known_parameters(device: int) -> set[tuple[int, int]]:
         for tensor in (*model.parameters(), *model.buffers()):
             tensor = getattr(tensor, "_local_tensor", tensor)
             if tensor.get_device() == device and storage_of(tensor):
-                found.add(_given("", tensor, "", True, False).extent)
+                found.add(extent_of(tensor))
     return found
 
 
@@ -400,6 +400,15 @@ def _results(result) -> list[torch.Tensor]:
     return []
 
 
+def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """From its first byte to behind its last one. (0, 0): it has no memory."""
+    if not storage_of(tensor):
+        return 0, 0
+    begin = tensor.data_ptr()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
 def _given(
     argument: str,
     tensor: torch.Tensor,
@@ -408,11 +417,7 @@ def _given(
     writes: bool,
     is_whole: bool = True,
 ) -> Given:
-    begin = end = 0
-    if storage_of(tensor):
-        begin = tensor.data_ptr()
-        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-        end = begin + (last + 1) * tensor.element_size()
+    begin, end = extent_of(tensor)
     return Given(
         argument,
         row,

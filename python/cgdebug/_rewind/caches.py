@@ -10,7 +10,8 @@ import weakref
 
 import torch
 
-from .memory import Spans, extent_of
+from .._op_log.node_map import extent_of
+from .memory import Spans
 
 
 class Cache(typing.NamedTuple):

@@ -77,15 +77,6 @@ class Spans:
         return Spans(part for run in self for part in other.outside(*run))
 
 
-def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """From its first byte to behind its last one. (0, 0): it has none."""
-    if not tensor.numel():
-        return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    begin = tensor.data_ptr()
-    return begin, begin + (last + 1) * tensor.element_size()
-
-
 def bytes_at(begin: int, end: int, device: int) -> torch.Tensor:
     """The memory itself, as words as large as it allows. Requires: begin < end."""
 
