@@ -224,7 +224,7 @@ def test_a_weight_that_has_changed_is_said(running, cli):
             one.model.head.weight.add_(1)
         go_on(one.replay, DONE)
     """
-    job = running(code)
+    job = running(code, CGDEBUG_REWIND="4096")  # so many that replay 10 is kept until it is asked
     told = cli("ask", f"{job.pid}@10")
     assert told.returncode == 3 and "have changed since its first replay" in told.stderr, told
     job.finish()
@@ -248,7 +248,7 @@ def test_a_kernel_that_is_not_deterministic_is_not_reproduced(running, cli):
             graph.replay()
         go_on(graph.replay, DONE)
     """
-    job = running(code)
+    job = running(code, CGDEBUG_REWIND="4096")  # so many that replay 10 is kept until it is asked
     told = cli("ask", f"{job.pid}@10")
     assert told.returncode == 3 and "not reproduced" in told.stderr, (told.stdout, told.stderr)
     job.finish()
