@@ -12,6 +12,8 @@ import time
 import pytest
 import torch
 
+from conftest import rank_environment
+
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 HERE = pathlib.Path(__file__).parent
 # Replays until the file is there; each line of standard input is a command before it goes on.
@@ -50,6 +52,8 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def await_ready(self):
         words = self.process.stdout.readline().split()
         assert words[:1] == ["ready"], self.process.stderr.read()
         self.pid = words[1]
@@ -65,8 +69,10 @@ class Running:
 def running(daemon, tmp_path):
     started = []
 
-    def start(code, **environment):
+    def start(code, is_one_of_many=False, **environment):
         started.append(Running(code, tmp_path, **environment))
+        if not is_one_of_many:
+            started[-1].await_ready()
         return started[-1]
 
     yield start
@@ -412,6 +418,75 @@ def test_collectives_are_refused_before_anything_is_touched(running, cli):
     told = cli("ask", f"{job.pid}@5")
     assert told.returncode == 3 and "has a collective" in told.stderr, (told.stdout, told.stderr)
     job.finish()
+
+
+RANKS = """
+    import hashlib
+    import torch.distributed as dist
+    rank, world, limit = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LIMIT"))
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    store = dist.FileStore(os.environ["STORE"], world)
+    dist.init_process_group("nccl", store=store, rank=rank, world_size=world)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rows = torch.randn(8, 32, 64, device="cuda")
+    x = rows[0].clone()
+    def train():
+        optimizer.zero_grad(set_to_none=True)
+        model(x).square().mean().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            train()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        train()
+    print("ready", os.getpid(), flush=True)
+    count, ends = 0, torch.zeros(1, device="cuda")
+    while not ends.item():
+        x.copy_(rows[(count + rank) % 8])
+        graph.replay()
+        count += 1
+        ends.fill_(count == limit or not limit and pathlib.Path(DONE).exists())
+        dist.broadcast(ends, 0)
+    bits = torch.cat([one.detach().flatten() for one in model.parameters()]).cpu().numpy()
+    print(count, hashlib.sha256(bits.tobytes()).hexdigest(), flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.alone
+def test_one_rank_is_asked_while_the_others_replay_as_ever(running, cli, tmp_path):
+    def ranks(limit, world=2, **environment):
+        jobs = [
+            running(
+                RANKS,
+                is_one_of_many=True,
+                STORE=str(tmp_path / f"store{limit}"),
+                LIMIT=str(limit),
+                CGDEBUG_REWIND="",
+                **rank_environment(rank, world),
+                **environment,
+            )
+            for rank in range(world)
+        ]
+        for job in jobs:
+            job.await_ready()
+        return jobs
+
+    jobs = ranks(0, CGDEBUG_ASK="1")
+    for job in [*jobs, *jobs]:
+        told = cli("ask", job.pid)
+        assert told.returncode == 0, (told.stdout, told.stderr)
+        assert "c10d.allreduce_" in told.stdout, told.stdout
+    asked = [job.finish()[0].split() for job in jobs]
+    alone = [job.finish()[0].split() for job in ranks(int(asked[0][0]))]
+    assert asked[0] == asked[1] == alone[0] == alone[1]
 
 
 def test_a_callable_that_torch_graphs_is_asked(running, cli):
