@@ -5,6 +5,8 @@ A producer process (ingest_bench) writes on the host lane. The credit moves afte
 seen a snapshot, so the time until then is the latency from commit to sink.
   throughput   the writer waits for room: nothing is lost, the daemon is the limit
   busy         paced; p50 and p99 of the last slot of each replay
+  at rest      454 slots with statistics of one captured graph, 340 replays a second, beside slots
+               that never run: what is lost, and how much of a core the daemon takes
   idle         CPU of the daemon while a job is alive and silent
 
 Needs a build: python3 tools/bench/ingest.py --build <build>
@@ -22,6 +24,10 @@ KIB, MIB = 1 << 10, 1 << 20
 # slots, bytes, capacity, replays per second (0 = as fast as possible)
 THROUGHPUT = [(64, 4 * KIB, 64, 0), (20, MIB, 4, 0), (8, 16 * MIB, 3, 0)]
 BUSY = [(1, 4 * KIB, 64, 1000), (64, 4 * KIB, 64, 100), (212, 4 * KIB, 16, 50), (8, MIB, 8, 20)]
+
+# How many slots are at rest.
+AT_REST = [0, 5_200, 52_000]
+WATCHED = (454, 64 * KIB, 22, 340)  # as in BUSY; of one graph
 
 
 class Daemon:
@@ -58,19 +64,24 @@ class Daemon:
         self.folder.cleanup()
 
 
-def bench(build, daemon, slots, size, capacity, rate, seconds):
-    output = subprocess.run(
-        [build / "tools/bench/ingest_bench", daemon.socket, str(slots), str(size), str(capacity),
-         str(seconds), str(rate)],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return json.loads(output.stdout)
+def bench(build, daemon, slots, size, capacity, rate, seconds, *at_rest):
+    words = [build / "tools/bench/ingest_bench", daemon.socket, slots, size, capacity, seconds, rate]
+    with subprocess.Popen(
+        [str(word) for word in [*words, *at_rest]], stdout=subprocess.PIPE, text=True
+    ) as job:
+        json.loads(job.stdout.readline())  # everything is found
+        cpu, begun = daemon.cpu_seconds(), time.monotonic()
+        figures = json.loads(job.stdout.readline())
+        share = (daemon.cpu_seconds() - cpu) / (time.monotonic() - begun)
+    assert job.returncode == 0
+    return figures | {"cpu_percent": round(100 * share, 1)}
 
 
-def case(build, workers, slots, size, capacity, rate, seconds):
+def case(build, workers, slots, size, capacity, rate, seconds, *at_rest):
     with Daemon(build, workers) as daemon:
-        figures = bench(build, daemon, slots, size, capacity, rate, seconds)
-    return {"workers": workers, "slots": slots, "kib": size // KIB, "replays_per_s": rate} | figures
+        figures = bench(build, daemon, slots, size, capacity, rate, seconds, *at_rest)
+    row = {"workers": workers, "slots": slots, "kib": size // KIB, "replays_per_s": rate}
+    return row | ({"at_rest": at_rest[0]} if at_rest else {}) | figures
 
 
 def idle(build, workers, seconds):
@@ -115,10 +126,15 @@ def main():
             for count in workers
         ],
         "busy": [case(arguments.build, workers[-1], *config, arguments.seconds) for config in BUSY],
+        "at_rest": [
+            case(arguments.build, workers[-1], *WATCHED, arguments.seconds, count)
+            for count in AT_REST
+        ],
         "idle": idle(arguments.build, workers[-1], 5),
     }
     print_table(result["throughput"])
     print_table(result["busy"])
+    print_table(result["at_rest"])
     print_table([result["idle"]])
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")

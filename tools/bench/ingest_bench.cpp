@@ -1,10 +1,14 @@
 // A producer for tools/bench/ingest.py: writes snapshots on the host lane as a process of its own
 // and measures, by the credits, when the daemon's sinks have seen them.
 //
-//   ingest_bench SOCKET SLOTS BYTES CAPACITY SECONDS REPLAYS_PER_SECOND
+//   ingest_bench SOCKET SLOTS BYTES CAPACITY SECONDS REPLAYS_PER_SECOND [AT_REST]
 //
 // REPLAYS_PER_SECOND 0: as fast as a writer can that waits for room; otherwise paced, without
-// waiting.
+// waiting. With AT_REST the slots are those of one captured graph in the direct lane, each of which
+// sends statistics of a tensor of BYTES at its time in the replay; AT_REST slots of other graphs of
+// the same modules, which never run, lie around them.
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -16,9 +20,11 @@
 #include <vector>
 
 #include "libprobe/ring/credit.h"
+#include "libprobe/ring/payload_checksum.h"
 #include "libprobe/ring/segment/segment_writer.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/slot_ring_writer.h"
+#include "proto/layout/device_stats.h"
 #include "proto/layout/realtime.h"
 
 namespace cgdebug {
@@ -46,8 +52,8 @@ struct Slot {
   }
 };
 
-Slot MakeSlot(ring::SegmentWriter& segment, std::uint64_t order, std::uint64_t bytes,
-              std::uint32_t capacity, layout::Policy policy) {
+layout::SlotRegistration Registration(std::uint64_t order, std::uint64_t bytes,
+                                      std::uint32_t capacity) {
   layout::SlotRegistration r = {};
   r.probe_id = r.order = order;
   r.dtype = static_cast<std::uint16_t>(layout::Dtype::kFloat32);
@@ -55,19 +61,81 @@ Slot MakeSlot(ring::SegmentWriter& segment, std::uint64_t order, std::uint64_t b
   r.shape[0] = bytes / sizeof(float);
   r.payload_bytes = bytes;
   r.capacity = capacity;
-  r.policy = static_cast<std::uint8_t>(policy);
   r.record_every = 1;
   r.actions = layout::kActionRecord;
   r.wait_deadline_ms = 10'000;
+  std::snprintf(r.name, sizeof(r.name), "bench.%03llu", static_cast<unsigned long long>(order));
+  return r;
+}
+
+Slot MakeSlot(ring::SegmentWriter& segment, layout::SlotRegistration r) {
   const auto geometry = layout::ComputeGeometry(r.payload_bytes, r.capacity);
   r.payload_stride_bytes = geometry.payload_stride_bytes;
   r.headers_offset = geometry.headers_offset;
   r.payload_offset = geometry.payload_offset;
-  std::snprintf(r.name, sizeof(r.name), "bench.%03llu", static_cast<unsigned long long>(order));
   const ring::Block block = segment.Allocate(geometry.block_bytes, geometry.payload_offset);
   std::memcpy(block.data, &r, sizeof(r));
   segment.Publish(block);
-  return {block, ring::SlotRingWriter(block.data, segment.producer(), segment.gate()), order};
+  return {block, ring::SlotRingWriter(block.data, segment.producer(), segment.gate()), r.order};
+}
+
+// As a watched model captures it: `number` is the module's, from 1, in graph `graph_id`.
+Slot MakeCaptured(ring::SegmentWriter& segment, std::uint64_t order, std::uint64_t graph_id,
+                  std::uint64_t number, std::uint64_t bytes, std::uint32_t capacity) {
+  layout::SlotRegistration r = Registration(order, bytes, capacity);
+  r.probe_id = number;
+  r.graph_id = graph_id;
+  r.lane = static_cast<std::uint8_t>(layout::Lane::kDirect);
+  r.device_type = static_cast<std::uint8_t>(layout::DeviceType::kCuda);
+  r.flags = layout::kSlotHoldsStats;
+  r.payload_bytes = sizeof(layout::DeviceStats);
+  r.actions = layout::kActionStats;
+  r.record_every = 0;
+  r.stats_every = 1;
+  std::snprintf(r.name, sizeof(r.name), "model.layers.%llu.mlp.%llu",
+                static_cast<unsigned long long>(number / 14),
+                static_cast<unsigned long long>(number % 14));
+  std::snprintf(r.graph_label, sizeof(r.graph_label), "decode %llu",
+                static_cast<unsigned long long>(graph_id));
+  return MakeSlot(segment, r);
+}
+
+// One replay of a slot of MakeCaptured(), written as its leaf writes it.
+void RunLeaf(const Slot& slot, layout::ProducerLine* producer, std::uint64_t replay,
+             std::uint64_t serial) {
+  std::byte* const block = slot.block.data;
+  const auto& r = *reinterpret_cast<const layout::SlotRegistration*>(block);
+  auto& head = *reinterpret_cast<layout::SlotHead*>(block + layout::kSlotHeadOffset);
+  const std::uint64_t index = (replay - 1) % r.capacity;
+  auto& header = reinterpret_cast<layout::EntryHeader*>(block + r.headers_offset)[index];
+  ring::StoreRelaxed(header.word, layout::EntryWord(replay, layout::EntryState::kFilling));
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  layout::DeviceStats stats = {};
+  stats.count = r.shape[0];
+  stats.min = -1;
+  stats.max = 1;
+  stats.sum = static_cast<double>(replay);
+  stats.sum_squares = stats.l1 = stats.l2_squared = static_cast<double>(r.shape[0]);
+  stats.hash = replay * 0x9e3779b97f4a7c15;
+  stats.flags = layout::kStatsHasHash;
+  std::byte* const payload = block + r.payload_offset + index * r.payload_stride_bytes;
+  ring::CopyShared(payload, &stats, sizeof(stats));
+  const std::uint32_t flags = layout::kEntryHasChecksum | layout::kEntryIsStats;
+  const std::int64_t now_ns = layout::RealtimeNs(), step = -1;
+  ring::StoreRelaxed(header.replay, replay);
+  ring::StoreRelaxed(header.timestamp_ns, now_ns);
+  ring::StoreRelaxed(header.step, step);
+  ring::StoreRelaxed(header.serial, serial);
+  ring::StoreRelaxed(header.flags, flags);
+  ring::StoreRelaxed(header.checksum,
+                     ring::PayloadChecksum(payload, sizeof(stats)) +
+                         layout::HeaderSum(replay, replay, now_ns, step, serial, flags, 0));
+  ring::StoreRelease(header.word, layout::EntryWord(replay, layout::EntryState::kReady));
+  ring::StoreRelaxed(head.replay, replay);
+  ring::StoreRelaxed(head.last_timestamp_ns, now_ns);
+  ring::StoreRelease(head.accepted, replay);
+  ring::StoreRelaxed(producer->device_activity,
+                     static_cast<std::uint64_t>(now_ns) << 12 ^ slot.order);
 }
 
 // Watches the credit of one slot; a committed snapshot is timed when the credit covers it.
@@ -118,7 +186,7 @@ double Percentile(std::vector<double>& values, double part) {
   return values[at];
 }
 
-int Run(char** argv) {
+int Run(char** argv, std::uint64_t at_rest, bool captured) {
   ring::Identity identity;
   identity.version = "bench";
   identity.run_id = "ingest-bench";
@@ -129,20 +197,46 @@ int Run(char** argv) {
   const std::uint64_t bytes = std::strtoull(argv[3], nullptr, 10);
   const auto capacity = static_cast<std::uint32_t>(std::strtoul(argv[4], nullptr, 10));
   const double seconds = std::strtod(argv[5], nullptr), rate = std::strtod(argv[6], nullptr);
-  const auto policy = rate == 0 ? layout::Policy::kWait : layout::Policy::kOverwrite;
+  const auto period = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(rate > 0 ? 1 / rate : 0));
+  prctl(PR_SET_TIMERSLACK, 1'000, 0, 0, 0);
 
   ring::SegmentWriter segment(identity);
   std::vector<Slot> slots;
-  for (std::uint64_t i = 0; i < slot_count; ++i) {
-    slots.push_back(MakeSlot(segment, i + 1, bytes, capacity, policy));
+  if (captured) {
+    std::uint64_t order = 0;
+    const std::uint64_t graphs = at_rest / slot_count;
+    for (std::uint64_t graph = 0; graph <= graphs; ++graph) {
+      for (std::uint64_t i = 1; i <= slot_count; ++i) {
+        const Slot slot = MakeCaptured(segment, ++order, 1 + graph, i, bytes, capacity);
+        if (graph == graphs / 2) slots.push_back(slot);
+      }
+    }
+  } else {
+    for (std::uint64_t i = 0; i < slot_count; ++i) {
+      layout::SlotRegistration r = Registration(i + 1, bytes, capacity);
+      r.policy =
+          static_cast<std::uint8_t>(rate == 0 ? layout::Policy::kWait : layout::Policy::kOverwrite);
+      slots.push_back(MakeSlot(segment, r));
+    }
   }
   std::vector<float> values(bytes / sizeof(float));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000) - 500;
   const auto replay = [&](LatencyWatch* watch, std::uint64_t ordinal) {
-    for (Slot& slot : slots) {
+    const auto begin = Clock::now();
+    const std::uint64_t serial = ring::NextSerial();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      Slot& slot = slots[i];
+      const bool is_watched = watch != nullptr && i + 1 == slots.size();
+      if (captured) {
+        if (i % 16 == 0) std::this_thread::sleep_until(begin + period * i / slots.size());
+        if (is_watched) watch->Committed(ordinal);
+        RunLeaf(slot, segment.producer(), ordinal, serial);
+        continue;
+      }
       if (!slot.writer.Begin()) continue;
       std::memcpy(slot.writer.payload(), values.data(), bytes);
-      if (watch != nullptr && &slot == &slots.back()) watch->Committed(ordinal);
+      if (is_watched) watch->Committed(ordinal);
       slot.writer.Commit(layout::RealtimeNs());
     }
   };
@@ -155,6 +249,8 @@ int Run(char** argv) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  std::printf("{\"reads\": true}\n");
+  std::fflush(stdout);
   LatencyWatch watch(slots.back());
   const auto start = Clock::now();
   const auto end =
@@ -162,11 +258,7 @@ int Run(char** argv) {
   std::uint64_t replays = 1;
   while (Clock::now() < end) {
     replay(&watch, ++replays);
-    if (rate > 0) {
-      std::this_thread::sleep_until(
-          start + std::chrono::duration_cast<Clock::duration>(
-                      std::chrono::duration<double>(static_cast<double>(replays) / rate)));
-    }
+    if (rate > 0) std::this_thread::sleep_until(start + period * replays);
   }
   for (const Slot& slot : slots) {
     while (slot.consumed() < replays) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -180,8 +272,9 @@ int Run(char** argv) {
       "{\"replays\": %llu, \"snapshots_per_s\": %.0f, \"gbs\": %.3f, \"lost\": %llu, "
       "\"p50_us\": %.0f, \"p99_us\": %.0f, \"max_us\": %.0f}\n",
       static_cast<unsigned long long>(replays), static_cast<double>(consumed) / took,
-      static_cast<double>(consumed * bytes) / took / 1e9, static_cast<unsigned long long>(lost),
-      Percentile(latencies_us, 0.5), Percentile(latencies_us, 0.99), Percentile(latencies_us, 1));
+      static_cast<double>(consumed * (captured ? sizeof(layout::DeviceStats) : bytes)) / took / 1e9,
+      static_cast<unsigned long long>(lost), Percentile(latencies_us, 0.5),
+      Percentile(latencies_us, 0.99), Percentile(latencies_us, 1));
   segment.Close(/*unlink=*/true);
   return 0;
 }
@@ -190,9 +283,10 @@ int Run(char** argv) {
 }  // namespace cgdebug
 
 int main(int argc, char** argv) {
-  if (argc != 7) {
-    std::fprintf(stderr, "ingest_bench SOCKET SLOTS BYTES CAPACITY SECONDS REPLAYS_PER_SECOND\n");
+  if (argc != 7 && argc != 8) {
+    std::fprintf(stderr,
+                 "ingest_bench SOCKET SLOTS BYTES CAPACITY SECONDS REPLAYS_PER_SECOND [AT_REST]\n");
     return 2;
   }
-  return cgdebug::Run(argv);
+  return cgdebug::Run(argv, argc == 8 ? std::strtoull(argv[7], nullptr, 10) : 0, argc == 8);
 }
