@@ -97,10 +97,14 @@ void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready
   if (!alive_ || broken_) return;
   const SigbusGuard guard;
   const std::int64_t looked_ns = std::exchange(pass_.looked_ns, RealtimeNs());
-  pass_.activity = view_->activity();
+  const std::uint64_t last_activity = std::exchange(pass_.activity, view_->activity());
   if (pass_.ever_polled && pass_.activity == pass_.seen_activity && !thorough && !drain_.is_on)
     return;
-  slots_.Scan();
+  if (thorough || drain_.is_on) {
+    slots_.Scan();
+  } else {
+    pass_.unscanned = !slots_.ScanIfChanged();
+  }
   pass_.is_open = true;
   if (!await_until_) {
     const bool may_have_drifted = AgeOf(session_->created_ns) > kMayHaveDrifted;
@@ -108,13 +112,8 @@ void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready
     if (may_have_drifted) *await_until_ += kLongestAwait;
   }
   for (auto& [device, clock] : slots_.clocks()) clock.BeginLook();
-  for (SlotConsumer* slot : slots_.all()) slot->WatchClock(looked_ns);
   std::uint64_t backlog_bytes = 0;
-  const std::size_t count = slots_.all().size();
-  const std::size_t begin = drain_.is_on && count != 0 ? drain_.next_slot % count : 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    SlotConsumer* slot = slots_.all()[(begin + i) % count];
-    if (!slot->HasWork()) continue;
+  for (SlotConsumer* slot : FindWork(thorough, looked_ns, pass_.activity != last_activity)) {
     if (AwaitsClock(*slot)) {
       pass_.awaits_clock = true;
       continue;
@@ -123,11 +122,27 @@ void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready
       pass_.put_off |= backlog_bytes >= kBacklogBytes;
       if (pass_.put_off) continue;
       backlog_bytes += slot->bytes_to_read();
-      drain_.next_slot = begin + i + 1;
+      drain_.last_order = slot->slot()->registration.order;
     }
     ready->push_back(slot);
   }
   broken_ = SigbusGuard::Hit();
+}
+
+// What a dead job left is read from where the pass before stopped.
+const std::vector<SlotConsumer*>& AttachedSegment::FindWork(bool all, std::int64_t looked_ns,
+                                                            bool is_active) {
+  found_.clear();
+  slots_.watch().Look({std::chrono::steady_clock::now(), pass_.looked_ns, looked_ns, is_active},
+                      all || drain_.is_on, &found_);
+  if (drain_.is_on) {
+    const auto is_after = [](std::uint64_t order, const SlotConsumer* slot) {
+      return order < slot->slot()->registration.order;
+    };
+    const auto next = std::upper_bound(found_.begin(), found_.end(), drain_.last_order, is_after);
+    std::rotate(found_.begin(), next, found_.end());
+  }
+  return found_;
 }
 
 void AttachedSegment::Commit(SlotConsumer* slot) {
@@ -178,6 +193,7 @@ bool AttachedSegment::EndPass() {
     pass_.retried_activity = pass_.activity;
     return false;
   }
+  if (pass_.unscanned || !slots_.watch().HasSeenAll()) return false;
   pass_.seen_activity = pass_.activity;
   pass_.ever_polled = true;
   return false;
@@ -326,12 +342,23 @@ void AttachedSegment::Refresh() {
   broken_ = SigbusGuard::Hit();
 }
 
+void AttachedSegment::RefreshSome(std::size_t count) {
+  if (!alive_ || broken_) return;
+  const SigbusGuard guard;
+  const std::vector<SlotConsumer*>& slots = slots_.all();
+  for (std::size_t left = std::min(count, slots.size()); left > 0; --left) {
+    if (next_refresh_ >= slots.size()) next_refresh_ = 0;
+    slots[next_refresh_++]->Refresh();
+  }
+  ShowSession();
+  broken_ = SigbusGuard::Hit();
+}
+
 void AttachedSegment::SetControl(const pipeline::ControlChange& change) {
   if (!alive_ || broken_ || change.slot->session != session_) return;
   const SigbusGuard guard;
-  for (SlotConsumer* slot : slots_.all()) {
-    if (slot->Shows(change.slot)) slot->SetControl(change);
-  }
+  SlotConsumer* const slot = slots_.At(pipeline::DirectoryIndexOf(*change.slot));
+  if (slot != nullptr && slot->Shows(change.slot)) slot->SetControl(change);
   broken_ = SigbusGuard::Hit();
 }
 
@@ -339,9 +366,8 @@ void AttachedSegment::Read(const pipeline::RingRequest& request, pipeline::RingC
   if (broken_ || request.slot->session != session_) return;
   const SigbusGuard guard;
   const bool producer_alive = alive_ && !drain_.is_on;
-  for (SlotConsumer* slot : slots_.all()) {
-    if (slot->Shows(request.slot)) *content = slot->Read(request, producer_alive);
-  }
+  SlotConsumer* const slot = slots_.At(pipeline::DirectoryIndexOf(*request.slot));
+  if (slot != nullptr && slot->Shows(request.slot)) *content = slot->Read(request, producer_alive);
   broken_ = SigbusGuard::Hit();
   if (broken_) *content = {};
 }

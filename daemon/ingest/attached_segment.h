@@ -69,8 +69,9 @@ class AttachedSegment {
   // How many entries up to this head, of whichever slot, are not read, or not read again for the
   // memory of last values; of a dead job at least 1 until the session has ended.
   std::uint64_t Unread(const pipeline::RingHead& head) const;
-  // Shows the counters of every slot.
+  // Shows the counters of every slot, or those of `count` slots, which take turns.
   void Refresh();
+  void RefreshSome(std::size_t count);
   // The size of its shared memory; 0 after Release().
   std::uint64_t shm_bytes() const { return view_ == nullptr ? 0 : view_->shm_bytes(); }
   // For a job that ended: gives its shared memory back to other jobs. What the daemon's own memory
@@ -97,13 +98,14 @@ class AttachedSegment {
     bool coming = false;        // an entry that is not whole yet
     bool put_off = false;       // slots for the next one
     bool awaits_clock = false;  // a slot does
+    bool unscanned = false;     // the directory may have changed
 
-    void Begin() { consumed_any = coming = put_off = awaits_clock = false; }
+    void Begin() { consumed_any = coming = put_off = awaits_clock = unscanned = false; }
   };
   // Of a job that is gone, while what it left is read.
   struct Drain {
     bool is_on = false;
-    std::size_t next_slot = 0;     // where the next pass begins
+    std::uint64_t last_order = 0;  // of the slot that was read last: the next pass begins after it
     std::uint64_t left = 0;        // at most so many snapshots can it have left
     std::size_t empty_passes = 0;  // in a row
   };
@@ -126,6 +128,8 @@ class AttachedSegment {
   // Tells the sinks of freezes that nobody has dealt with.
   void LookForFreezes();
   void LookForFreeze(std::uint32_t device);
+  // The slots that have work, in the order in which this pass reads them.
+  const std::vector<SlotConsumer*>& FindWork(bool all, std::int64_t looked_ns, bool is_active);
   // Whether the slot is not read yet, because its timestamps could be far off.
   bool AwaitsClock(const SlotConsumer& slot) const;
 
@@ -137,6 +141,8 @@ class AttachedSegment {
   Pass pass_;
   Drain drain_;
   Unsettled unsettled_;
+  std::vector<SlotConsumer*> found_;   // by a pass
+  std::size_t next_refresh_ = 0;       // of the slots
   std::int64_t released_last_ns_ = 0;  // last_timestamp_ns() of the slots that are gone
   std::optional<std::chrono::steady_clock::time_point> await_until_;        // set by the first pass
   std::array<std::uint64_t, layout::kMaxFreezeDevices> seen_freezes_ = {};  // serials

@@ -35,6 +35,7 @@ constexpr auto kCheck = milliseconds(20);     // how often producers' locks are 
 constexpr auto kThorough = milliseconds(20);  // how often every slot is looked at
 constexpr auto kRefresh = milliseconds(100);  // of counters of slots that have nothing new
 constexpr auto kPerSlot = microseconds(50);   // with many slots less often: at most 1 % of a core
+constexpr std::size_t kRefreshed = kRefresh / kPerSlot;  // slots at a time
 constexpr unsigned long kTimerSlackNs = 5'000;
 // Payloads of this size are worth waking another thread for.
 constexpr std::uint64_t kLarge = 128u << 10;
@@ -132,8 +133,12 @@ void IngestLoop::Run() {
       next_check_ = Clock::now() + kCheck;
     }
     if (Clock::now() >= next_refresh_) {
-      for (Segment& segment : segments_) segment.attached->Refresh();
-      next_refresh_ = Clock::now() + std::max<nanoseconds>(kRefresh, kPerSlot * LiveSlots());
+      const std::size_t slots = LiveSlots();
+      for (Segment& segment : segments_) {
+        const std::size_t share = segment.attached->slot_count() * kRefreshed;
+        segment.attached->RefreshSome(slots <= kRefreshed ? share : share / slots + 1);
+      }
+      next_refresh_ = Clock::now() + kRefresh;
     }
     if (!catch_up_until) catch_up_until = Clock::now() + kCatchUp;
     if (!caught_up && (!any || Clock::now() >= *catch_up_until)) {

@@ -1,6 +1,7 @@
 #include "daemon/ingest/segment_slots.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -16,10 +17,24 @@ namespace {
 constexpr std::size_t kMaxGivenUp = 256;
 // Likewise, of the rows of their op logs, each of which keeps as much as a slot.
 constexpr std::size_t kMaxGivenUpRows = 8192;
+// A word of the directory takes a nanosecond or two.
+constexpr auto kScanPerSlot = std::chrono::nanoseconds(20);
 
 }  // namespace
 
+bool SegmentSlots::ScanIfChanged() {
+  if (!is_due_ && view_->host_activity() == scanned_) return true;
+  const auto now = SlotWatch::Clock::now();
+  if (!is_due_ && now < next_) return false;
+  Scan();
+  const bool are_many = words_.size() >= SlotWatch::kMany;
+  next_ = now + (are_many ? kScanPerSlot * static_cast<int>(words_.size()) : kScanPerSlot * 0);
+  return true;
+}
+
 void SegmentSlots::Scan() {
+  scanned_ = view_->host_activity();  // before the directory is read
+  is_due_ = false;
   const std::uint32_t count = view_->slot_count();
   if (count > words_.size()) {
     words_.resize(count);
@@ -54,6 +69,7 @@ void SegmentSlots::Scan() {
   std::stable_sort(graph_order_.begin(), graph_order_.end(), [](const auto* a, const auto* b) {
     return a->slot()->registration.order < b->slot()->registration.order;
   });
+  watch_.SetSlots(graph_order_);
 }
 
 void SegmentSlots::Open(std::uint32_t index, std::uint64_t word) {
@@ -67,6 +83,7 @@ void SegmentSlots::Open(std::uint32_t index, std::uint64_t word) {
   }
   if (ring->generation() != layout::DirectoryGeneration(word)) {
     words_[index] = 0;  // reassigned again meanwhile: the next scan opens it
+    is_due_ = true;
     return;
   }
   std::optional<std::vector<ring::OpLogRow>> rows(std::in_place);
@@ -75,6 +92,7 @@ void SegmentSlots::Open(std::uint32_t index, std::uint64_t word) {
     if (SigbusGuard::Hit()) return;
     if (!ring->valid()) {
       words_[index] = 0;
+      is_due_ = true;
       return;
     }
     if (!rows) return Refuse(index, pipeline::CleanText(reason), false);
@@ -112,7 +130,7 @@ bool SegmentSlots::RetryRefused() {
   for (const auto& [index, refused] : refused_) {
     if (!refused.may_pass) continue;
     words_[index] = 0;
-    found = true;
+    found = is_due_ = true;
   }
   return found;
 }
@@ -133,6 +151,7 @@ void SegmentSlots::Close(std::uint32_t index) {
 
 void SegmentSlots::Clear() {
   graph_order_.clear();
+  watch_.SetSlots({});
   slots_.clear();
 }
 

@@ -13,6 +13,7 @@
 #include "daemon/ingest/gpu_clock.h"
 #include "daemon/ingest/slot/log_masks.h"
 #include "daemon/ingest/slot/slot_consumer.h"
+#include "daemon/ingest/slot_watch.h"
 #include "daemon/model/identity.h"
 #include "libprobe/ring/segment/segment_view.h"
 
@@ -34,12 +35,17 @@ class SegmentSlots {
 
   // Opens and closes slots as the directory has them now.
   void Scan();
+  // The same if the directory may have changed. With many slots it is put off for up to a
+  // millisecond, so that commits of the CPU do not make each pass read the whole directory; false
+  // if it was.
+  bool ScanIfChanged();
   // Slots that were refused because the system refused something are tried by the next Scan();
   // false if there are none.
   bool RetryRefused();
   // Forgets all but those that are still shown. The view may go then.
   void Clear();
 
+  SlotWatch& watch() { return watch_; }
   // In the order of the graphs.
   const std::vector<SlotConsumer*>& all() const { return graph_order_; }
   // By directory index.
@@ -47,7 +53,7 @@ class SegmentSlots {
   // By device.
   std::map<int, GpuClock>& clocks() { return clocks_; }
   // Null if no slot is read there.
-  const SlotConsumer* At(std::uint32_t index) const {
+  SlotConsumer* At(std::uint32_t index) const {
     return index < slots_.size() ? slots_[index].get() : nullptr;
   }
   // The slot with this order of registration, also if it is gone. One without a name if it is not
@@ -69,6 +75,10 @@ class SegmentSlots {
   std::vector<std::uint64_t> words_;                  // of the directory, as last seen
   std::vector<std::unique_ptr<SlotConsumer>> slots_;  // by directory index; may be empty
   std::vector<SlotConsumer*> graph_order_;
+  SlotWatch watch_;                    // of `graph_order_`
+  std::uint64_t scanned_ = 0;          // host activity as Scan() began
+  bool is_due_ = true;                 // Scan(), whatever that says
+  SlotWatch::Clock::time_point next_;  // may be put off until then
   // Still shown, oldest first; the rows of an op log together.
   std::deque<std::vector<pipeline::SlotPtr>> given_up_;
   std::size_t given_up_count_ = 0;  // of the slots in it

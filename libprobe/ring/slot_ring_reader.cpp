@@ -220,6 +220,8 @@ std::uint64_t SlotRingReader::oldest(std::uint64_t newest) const {
   return newest > registration_.capacity ? newest - registration_.capacity + 1 : 1;
 }
 
+HeadWatch SlotRingReader::head_watch() const { return HeadWatch(&Head(block_)); }
+
 layout::SlotHead SlotRingReader::head() const {
   const layout::SlotHead& shared = Head(block_);
   layout::SlotHead copy = {};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "libprobe/ring/credit.h"
+#include "libprobe/ring/head_watch.h"
 #include "proto/layout/device_stats.h"
 #include "proto/layout/segment_layout.h"
 #include "proto/layout/slot_control.h"
@@ -81,6 +82,7 @@ class SlotRingReader {
   std::uint64_t replay() const;    // replays seen
   std::uint64_t consumed() const;
   std::int64_t last_timestamp_ns() const;  // as the writer stamped it
+  HeadWatch head_watch() const;
   layout::SlotHead head() const;  // counters, each read once; none is older than `accepted`
   Credit credit() const;
 

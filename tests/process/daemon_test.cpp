@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -104,6 +105,34 @@ TEST_F(DaemonTest, WorkersKeepTheOrderAndTheCountsOfLargeSnapshots) {
       last = at;
     }
   }
+}
+
+TEST_F(DaemonTest, ReadsWhatAKilledJobLeftInSlotsThatWereAtRest) {
+  std::vector<SlotSpec> slots;
+  for (int i = 0; i < 1200; ++i) {
+    slots.push_back(Recording("blk" + std::to_string(i), 4));
+    slots.back().graph_id = 1 + i / 400;
+  }
+  DaemonProcess daemon(directory_);
+  ProducerProcess job(slots);
+  const auto consumed = [&] { return daemon.Session(job.key())->counters().consumed(); };
+  std::uint64_t written = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  while (std::chrono::steady_clock::now() < end) {  // the other graphs come to rest
+    job.Write(0);
+    ++written;
+    ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0", written));
+  }
+  daemon.Stop();
+  job.Write(405);
+  job.Write(805, 6);
+  job.Kill();
+  daemon.Signal(SIGCONT);
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key())->state() == v1::Session::DIED; }));
+  EXPECT_EQ(consumed(), written + 1 + 4);
+  EXPECT_EQ(daemon.Session(job.key())->counters().lost_overwritten(), 2u);
+  EXPECT_THAT(Floats(daemon.Get(job.key(), "blk405").payload).front(), 1);
+  EXPECT_THAT(Floats(daemon.Get(job.key(), "blk805").payload).front(), 6);
 }
 
 TEST_F(DaemonTest, ShowsTheHostsTimeOfSnapshotsThatAnotherClockStamped) {

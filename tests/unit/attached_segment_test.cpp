@@ -61,9 +61,9 @@ class PassedOver : public ::testing::Test {
   }
   void TearDown() override { segment_.Close(/*unlink=*/true); }
 
-  bool Pass() {
+  bool Pass(bool thorough = true) {
     std::vector<SlotConsumer*> ready;
-    attached_->BeginPass(/*thorough=*/true, &ready);
+    attached_->BeginPass(thorough, &ready);
     for (SlotConsumer* slot : ready) {
       slot->Prepare();
       attached_->Commit(slot);
@@ -86,6 +86,72 @@ class PassedOver : public ::testing::Test {
   sinks::ModelSink model_{&registry_, &events_, &sink_};
   std::unique_ptr<AttachedSegment> attached_;
 };
+
+// More slots than are all looked at in each pass.
+class ManyPassedOver : public PassedOver {
+ protected:
+  void SetUp() override {
+    for (std::uint64_t i = 0; i < 2 * SlotWatch::kMany; ++i) {
+      auto registration = test::MakeSlot("a" + std::to_string(i), 3, 4);
+      registration.order = i + 1;
+      registration.graph_id = 1 + i / 256;
+      slots_.push_back(test::PublishSlot(segment_, registration));
+      writers_.emplace_back(slots_.back().block.data, segment_.producer(), segment_.gate());
+    }
+    Adopt();
+  }
+  // Runs one graph until the others are at rest.
+  void LetOthersRest() {
+    const auto end = SlotWatch::Clock::now() + 2 * SlotWatch::kRestAfter;
+    while (SlotWatch::Clock::now() < end) {
+      Write(0);
+      Pass(/*thorough=*/false);
+    }
+  }
+  void Write(std::size_t slot) {
+    test::WriteNumbers(writers_[slot], 1);
+    ++written_;
+  }
+  // Whether passes that need not look at every slot read everything.
+  bool ReadsAll() {
+    return test::WaitUntil([&] {
+      Pass(/*thorough=*/false);
+      return registry_.Sessions().at(0).counters.consumed == written_;
+    });
+  }
+
+  std::uint64_t written_ = 0;
+  std::vector<test::Slot> slots_;
+  std::vector<ring::SlotRingWriter> writers_;
+};
+
+TEST_F(ManyPassedOver, ASlotThatRunsAloneAfterARestIsReadThoughNothingElseHappens) {
+  LetOthersRest();
+  Write(300);
+  Write(300);
+  EXPECT_TRUE(ReadsAll());
+  EXPECT_EQ(sink_.lost, 0u);
+}
+
+TEST_F(ManyPassedOver, TheNextDaemonReadsWhatWasNotReadOfSlotsAtRest) {
+  LetOthersRest();
+  Write(300);
+  attached_.reset();
+  Write(700);
+  Adopt();
+  EXPECT_TRUE(ReadsAll());
+  EXPECT_EQ(sink_.lost, 0u);
+}
+
+TEST_F(ManyPassedOver, ALossOfASlotAtRestIsCountedOnce) {
+  LetOthersRest();
+  ASSERT_TRUE(ReadsAll());
+  for (int i = 0; i < 7; ++i) Write(300);  // of which the ring has 4
+  written_ -= 3;
+  EXPECT_TRUE(ReadsAll());
+  EXPECT_EQ(sink_.lost, 3u);
+  EXPECT_EQ(registry_.Sessions().at(0).counters.lost_overwritten, 3u);
+}
 
 TEST_F(PassedOver, AFreezeIsToldOnceAndNotAgainWhenItIsOver) {
   auto registration = test::MakeSlot("a", 40, 4);

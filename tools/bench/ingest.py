@@ -65,10 +65,9 @@ class Daemon:
 
 
 def bench(build, daemon, slots, size, capacity, rate, seconds, *at_rest):
-    words = [build / "tools/bench/ingest_bench", daemon.socket, slots, size, capacity, seconds, rate]
-    with subprocess.Popen(
-        [str(word) for word in [*words, *at_rest]], stdout=subprocess.PIPE, text=True
-    ) as job:
+    numbers = [slots, size, capacity, seconds, rate, *at_rest]
+    words = [build / "tools/bench/ingest_bench", daemon.socket, *map(str, numbers)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as job:
         json.loads(job.stdout.readline())  # everything is found
         cpu, begun = daemon.cpu_seconds(), time.monotonic()
         figures = json.loads(job.stdout.readline())

@@ -48,6 +48,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::vector<pipeline::SlotPtr> shown_slots() const;
   bool Shows(const pipeline::SlotPtr& slot) const { return NumberOf(slot) < shown_.size(); }
   std::int64_t last_timestamp_ns() const { return last_timestamp_ns_; }
+  ring::HeadWatch head_watch() const { return ring_.head_watch(); }
 
   // Shows the slot's newest timestamp to its clock. `looked_ns`: by the host's clock, when this was
   // last called, or later if nothing was committed since.

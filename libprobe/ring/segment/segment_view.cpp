@@ -117,8 +117,9 @@ bool SegmentView::ProducerExitedCleanly() const { return LoadRelaxed(producer()-
 std::uint64_t SegmentView::activity() const {
   // Acquire, so that heads read later are not older than it. Two words, because a GPU cannot add to
   // host memory: it stores a different number each time.
-  return LoadAcquire(producer()->activity) ^ LoadAcquire(producer()->device_activity);
+  return host_activity() ^ LoadAcquire(producer()->device_activity);
 }
+std::uint64_t SegmentView::host_activity() const { return LoadAcquire(producer()->activity); }
 std::int64_t SegmentView::step() const { return LoadRelaxed(producer()->step); }
 std::uint64_t SegmentView::released_unread() const {
   return LoadRelaxed(producer()->released_unread);

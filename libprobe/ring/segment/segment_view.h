@@ -52,6 +52,8 @@ class SegmentView {
   bool ProducerExitedCleanly() const;
 
   std::uint64_t activity() const;  // changes when anything was committed or registered
+  // Changes when the directory did, and with commits of the CPU.
+  std::uint64_t host_activity() const;
   std::int64_t step() const;
   std::uint64_t released_unread() const;  // entries the producer gave up before they were read
   // What the producer could not watch.
