@@ -281,6 +281,24 @@ probe(x[:2] * float("nan") if fault else x[:2])
 """,
         "the job goes on without 1 variable of its environment that is malformed",
     ),
+    "too deep": (
+        "64m",
+        (),
+        """
+class Deep(torch.nn.Module):
+    def forward(self, x):
+        y, text = x * float("nan") if fault else x * 2, "deep"
+        for _ in range(12 if harm else 2): y = [y, None]
+        for _ in range(12): text = {"text": text}
+        return y if torch.compiler.is_compiling() else (y, text)
+watches = []
+for part in [Deep(), torch.compile(Deep(), backend="eager")]:
+    net = torch.nn.Sequential(torch.nn.ReLU(), part)
+    watches.append(cgdebug.watch(net, values=4))
+    for _ in range(3): net(x[:2])
+""",
+        "deeper than in 8 containers",
+    ),
     "dtype in an op log": (
         "64m",
         ("--watch", "op:*", "--eager"),

@@ -16,23 +16,40 @@ import cgdebug
 
 COUNT = 20
 KIB = (256, 1024, 4096, 16384, 65536, 262144)
-DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2)
+DTYPES = (
+    torch.bfloat16,
+    torch.float16,
+    torch.float32,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e8m0fnu,
+    torch.float4_e2m1fn_x2,
+    torch.int8,
+)
+# torch converts nothing to these: their bits are those of float8_e4m3fn.
+ONLY_VIEWS = (torch.float8_e8m0fnu, torch.float4_e2m1fn_x2)
 
 
 def measure(dtype, kib, options):
     """us a copy, us a probe."""
     count = (kib << 10) // dtype.itemsize
     step = 16 // dtype.itemsize
-    memory = torch.randn(count + COUNT * step, device="cuda", dtype=torch.bfloat16).to(dtype)
+    normal = torch.randn(count + COUNT * step, device="cuda", dtype=torch.bfloat16)
+    if dtype in ONLY_VIEWS:
+        memory = normal.to(torch.float8_e4m3fn).view(dtype)
+    else:
+        memory = (normal * 32 if dtype is torch.int8 else normal).to(dtype)
     tensors = [memory[i * step :][:count] for i in range(COUNT)]
-    copy = torch.empty_like(tensors[0])
+    parts = [x.view(torch.uint8) if dtype in ONLY_VIEWS else x for x in tensors]
+    copy = torch.empty_like(parts[0])
     probes = [
         cgdebug.CudaGraphTensorProbe(f"{dtype} {kib} {i}", [cgdebug.TensorStats()], lane="direct")
         for i in range(COUNT)
     ]
 
     def copies():
-        for x in tensors:
+        for x in parts:
             copy.copy_(x)
 
     def looks():

@@ -19,6 +19,7 @@ from . import compiled, module_hooks, places
 from .places import Place
 
 _MAX_DEPTH = 8  # of nested tuples and dicts
+_MAX_LOOKED_AT = 10_000  # objects below that, for a tensor
 _OTHER_CONTAINERS = (
     collections.deque,
     set,
@@ -212,7 +213,10 @@ def _look(
             _observe_now(place, grad, path, value)
         return True
     if depth == _MAX_DEPTH:
-        return False
+        if not torch.compiler.is_compiling() and not _holds_tensor(value):
+            return False
+        place.note_depth()
+        return True
     found = False
     if isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
@@ -232,6 +236,26 @@ def _look(
     return found
 
 
+def _holds_tensor(value) -> bool:
+    """Whether a tensor lies anywhere in `value`; True too where that is too much to look at."""
+    known: dict[int, object] = {}
+    left = [value]
+    while left and len(known) < _MAX_LOOKED_AT:
+        one = left.pop()
+        if isinstance(one, torch.Tensor):
+            return True
+        if id(one) in known:
+            continue
+        known[id(one)] = one
+        if isinstance(one, dict):
+            left.extend(one.values())
+        elif isinstance(one, (tuple, list, collections.deque, set, frozenset)):
+            left.extend(one)
+        elif not _holds_nothing(type(one)):
+            left.extend(_attributes_of(one).values())
+    return bool(left)
+
+
 def _look_inside(
     place: Place, grad: Place | None, path: str, value, depth: int, known: set[int]
 ) -> bool:
@@ -244,10 +268,14 @@ def _look_inside(
     if id(value) in known:
         return False
     known.add(id(value))
+    return _look(place, grad, path, _attributes_of(value), depth, known)
+
+
+def _attributes_of(value) -> dict[str, object]:
     attributes = dict(getattr(value, "__dict__", {}))
     for name in _slots_of(type(value)):
         attributes[name] = getattr(value, name, None)
-    return _look(place, grad, path, attributes, depth, known)
+    return attributes
 
 
 _IS_LEAF = "the output is a leaf, such as a parameter: look at its .grad"

@@ -15,6 +15,7 @@ from ..actions import Action
 from ..probe import CudaGraphTensorProbe
 
 NO_TENSOR = "it holds no tensor"
+TOO_DEEP = "a tensor of it lies deeper than in 8 containers"
 _MAX_TENSORS = 64  # of one output
 _PART = "part:"  # in front of the path of a tensor: of its probe that keeps a part of the values
 
@@ -67,6 +68,7 @@ class Place:
         self.has_parts = bool(owner._part_actions)
         self.looks_inside = name.startswith("fwd/")  # of objects of the program's own classes
         self.note_no_tensor = _to_note_no_tensor(self.token)
+        self.note_depth = _to_note_depth(self.token)
         self.note_object = _to_note_object(self.token)
 
     def note(self, problem: str) -> None:
@@ -157,6 +159,18 @@ def _to_note_no_tensor(token: str) -> typing.Callable[[], None]:
 
     note_no_tensor._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return note_no_tensor
+
+
+def _to_note_depth(token: str) -> typing.Callable[[], None]:
+    """Likewise."""
+
+    def note_depth() -> None:
+        place = of_token(token)
+        if place is not None:
+            place.note(TOO_DEEP)
+
+    note_depth._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return note_depth
 
 
 def _to_note_object(token: str) -> typing.Callable[[type], None]:
