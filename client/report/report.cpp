@@ -643,23 +643,20 @@ void AddPictures(std::span<Side> sides, const analysis::Diff& diff) {
 
 // JSON that ends no <script> element, whatever a probe is called.
 std::string ScriptSafe(const Json& json) {
+  const std::string text = Dump(json, /*indented=*/false);
   std::string safe;
-  for (const char byte : Dump(json, /*indented=*/false)) {
-    switch (byte) {
-      case '<':
-        safe += "\\u003c";
-        break;
-      case '>':
-        safe += "\\u003e";
-        break;
-      case '&':
-        safe += "\\u0026";
-        break;
-      default:
-        safe += byte;
-    }
+  safe.reserve(text.size());
+  std::size_t from = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char* const instead = text[i] == '<'   ? "\\u003c"
+                                : text[i] == '>' ? "\\u003e"
+                                : text[i] == '&' ? "\\u0026"
+                                                 : nullptr;
+    if (instead == nullptr) continue;
+    safe.append(text, from, i - from).append(instead);
+    from = i + 1;
   }
-  return safe;
+  return safe.append(text, from);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "client/analysis/check/check.h"
 #include "client/analysis/check/check_report.h"
@@ -164,6 +165,61 @@ TEST(Check, ReadsTheSnapshotsInTheOrderInWhichTheyCame) {
   ASSERT_TRUE(RunCheck(source, {}).ok());
   ASSERT_EQ(source.read.size(), 12u);
   EXPECT_TRUE(std::ranges::is_sorted(source.read));
+}
+
+TEST(Check, NanInManyProbesIsOneLineUnlessRowsAreAskedFor) {
+  MemorySource source;
+  for (int i = 0; i < 12; ++i) source.AddSlot("p" + std::to_string(i), {1});
+  for (std::uint64_t replay = 1; replay <= 4; ++replay) {
+    for (std::size_t slot = 0; slot < 12; ++slot) {
+      source.Add(slot, replay, {slot < 9 && replay > 2 ? NAN : 1.0F + static_cast<float>(replay)});
+    }
+  }
+  const Check check = CheckOf(source);
+  const std::string text = CheckText(source, check);
+  EXPECT_THAT(text, HasSubstr("\nnon-finite: 9 probes in replays 3..4, the first: p0, p1, p2 "
+                              "(each: --max-rows 9)\n"));
+  EXPECT_THAT(text, Not(HasSubstr("non-finite: p")));
+  EXPECT_EQ(CheckAnswer(source, check).title(),
+            "first non-finite: replay 3, p0 (probe 1 of 12 in graph order)");
+  const std::string every = CheckAnswer(source, check, 9).Text();
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_THAT(every, HasSubstr("non-finite: p" + std::to_string(i) + ", 2 of replays 3..4"));
+  }
+}
+
+TEST(Check, WhatLedToACallIsReadFromTheCallsBeforeItAlone) {
+  class Source : public MemorySource {
+   public:
+    Result<source::Snapshot> Get(std::size_t slot, const source::Key& key) override {
+      ++reads_of[key.replay];
+      return MemorySource::Get(slot, key);
+    }
+    std::map<std::uint64_t, int> reads_of;
+  };
+  Source source;
+  for (const char* name : {"a", "b"}) {
+    for (const std::uint64_t size : {1, 2}) source.AddSlot(name, {size});
+  }
+  for (source::Slot& slot : source.Slots()) {
+    slot.graph_id = 0;
+    slot.in_body = true;
+  }
+  for (std::uint64_t call = 1; call <= 40; ++call) {
+    for (const std::size_t slot : {std::size_t{call % 2}, std::size_t{call % 2 + 2}}) {
+      const float value = call == 30 ? NAN : 1.0F + static_cast<float>(call);
+      source.Add(slot, call, std::vector<float>(source.slots()[slot].shape[0], value));
+      source.serials[{slot, call}] = 10 * call + slot;
+    }
+  }
+  const Result<Check> check = RunCheck(source, {.scope = {}, .frames = 4});
+  ASSERT_TRUE(check.ok());
+  ASSERT_TRUE(check->first.has_value());
+  ASSERT_EQ(check->first->frames.size(), 4u);
+  EXPECT_EQ(check->first->frames.front().key.replay, 28u);
+  EXPECT_EQ(source.reads_of[20], 2) << "once each, to look for NaN";
+  EXPECT_EQ(source.reads_of[35], 2);
+  EXPECT_GT(source.reads_of[29], 2);
 }
 
 TEST(Check, TheFirstOfTwoShapesIsTheEarlierAndNotTheOneWithTheSmallerReplay) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -20,6 +21,7 @@ using source::Slot;
 using source::Source;
 
 constexpr std::size_t kMostSlotsInLines = 3;  // of one probe: each has a line of its own
+constexpr std::size_t kMostNonfiniteLines = 3, kUsualRows = 10;
 
 std::string NonfiniteText(const Stats& stats) {
   std::string text;
@@ -251,10 +253,45 @@ Severity SeverityOf(const Finding& finding) {
                                                                      : Severity::kPlain;
 }
 
-void AddFindings(Source& source, const Check& check, std::size_t max_rows, Answer* answer) {
+// "non-finite: 271 probes in calls 13..20, the first: a, b, c".
+std::string NonfiniteProbesText(const Source& source,
+                                const std::vector<std::vector<const Finding*>>& probes) {
+  std::uint64_t first = UINT64_MAX, last = 0;
+  std::size_t lines = 0;
+  std::vector<std::string> names;
+  for (const std::vector<const Finding*>& probe : probes) {
+    lines += probe.size() > kMostSlotsInLines ? 1 : probe.size();
+    for (const Finding* finding : probe) {
+      first = std::min(first, finding->told ? finding->told->replay : finding->first_replay);
+      last = std::max(last, finding->last_replay);
+    }
+    const Slot& slot = source.slots()[probe.front()->slot];
+    if (names.size() >= kMostNonfiniteLines) continue;
+    names.push_back(SlotName(slot) +
+                    (slot.rank >= 0 ? fmt::format(" (rank {})", slot.rank) : std::string()));
+  }
+  const char* word = ReplayWord(source.slots()[probes.front().front()->slot]);
+  return fmt::format("non-finite: {} probes in {}, the first: {} (each: --max-rows {})",
+                     probes.size(),
+                     first >= last ? fmt::format("{} {}", word, first)
+                                   : fmt::format("{}s {}..{}", word, first, last),
+                     fmt::join(names, ", "), lines);
+}
+
+void AddFindings(Source& source, const Check& check, std::optional<std::size_t> rows_wanted,
+                 Answer* answer) {
+  const std::size_t max_rows = rows_wanted.value_or(kUsualRows);
   for (std::size_t i = 0; i < check.findings.size();) {
+    const FindingKind kind = check.findings[i].kind;
+    const std::vector<std::vector<const Finding*>> probes = ByProbe(source, check, &i);
+    // They are most often behind the first, which has its own lines.
+    if (kind == FindingKind::kNonfinite && !rows_wanted && probes.size() > kMostNonfiniteLines) {
+      answer->SetTitle(FindingText(source, *probes.front().front()));
+      answer->Add(Severity::kPlain, NonfiniteProbesText(source, probes));
+      continue;
+    }
     std::size_t rows = 0, hidden = 0;
-    for (const std::vector<const Finding*>& probe : ByProbe(source, check, &i)) {
+    for (const std::vector<const Finding*>& probe : probes) {
       // A probe of 51 graphs would hide all others.
       const bool is_one_line = probe.size() > kMostSlotsInLines;
       std::set<std::string> said;
@@ -463,7 +500,7 @@ Json AccountJson(const recording::Account& account) {
           {"without_values", account.without_values}};
 }
 
-Answer CheckAnswer(Source& source, const Check& check, std::size_t max_rows) {
+Answer CheckAnswer(Source& source, const Check& check, std::optional<std::size_t> max_rows) {
   Answer answer;
   if (check.first_told) {
     answer.Add(Severity::kBad, FirstToldText(source, *check.first_told));
@@ -478,7 +515,7 @@ Answer CheckAnswer(Source& source, const Check& check, std::size_t max_rows) {
     const std::string ranks = ByRankText(check.ranks, "found on", "no finding seen on");
     if (!ranks.empty()) answer.Add(Severity::kPlain, ranks.substr(0, ranks.size() - 1));
   }
-  AddCompleteness(check, max_rows, &answer);
+  AddCompleteness(check, max_rows.value_or(kUsualRows), &answer);
   return answer;
 }
 

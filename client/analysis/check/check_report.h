@@ -1,6 +1,7 @@
 // check_report.h: a Check in words and as JSON; the same words in the command line and in Python.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "client/analysis/answer.h"
@@ -18,8 +19,9 @@ std::string FindingText(source::Source& source, const Finding& finding);
 std::string FirstOfKindText(const source::Source& source, std::string_view what,
                             const FirstOfKind& first);
 
-// At most `max_rows` findings of a kind.
-Answer CheckAnswer(source::Source& source, const Check& check, std::size_t max_rows = 10);
+// At most `max_rows` findings of a kind. Without it 10, and NaN or Inf in many probes is one line.
+Answer CheckAnswer(source::Source& source, const Check& check,
+                   std::optional<std::size_t> max_rows = {});
 
 Json CheckJson(source::Source& source, const Check& check);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -54,6 +56,33 @@ void AddFrames(Source& source, const std::vector<const SeenProbe*>& of_graph,
   std::reverse(first->frames.begin(), first->frames.end());
 }
 
+// Replays from the first to the last, both included.
+using Replays = std::pair<std::uint64_t, std::uint64_t>;
+
+// In which calls the `limit` snapshots up to the first bad one are, as far as that is known without
+// reading any: calls of one process come one after another.
+Replays CallsOf(const Source& source, const std::vector<const SeenProbe*>& of_graph,
+                std::size_t limit, const FirstBad& first) {
+  const source::Slot& bad = source.slots()[first.slot];
+  const std::uint64_t last = first.snapshot.key.replay;
+  std::map<std::uint64_t, std::size_t> keys_of_call;
+  for (const SeenProbe* probe : of_graph) {
+    const source::Slot& slot = source.slots()[probe->slot];
+    if (!slot.counts_calls() || slot.uuid != bad.uuid || slot.rank != bad.rank) {
+      return {0, UINT64_MAX};
+    }
+    for (auto key = probe->keys.begin(); key != FirstAtOrAfter(*probe, last); ++key) {
+      ++keys_of_call[key->replay];
+    }
+  }
+  std::size_t keys = 0;
+  for (auto call = keys_of_call.rbegin(); call != keys_of_call.rend(); ++call) {
+    keys += call->second;
+    if (keys >= limit) return {call->first, last};
+  }
+  return {0, last};
+}
+
 // Eager calls count the replays of each shape separately, and a conditional body runs several times
 // in a replay, so they are put in order by time.
 void AddFramesByTime(Source& source, const std::vector<const SeenProbe*>& of_graph,
@@ -66,13 +95,16 @@ void AddFramesByTime(Source& source, const std::vector<const SeenProbe*>& of_gra
   const std::size_t limit = std::max<std::size_t>(max_frames, 1);
   const source::Moment last = MomentOf(source.slots()[first->slot], first->snapshot);
   std::vector<Call> calls;
+  const auto [first_call, last_call] = CallsOf(source, of_graph, limit, *first);
   for (const SeenProbe* probe : of_graph) {
-    const auto end =
-        std::partition_point(probe->keys.begin(), probe->keys.end(), [&](const Key& key) {
-          const Result<source::Snapshot> snapshot = source.Get(probe->slot, key);
-          return snapshot.ok() && MomentOf(source.slots()[probe->slot], *snapshot) <= last;
-        });
-    const auto count = std::min(end - probe->keys.begin(), static_cast<std::ptrdiff_t>(limit));
+    const auto begin = FirstAtOrAfter(*probe, first_call);
+    const auto behind =
+        last_call == UINT64_MAX ? probe->keys.end() : FirstAtOrAfter(*probe, last_call + 1);
+    const auto end = std::partition_point(begin, behind, [&](const Key& key) {
+      const Result<source::Snapshot> snapshot = source.Get(probe->slot, key);
+      return snapshot.ok() && MomentOf(source.slots()[probe->slot], *snapshot) <= last;
+    });
+    const auto count = std::min(end - begin, static_cast<std::ptrdiff_t>(limit));
     for (auto key = end - count; key != end; ++key) {
       const Result<source::Snapshot> snapshot = source.Get(probe->slot, *key);
       if (!snapshot.ok()) continue;

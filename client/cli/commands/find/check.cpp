@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "client/analysis/check/check_report.h"
@@ -25,7 +26,7 @@ struct CheckCommand {
   std::string source = "live";
   ScopeOptions scope;
   std::size_t frames = 21;
-  std::size_t max_rows = 10;
+  std::optional<std::size_t> max_rows = {};
   bool trusts_hashes = false;
   bool padding = false;
 };
@@ -37,7 +38,10 @@ int CheckPadding(Context& context, const CheckCommand& command, source::Source& 
   return ShowFound(
       context, source, causes->outcome(),
       [&] { return analysis::why::CausesJson(source, *causes, command_of); },
-      [&] { return analysis::why::CausesAnswer(source, *causes, command_of, command.max_rows); });
+      [&] {
+        return analysis::why::CausesAnswer(source, *causes, command_of,
+                                           command.max_rows.value_or(10));
+      });
 }
 
 int RunCheckCommand(Context& context, const CheckCommand& command) {
@@ -118,7 +122,8 @@ RunFunction AddCheck(CLI::App& app) {
                "cgdebug.valid_rows()");
   app.add_flag("--trust-hashes", command->trusts_hashes,
                "trust the recorded hashes: do not read the values to verify them");
-  app.add_option("--max-rows", command->max_rows, "how many findings of each kind to show (10)")
+  app.add_option("--max-rows", command->max_rows,
+                 "how many findings of each kind to show (10, of NaN or Inf one line)")
       ->check(WholeNumber(1))
       ->type_name("N");
   return [command](Context& context) { return RunCheckCommand(context, *command); };

@@ -224,6 +224,11 @@ std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const 
          : is_all_seen ? (masks.empty() ? "  all finite" : "  none saw NaN or Inf")
                        : "  none saw NaN or Inf, in what was read";
   if (failed > 0) out += style.Red(fmt::format("  {} failed a comparison", failed));
+  if (nonfinite > 0) {
+    const live::Session& one = *job.sessions.front();
+    out += fmt::format("  -> cgdebug-cli check {}: whether one is a fault",
+                       ShellWord(job.sessions.size() == 1 ? one.key : one.run_id));
+  }
   out += "\n";
   if (!masks.empty()) out += fmt::format("         {}\n", Printable(masks));
   for (const std::string& text : not_seen) {
