@@ -2,8 +2,12 @@
 
 import json
 import os
+import pathlib
+import pty
 import re
+import select
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -305,6 +309,62 @@ def test_the_variable_alone_watches_a_job_that_imports_cgdebug_and_nothing_happe
         assert hooks(order) == ["0", "0"]
 
 
+PTH = pathlib.Path(__file__).parents[2] / "python" / "cgdebug.pth"
+
+
+def start_of_python(site, code, **environment):
+    """Python's own start of a folder of packages, as of site-packages, then a program."""
+    text = f"import site; site.addsitedir({str(site)!r})\n{code}"
+    return subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def test_what_pip_installs_watches_a_program_that_knows_nothing_of_it(daemon, tmp_path):
+    site = tmp_path / "site"
+    site.mkdir()
+    shutil.copy(PTH, site)
+    code = textwrap.dedent(MODEL) + textwrap.dedent(
+        """
+        import sys
+        net = Net()
+        net(torch.ones(1, 8))
+        print(len(net.layers[0].up._forward_hooks), "cgdebug" in sys.modules)
+        """
+    )
+    for environment, shown in (({"CGDEBUG_WATCH": "*.up"}, ["1", "True"]), ({}, ["0", "False"])):
+        done = start_of_python(site, code, **environment)
+        assert (done.stdout.split(), done.stderr) == (shown, "")
+    # What the package starts by itself, it starts here.
+    source = (PTH.parents[1] / "client/cli/doctor/settings.cpp").read_text()
+    names = re.findall(
+        r'"(CGDEBUG_\w+)"', source.partition("kOfPackage[] = {")[2].partition("}")[0]
+    )
+    assert len(names) >= 5
+    for name in names:
+        done = start_of_python(site, "import sys; print('cgdebug' in sys.modules)", **{name: "1"})
+        assert done.stdout == "True\n", name
+
+
+@pytest.mark.parametrize("python_path", ["", "/some/_at_start"])
+def test_on_a_terminal_a_line_says_what_the_variable_watches(daemon, tmp_path, python_path):
+    code = (
+        textwrap.dedent(MODEL) + "import cgdebug\nNet()(torch.ones(1, 8))\nNet()(torch.ones(1, 8))"
+    )
+    master, slave = pty.openpty()
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), python_path]))
+    environment = {**os.environ, "CGDEBUG_WATCH": "*", "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", code], stderr=slave, env=environment, check=True)
+    os.close(slave)
+    said = os.read(master, 65536).decode() if select.select([master], [], [], 0)[0] else ""
+    os.close(master)
+    line = "cgdebug: Net is watched, as CGDEBUG_WATCH asks. In another terminal, or when"
+    assert said.count(line) == (0 if python_path else 1), said
+
+
 EAGER_LOOP = """
     import os
     net = Net()
@@ -370,7 +430,9 @@ def test_check_has_no_line_twice(run, cli, tmp_path):
 
 
 def test_doctor_says_which_programs_read_the_variables_that_are_set(cli):
-    said = "CGDEBUG_RACES, CGDEBUG_WATCH: read by programs that import cgdebug, and by all that"
+    said = (
+        "CGDEBUG_RACES, CGDEBUG_WATCH: read by programs that import cgdebug or whose Python has it"
+    )
     assert said in cli("doctor", CGDEBUG_WATCH="*", CGDEBUG_RACES="1").stdout
     assert "read by programs" not in cli("doctor", CGDEBUG_FAIL_ON="nan").stdout
 

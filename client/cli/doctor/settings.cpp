@@ -68,8 +68,8 @@ std::vector<Check> CheckSettings() {
   if (!set.empty()) {
     checks.push_back(
         {.name = kName,
-         .text = fmt::format("{}: read by programs that import cgdebug, and by all that "
-                             "cgdebug-cli run starts",
+         .text = fmt::format("{}: read by programs that import cgdebug or whose Python has it "
+                             "installed, and by all that cgdebug-cli run starts",
                              fmt::join(set, ", ")),
          .fix = ""});
   }

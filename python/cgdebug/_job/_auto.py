@@ -43,6 +43,7 @@ _root_has_parameters = False  # whether its model has
 _kept: typing.Any = None  # a first module without parameters: the log would end with it
 _has_told_of_fork = False  # in this process
 _framework_begins = False  # whether a framework says where calls begin
+_has_told = False  # what is watched
 
 
 def is_wanted() -> bool:
@@ -252,6 +253,20 @@ def _watch(module, note: str) -> None:
         # Its calls are those of the log: generate() calls the encoder of a model by itself, first.
         _eager.model = weakref.ref(module)
         _root_has_parameters = True
+    _tell_what_is_watched(type(module).__name__)
+
+
+def _tell_what_is_watched(name: str) -> None:
+    """Once, to who looks on. `cgdebug-cli run` tells it itself."""
+    global _has_told
+    is_of_run = "_at_start" in os.environ.get("PYTHONPATH", "")
+    is_seen = sys.stderr is not None and sys.stderr.isatty() and not is_of_run
+    if is_seen and not _has_told and os.environ.get("RANK", "0") == "0":
+        _fail_soft.say(
+            f"{name} is watched, as {VARIABLE} asks. In another terminal, or when it has ended, "
+            "type: cgdebug-cli check"
+        )
+    _has_told = True
 
 
 def _pass_over(name: str) -> None:
