@@ -65,14 +65,21 @@ void Progress::Stop() {
 
 void Progress::Show() {
   const Clock::time_point start = Clock::now();
+  Clock::time_point reads_since = start;
   std::unique_lock lock(mutex_);
   bool is_shown = false;
-  while (!changed_.wait_for(lock, is_shown ? kPeriod : kSilence, [this] { return is_over_; })) {
+  while (!changed_.wait_for(lock, kPeriod, [this] { return is_over_; })) {
+    const Clock::time_point now = Clock::now();
+    const std::uint64_t read = source::SnapshotsRead();
+    if (read == 0) reads_since = now;  // opening a large source takes a while
+    if (now - start < kSilence) continue;
     is_shown = true;
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    std::string text = FormatDuration(seconds);
-    if (const std::uint64_t read = source::SnapshotsRead(); read > 0) {
-      text += fmt::format(", {}", HowFarText(read, source::SnapshotsKnown(), seconds));
+    const auto seconds_since = [&](Clock::time_point then) {
+      return std::chrono::duration<double>(now - then).count();
+    };
+    std::string text = FormatDuration(seconds_since(start));
+    if (read > 0) {
+      text += ", " + HowFarText(read, source::SnapshotsKnown(), seconds_since(reads_since));
     }
     text += "  " + what_;  // last: a long one is cut
     const std::size_t columns = TerminalColumns(STDERR_FILENO);

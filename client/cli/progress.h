@@ -9,8 +9,8 @@
 
 namespace cgdebug::cli {
 
-// "12 000 of 30 000 snapshots read, about 8s more" after so many seconds; without the end where it
-// is not known. Requires: read > 0.
+// "12 000 of 30 000 snapshots read, about 8s more" after so many seconds of reading; without the
+// end where it is not known. Requires: read > 0.
 std::string HowFarText(std::uint64_t read, std::uint64_t known, double seconds);
 
 // From its second second on, a command that has written nothing yet says on the terminal what it

@@ -8,6 +8,7 @@
 #include <memory>
 #include <tuple>
 
+#include "client/source/source.h"
 #include "daemon/core/recording/recording_writer.h"
 #include "proto/layout/ring_layout.h"
 
@@ -252,6 +253,8 @@ class Copier {
       return std::tie(a.ordinal, a.slot) < std::tie(b.ordinal, b.slot);
     });
     for (const Item& item : items) {
+      if (options_.goes_on && !options_.goes_on()) return Error{"it was stopped"};
+      CountSnapshotRead();
       Result<void> done = CopyLosses(&targets_[item.slot], item.ordinal);
       if (done.ok()) done = CopyFirstWhole(item);
       if (!done.ok()) return done;

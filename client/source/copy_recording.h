@@ -17,7 +17,8 @@ struct CopyOptions {
   std::function<bool(const recording::Slot& slot, const recording::Session& session)> wants;
   std::uint64_t first_replay = 1;
   std::uint64_t last_replay = std::numeric_limits<std::uint64_t>::max();
-  bool dry_run = false;  // counts only
+  bool dry_run = false;                // counts only
+  std::function<bool()> goes_on = {};  // asked before each snapshot; false ends the copy
 };
 
 struct CopyResult {
@@ -31,7 +32,7 @@ struct CopyResult {
 // A snapshot that several recordings have is written once; a snapshot lost in one recording but
 // present in another is not lost. The copy is `complete()` only if all its sources are. If the
 // result `is_nothing`, nothing is written.
-// Fails: `to` exists or cannot be written; what was written stays there.
+// Fails: `to` exists, cannot be written, or the copy was ended; what was written stays there.
 Result<CopyResult> CopyRecordings(const std::vector<const recording::RecordingReader*>& from,
                                   const std::string& to, const CopyOptions& options);
 

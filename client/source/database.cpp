@@ -246,7 +246,8 @@ Result<void> AddAggregates(sqlite3* database) {
 
 // A recording's own catalogue, after it has taken in what is new.
 Result<Database> OpenCatalogue(const std::string& directory) {
-  if (const auto updated = recording::UpdateCatalogue(directory); !updated.ok()) {
+  if (const auto updated = recording::UpdateCatalogue(directory, &CountSnapshotRead);
+      !updated.ok()) {
     return updated.error();
   }
   sqlite3* opened = nullptr;

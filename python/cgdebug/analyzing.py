@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import collections.abc
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import json
 import multiprocessing
 import os
+import signal
 import sqlite3
-import sys
 import typing
 import uuid
 
 from . import _remote, recording
 from ._read._columns import Columns
 from ._read._reports import Ranks, Row, rows_of
+from ._shared._progress import Progress
 from ._shared._reader import recording_module
 from .errors import RecordingError
 
@@ -35,7 +37,6 @@ Function = typing.Callable[[recording.Recording], "Rows | dict[str, typing.Any] 
 # needs for a recording; but enough that the last one keeps no worker waiting for long.
 _TASKS_PER_WORKER = 8
 _MOST_PER_TASK = 256
-_BAR = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +178,8 @@ def analyze(
                `if __name__ == "__main__":`. Dask: client.get_executor(). MPI:
                mpi4py.futures.MPIPoolExecutor()
     probes, replicated, tolerance, bitwise: as for cgdebug-cli ranks
-    progress:  True: a bar on stderr; None: if that is a terminal; or called with (done, all)
+    progress:  a line on stderr where that is a terminal, from the second second on; False: none; or
+               called with (done, all)
 
     What is sent: to a worker, the paths of a few recordings (URLs with their passwords), the
     arguments, and functions of yours. Back come rows, and for "replicas" what is kept of the
@@ -199,7 +201,6 @@ def analyze(
     names = _names_of(functions)
     if "diff" in names and reference is None:
         raise ValueError("analyze: 'diff' needs reference=, the run to compare with")
-    show = _progress_of(progress)
     options = _Options(
         functions=tuple(names.values()),
         probes=tuple(probes),
@@ -239,7 +240,8 @@ def analyze(
         if found.fold:
             fold.merge(found.fold)
 
-    lost = _run(paths, functools.partial(_work, options=options), executor, show, take)
+    with _shown(progress, len(paths)) as show:
+        lost = _run(paths, functools.partial(_work, options=options), executor, show, take)
     for path, why in lost.items():
         path = _remote.hidden(path)
         failed[path] = why
@@ -457,9 +459,12 @@ def _answer(work, task: list[str], question: str):
 
 
 def _pool(workers: int) -> concurrent.futures.ProcessPoolExecutor:
-    # A copy of this process would have the threads and locks of torch.
+    # A copy of this process would have the threads and locks of torch. Ctrl-C ends workers at once.
     return concurrent.futures.ProcessPoolExecutor(
-        max(workers, 1), mp_context=multiprocessing.get_context("spawn")
+        max(workers, 1),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -500,23 +505,18 @@ def _names_of(functions) -> dict[str, str | Function]:
     return names
 
 
-def _progress_of(progress) -> collections.abc.Callable[[int, int], None] | None:
+@contextlib.contextmanager
+def _shown(
+    progress, count: int
+) -> collections.abc.Iterator[collections.abc.Callable[[int, int], None] | None]:
     if callable(progress):
-        return progress
-    if progress is None:
-        progress = sys.stderr.isatty()
-    return _bar if progress else None
-
-
-def _bar(done: int, total: int) -> None:
-    full = _BAR * done // max(total, 1)
-    end = "\n" if done == total else ""
-    print(
-        f"\r[{'#' * full}{'.' * (_BAR - full)}] {done}/{total} recordings",
-        end=end,
-        file=sys.stderr,
-        flush=True,
-    )
+        yield progress
+    elif progress is False:
+        yield None
+    else:
+        with Progress("analyze") as line:
+            line.begin("recordings read", count)
+            yield lambda done, total: line.reach(done)
 
 
 def _keys_of(rows: Rows) -> list[str]:

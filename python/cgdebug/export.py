@@ -15,6 +15,8 @@ import re
 import sys
 
 from ._read._export import WRITERS, export, export_work
+from ._remote import hidden
+from ._shared._progress import Progress
 from ._shared._replays import MAX_REPLAY
 from .errors import NothingMatchedError, RecordingError
 from .recording import Recording
@@ -23,6 +25,7 @@ __all__ = ["export"]
 
 _INCONCLUSIVE = 3
 _CLOSED_PIPE = 141  # as a shell has it: 128 and SIGPIPE
+_INTERRUPTED = 130
 
 
 def _parse_range(text: str) -> tuple[int, int]:
@@ -62,20 +65,27 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError:
         print("cgdebug: export takes one rank: --ranks 0", file=sys.stderr)
         return 2
+    what = f"export {hidden(options.source)} --to {options.format} -o {options.output}"
     try:
-        recording = Recording(options.source, rank=rank)
-        work = export_work(
-            recording,
-            options.format,
-            options.output,
-            options.probes,
-            options.replays,
-            options.upcast,
-            options.force,
-            options.graph,
-            options.shape,
-            options.trace,
-        )
+        with Progress(what) as progress:
+            recording = Recording(options.source, rank=rank)
+            work = export_work(
+                recording,
+                options.format,
+                options.output,
+                options.probes,
+                options.replays,
+                options.upcast,
+                options.force,
+                options.graph,
+                options.shape,
+                options.trace,
+                progress,
+            )
+    except KeyboardInterrupt:
+        if os.path.isdir(options.output):
+            print(f"cgdebug: stopped; {options.output} has a part of it", file=sys.stderr)
+        return _INTERRUPTED
     except BrokenPipeError:
         # Silent, like every command. The rest of the buffer must go somewhere at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,10 +14,12 @@ import subprocess
 import sys
 import termios
 
+import numpy
 import pytest
 import torch
 
 import cgdebug
+from cgdebug import _recording
 from conftest import find_program, wait_until
 
 DATA = pathlib.Path(__file__).parent.parent / "data"
@@ -27,7 +29,7 @@ MARK = "sed s/^/|/"
 class OnTerminal:
     """A command with a terminal of its own as stdin, stdout and stderr."""
 
-    def __init__(self, *words, rows=24, columns=60, **environment):
+    def __init__(self, *words, rows=24, columns=60, cwd=None, **environment):
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         plain = {key: value for key, value in os.environ.items() if key not in ("LESS", "PAGER")}
@@ -37,6 +39,7 @@ class OnTerminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
+            cwd=cwd,
             preexec_fn=self._own_terminal,
             env={**plain, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment},
         )
@@ -160,9 +163,47 @@ def test_a_command_that_takes_long_says_what_it_does_and_ctrl_c_ends_it(tmp_path
     forever = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     one = OnTerminal("query", str(path), forever, columns=200)
     shown = one.reads(until="\x1b[0m")
-    assert re.search(r"\x1b\[2m1[^\n]*s  query ", shown), shown
+    assert re.search(r"\x1b\[2m1[^\n]*s(, 15 snapshots read)?  query ", shown), shown
     os.write(one.master, b"\x03")
     assert one.ends() in (130, -2)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Enough for some seconds of work."""
+    path = tmp_path_factory.mktemp("large") / "a.cgrec"
+    writer = _recording.Writer(str(path))
+    session = writer.add_session("0" * 32, "job", -1)
+    slots = [writer.add_slot(session, f"p{i}", "float32", [4]) for i in range(100)]
+    values = numpy.ones(4, "float32")
+    for replay in range(1, 2501):
+        for slot in slots:
+            writer.append(slot, replay, values, stats_only=True)
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("to", ["csv", "tensorboard"])
+def test_an_export_says_how_far_it_is_and_ctrl_c_leaves_no_half_a_file(large, tmp_path, to):
+    words = ["export", str(large), "--to", to, "-o", "out"]
+    one = OnTerminal(*words, columns=200, cwd=tmp_path, CGDEBUG_PYTHON=sys.executable)
+    shown = one.reads(until="snapshots written, about")
+    assert re.search(r"\x1b\[2m\d+s, [\d ]+ of [\d ]+ snapshots written, about", shown), shown
+    os.write(one.master, b"\x03")
+    assert one.ends() == 130
+    assert "Traceback" not in one.shown
+    if to == "csv":
+        assert not list(tmp_path.iterdir())
+    else:
+        assert "cgdebug: stopped; out has a part of it" in one.shown
+
+
+def test_a_copy_says_how_far_it_is_and_ctrl_c_leaves_nothing(large, tmp_path):
+    one = OnTerminal("extract", str(large), "-o", "out.cgrec", columns=200, cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "out.cgrec").exists(), "the copy has begun")
+    os.write(one.master, b"\x03")
+    assert one.ends() == 130
+    assert not list(tmp_path.iterdir())
 
 
 COUNTS_INTERRUPTS = """

@@ -106,6 +106,16 @@ class Copies : public testing::Test {
   int copies_ = 0;
 };
 
+TEST_F(Copies, OneThatIsEndedSaysSo) {
+  int asked = 0;
+  CopyOptions options;
+  options.goes_on = [&] { return ++asked < 3; };
+  const auto result = CopyRecordings({Record({1, 2, 3, 4, 5})}, dir_ / "ended.cgrec", options);
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(result.error().message, testing::HasSubstr("it was stopped"));
+  EXPECT_EQ(asked, 3);
+}
+
 TEST_F(Copies, ALossIsReducedToWhatNoSourceHas) {
   const auto copy = Copy({Record({1, 8}, {LossOf(2, 7, 6)}), Record({1, 4, 5, 8})});
   EXPECT_THAT(Replays(*copy), ElementsAre(1, 4, 5, 8));

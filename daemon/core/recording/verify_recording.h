@@ -1,7 +1,6 @@
 // verify_recording.h: every byte of a recording against every check.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -11,10 +10,9 @@
 
 namespace cgdebug::recording {
 
-// Reads every byte of the recording in `directory` and makes every check. `progress` gets how many
-// bytes are done, and stops the reading by returning false.
-// Fails: as RecordingReader::Open().
-Result<std::vector<Damage>> VerifyRecording(
-    const std::string& directory, const std::function<bool(std::uint64_t bytes)>& progress = {});
+// Reads every byte of the recording in `directory` and makes every check. Calls `on_snapshot`
+// behind each snapshot. Fails: as RecordingReader::Open().
+Result<std::vector<Damage>> VerifyRecording(const std::string& directory,
+                                            const std::function<void()>& on_snapshot = {});
 
 }  // namespace cgdebug::recording

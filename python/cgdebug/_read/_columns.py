@@ -32,6 +32,7 @@ _OF_SERIES = ("probe", "rank", "session", "graph", "graph_id", "invocation", "gr
 _OF_TENSOR = ("device", "dtype", "shape", "part")
 _WHEN = ("replay", "iteration", "step", "serial", "timestamp_ns")
 _HASHES = {"hash": 16, "xor_hash": 16, "ordered_hash": 8}  # digits
+_AT_ONCE = 50_000  # snapshots
 NAMES = (*_OF_SERIES, *_WHEN, *_OF_TENSOR, *STATS, "first_nonfinite", *_HASHES)
 
 
@@ -45,11 +46,12 @@ class Columns:
         series: list[Series],
         first: int = 1,
         last: int = MAX_REPLAY,
+        on_read: collections.abc.Callable[[int], None] = lambda count: None,
     ):
         import numpy
 
         self.series = series
-        arrays = reader.columns([one._index for one in series], first, last)
+        arrays = _read(reader, series, first, last, on_read)
         self.errors: list[str] = arrays.pop("errors")
         if self.errors:
             arrays = {name: array[arrays["is_read"]] for name, array in arrays.items()}
@@ -60,6 +62,8 @@ class Columns:
             lookup = numpy.zeros(max(places) + 1, "int64")
             lookup[list(places)] = list(places.values())
             arrays["place"] = lookup[arrays["slot"]]
+            by_series = numpy.argsort(arrays["place"], kind="stable")
+            arrays = {name: array[by_series] for name, array in arrays.items()}
         else:
             arrays["place"] = arrays["slot"]
         self.arrays: dict[str, numpy.ndarray] = arrays
@@ -136,6 +140,25 @@ class Columns:
             else:
                 columns[name] = pyarrow.array(self.arrays[name])
         return pyarrow.table(columns)
+
+
+def _read(reader, series, first: int, last: int, on_read) -> dict[str, typing.Any]:
+    """Some replays at a time: Ctrl-C waits for one call only."""
+    import numpy
+
+    slots = [one._index for one in series]
+    keys = [one._keys for one in series if one._keys]
+    first = max([first, min((of[0][0] for of in keys), default=first)])
+    last = min([last, max((of[-1][0] for of in keys), default=last)])
+    count = max(1, -(-sum(map(len, keys)) // _AT_ONCE))
+    step = max(1, -(-(last - first + 1) // count))
+    parts = []
+    for start in range(first, max(first, last) + 1, step):
+        parts.append(reader.columns(slots, start, min(start + step - 1, last)))
+        on_read(len(parts[-1]["slot"]))
+    errors = [error for part in parts for error in part.pop("errors")]
+    arrays = {name: numpy.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {**arrays, "errors": errors}
 
 
 def frame_of(columns: Columns):

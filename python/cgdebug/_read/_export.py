@@ -12,6 +12,7 @@ import shlex
 import sys
 
 from .._shared._output_files import replacing, text_file
+from .._shared._progress import Progress
 from .._shared._replays import MAX_REPLAY, replay_range
 from ..errors import NothingMatchedError, RecordingError
 from . import _export_values, _trace_events
@@ -67,6 +68,7 @@ def export_work(
     graph=None,
     shape=None,
     trace=None,
+    progress: Progress | None = None,
 ) -> _Work:
     if format not in WRITERS:
         raise ValueError(f"no format {format!r}; there are {', '.join(WRITERS)}")
@@ -92,7 +94,7 @@ def export_work(
         )
     unreadable = [series for series in selected if not series.is_readable]
     selected = [series for series in selected if series.is_readable]
-    work = _Work(recording, selected, first, last, upcast)
+    work = _Work(recording, selected, first, last, upcast, progress or Progress("export"))
     work.trace = _trace_events.TorchTrace(trace) if trace is not None else None
     work.remarks = [
         f"not in it: {one.label}, whose dtype {one.dtype_name} this version cannot read"
@@ -135,8 +137,9 @@ def _why_nothing(path: str, selected, first: int, last: int) -> str:
 class _Work:
     """What is exported, and what could not be."""
 
-    def __init__(self, recording, series, first, last, upcast):
+    def __init__(self, recording, series, first, last, upcast, progress):
         self.recording, self.series, self.upcast = recording, series, upcast
+        self.progress = progress
         self.first, self.last = first, last
         self.has_jobs = len({(one.rank, one.session) for one in series}) > len(
             {one.rank for one in series}
@@ -186,6 +189,7 @@ class _Work:
             for key in self.keys(series):
                 places.setdefault((series.rank, key[0]), []).append((series, key))
         names = names_of(self._with_replays())
+        self.progress.begin("snapshots written", sum(map(len, places.values())))
         for (rank, replay), members in sorted(places.items()):
             tensors = {}
             for series, key in members:
@@ -199,29 +203,39 @@ class _Work:
                 iteration = f"@i:{key[1]}" if has_several else ""
                 tensors[names[series] + iteration] = (series, found[0])
             yield rank, replay, tensors
+            self.progress.add(len(members))
 
     def columns(self, series=None) -> Columns:
         """Statistics of all series, or of one."""
         wanted = self.series if series is None else [series]
-        columns = Columns(self.recording._reader, wanted, self.first, self.last)
+        if series is None:
+            self.progress.begin("snapshots read", sum(len(self.keys(one)) for one in wanted))
+        on_read = self.progress.add if series is None else _nothing
+        columns = Columns(self.recording._reader, wanted, self.first, self.last, on_read)
         self.damaged += columns.errors
         return columns
 
     def rows(self):
         """Statistics, one dictionary per snapshot."""
-        return self.columns().rows()
+        columns = self.columns()
+        self.progress.begin("snapshots written", len(columns))
+        for row in columns.rows():
+            yield row
+            self.progress.add(1)
 
     def curves(self):
         """(name of its curve, series, row) of every snapshot. Each call of a probe has a curve of
         its own, also where several jobs have probes of the same name. The name says which part of
         the tensor it is of."""
         names = names_of(self._with_replays(), lambda one: (one.rank, one.session))
+        self.progress.begin("snapshots written", sum(len(self.keys(one)) for one in names))
         for series, name in names.items():
             curve = f"{series.session}/{name}" if self.has_jobs else name
             if series.part_text:
                 curve += f" (part {series.part_text})"
             for row in self.columns(series).rows():
                 yield curve, series, row
+                self.progress.add(1)
 
 
 def file_name(rank: int, replay: int) -> str:
@@ -376,6 +390,10 @@ WRITERS = {
 
 
 # --- helpers --------------------------------------------------------------------------------------
+
+
+def _nothing(count: int) -> None:
+    pass
 
 
 def _json_value(value):

@@ -8,6 +8,7 @@
 
 #include "client/analysis/json_number.h"
 #include "client/cli/commands/files/recordings.h"
+#include "client/cli/interrupt.h"
 #include "client/cli/views/recording_text.h"
 #include "client/source/copy_recording.h"
 #include "daemon/core/recording/recording_reader.h"
@@ -79,6 +80,8 @@ int Copy(Context& context, const CopyCommand& options,
   copy.first_replay = scope->first_replay;
   copy.last_replay = scope->last_replay;
   copy.dry_run = options.dry_run;
+  const InterruptScope interrupt(&context.client());
+  copy.goes_on = [&] { return !interrupt.interrupted(); };
   const Result<std::string> place = PlaceToWrite(options, readers, output);
   if (!place.ok()) return context.Fail(kExitTrouble, place.error().message);
   std::error_code ignored;
@@ -95,6 +98,7 @@ int Copy(Context& context, const CopyCommand& options,
   }
   if (!result.ok()) {
     if (!was_there) static_cast<void>(RemoveFilesOf(*place));
+    if (interrupt.interrupted()) return InterruptExitCode();
     return context.Fail(kExitTrouble, result.error().message);
   }
   if (*place != output) {

@@ -29,7 +29,9 @@ struct ExportOptions {
 
 // Like python3 -m cgdebug.export, with a message for a Python that lacks packages.
 constexpr const char* kPythonProgram = R"(
-import sys
+import signal, sys
+is_heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if is_heeded: signal.signal(signal.SIGINT, signal.SIG_DFL)
 try:
     import cgdebug.export, cgdebug.recording
 except ImportError as error:
@@ -37,6 +39,7 @@ except ImportError as error:
         f"cgdebug: export needs Python with the package cgdebug, and with {sys.executable}: {error}. "
         "Name one that has it: CGDEBUG_PYTHON=/path/to/python cgdebug-cli export ...",
         file=sys.stderr) or 2)
+if is_heeded: signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(cgdebug.export.main())
 )";
 

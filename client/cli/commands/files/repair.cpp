@@ -24,6 +24,7 @@ int RunRepair(Context& context, const CopyCommand& options) {
     return context.Fail(kExitTrouble,
                         path + " is being written now. Type: cgdebug-cli record stop");
   }
+  source::CountSnapshotsKnown((*reader)->snapshot_count());
   return Copy(context, options, {reader->get()},
               options.output.empty() ? Beside(path, "repaired") : RecordingPath(options.output));
 }

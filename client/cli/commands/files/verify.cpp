@@ -11,6 +11,7 @@
 #include "client/cli/command.h"
 #include "client/cli/commands/files/recordings.h"
 #include "client/cli/views/terminal.h"
+#include "client/source/source.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/recording_reader.h"
 #include "daemon/core/recording/verify_recording.h"
@@ -39,7 +40,7 @@ int RunVerify(Context& context, const std::vector<std::string>& paths) {
   for (const auto& source : sources) {
     for (const RecordingReader* reader : source->Recordings()) {
       const Result<std::vector<recording::Damage>> damage =
-          recording::VerifyRecording(reader->directory());
+          recording::VerifyRecording(reader->directory(), &source::CountSnapshotRead);
       if (!damage.ok()) return context.Fail(kExitTrouble, damage.error().message);
       is_damaged = is_damaged || !damage->empty();
       is_whole = is_whole && reader->complete();

@@ -248,8 +248,9 @@ bool WriteProgress(sqlite3* database, const Progress& progress) {
 }
 
 // Takes in the whole records of a file from *place on.
-bool TakeIn(const SegmentFile& file, const SegmentWalk::Options& options, Rows* rows,
-            Progress::Place* place, std::uint64_t* taken) {
+bool TakeIn(const SegmentFile& file, const SegmentWalk::Options& options,
+            const std::function<void()>& on_snapshot, Rows* rows, Progress::Place* place,
+            std::uint64_t* taken) {
   SegmentWalk walk(file, place->offset, options);
   while (const Record* record = walk.Next()) {
     if (!rows->Add(*record, file.header().segment)) return false;
@@ -257,6 +258,7 @@ bool TakeIn(const SegmentFile& file, const SegmentWalk::Options& options, Rows* 
     place->last_offset = record->offset;
     place->last_crc32c = record->header.crc32c;
     ++*taken;
+    if (on_snapshot && record->type() == RecordType::kSnapshot) on_snapshot();
   }
   place->offset = walk.offset();
   return true;
@@ -276,8 +278,9 @@ bool IsWhatWasTakenIn(const SegmentFile& file, const Progress::Place& place) {
 
 enum class Outcome { kDone, kAnew, kFailed };
 
-Outcome Update(const std::string& directory, const std::string& recording, sqlite3* database,
-               std::uint64_t* taken, std::string* error) {
+Outcome Update(const std::string& directory, const std::string& recording,
+               const std::function<void()>& on_snapshot, sqlite3* database, std::uint64_t* taken,
+               std::string* error) {
   auto progress = ReadProgress(database);
   if (!progress) return Outcome::kAnew;
   Rows rows(database);
@@ -306,7 +309,7 @@ Outcome Update(const std::string& directory, const std::string& recording, sqlit
     const bool is_last = path == paths->back();
     const SegmentWalk::Options options = {.is_last = is_last,
                                           .is_live = is_last && IsBeingWritten(directory)};
-    if (!TakeIn(**file, options, &rows, &place, taken)) return Outcome::kFailed;
+    if (!TakeIn(**file, options, on_snapshot, &rows, &place, taken)) return Outcome::kFailed;
     last_number = std::max(last_number, place.number);
   }
   // The rows of a segment that was removed are gone as well.
@@ -346,7 +349,8 @@ Result<std::string> UuidOf(const std::string& directory) {
 
 }  // namespace
 
-Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
+Result<std::uint64_t> UpdateCatalogue(const std::string& directory,
+                                      const std::function<void()>& on_snapshot) {
   const auto recording = UuidOf(directory);
   if (!recording.ok()) return recording.error();
   const std::string path = CataloguePath(directory);
@@ -360,7 +364,8 @@ Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
     if (database == nullptr) continue;
     std::uint64_t taken = 0;
     std::string error;
-    const Outcome outcome = Update(directory, *recording, database.get(), &taken, &error);
+    const Outcome outcome =
+        Update(directory, *recording, on_snapshot, database.get(), &taken, &error);
     if (outcome == Outcome::kAnew) continue;
     if (outcome == Outcome::kDone && Execute(database.get(), "commit")) {
       // Without its seal it is made again the next time.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "daemon/core/base/result.h"
@@ -17,10 +18,11 @@ std::string CataloguePath(const std::string& directory);
 
 // Adds what the catalogue lacks, in one transaction. Makes the file if there is none, and makes it
 // again if it is damaged or belongs to another recording or version. Returns how many records it
-// added.
+// added. Calls `on_snapshot` behind each snapshot.
 // Thread: any; two at a time wait for each other.
 // Fails:  no recording, the catalogue cannot be written.
-Result<std::uint64_t> UpdateCatalogue(const std::string& directory);
+Result<std::uint64_t> UpdateCatalogue(const std::string& directory,
+                                      const std::function<void()>& on_snapshot = {});
 
 // Makes it again from nothing.
 Result<std::uint64_t> RebuildCatalogue(const std::string& directory);
