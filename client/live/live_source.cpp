@@ -56,6 +56,10 @@ class LiveSource : public source::Source {
     }
   }
 
+  void Expect(std::size_t probes) {
+    slots_.reserve(probes);
+    live_.reserve(probes);
+  }
   void AddProbe(Probe probe) {
     Slot& slot = slots_.emplace_back(probe.slot);
     for (const Session& session : jobs_) {
@@ -427,6 +431,7 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
   std::map<std::string, std::uint64_t> shown;  // by session: what its probes have produced
   for (const Probe& probe : *probes) shown[probe.session] += probe.counters.produced;
   for (const Session& one : meant) live->AddSession(one, shown[one.key]);
+  live->Expect(probes->size());
   for (Probe& probe : *probes) {
     const bool is_meant = std::ranges::find(meant, probe.session, &Session::key) != meant.end();
     if (is_meant) live->AddProbe(std::move(probe));
@@ -474,6 +479,7 @@ Result<LiveLog> OpenLiveLog(client::Client& client, const std::string& session,
   if (const auto chosen = analysis::ChooseOpLog(heads, graph, &result.others)) {
     Result<std::vector<Probe>> rows = ListRows(client, (*logs)[*chosen]);
     if (!rows.ok()) return rows.error();
+    live->Expect(rows->size());
     for (Probe& row : *rows) live->AddProbe(std::move(row));
   }
   result.source = std::move(live);

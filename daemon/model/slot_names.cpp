@@ -108,9 +108,10 @@ std::string SlotNames::QualifierOf(const SlotIdentity& slot) {
   NameGraphs();
   const std::uint64_t graph_id = slot.registration.graph_id;
   Alike alike{slot.probe, slot.registration.invocation};
-  const auto [first, last] = by_name_.equal_range(alike);
+  // Not equal_range(), which goes from one to the next.
+  const auto first = by_name_.lower_bound(alike), last = by_name_.upper_bound(alike);
   alike.graph_id = graph_id;
-  const auto [first_here, last_here] = by_name_.equal_range(alike);
+  const auto first_here = by_name_.lower_bound(alike), last_here = by_name_.upper_bound(alike);
   const bool has_graphs =
       (*first)->registration.graph_id != (*std::prev(last))->registration.graph_id;
   const bool has_shapes = (*first_here)->shape != (*std::prev(last_here))->shape;

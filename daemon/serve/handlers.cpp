@@ -297,8 +297,10 @@ void Handlers::Probes(const v1::ProbesRequest& request, Answer* answer) {
       range.first = std::max(range.first, std::uint64_t{request.after_slot()} + 1);
     }
     std::vector<SlotRecord> slots;
+    std::size_t wanted = 0;
     do {
-      slots = model_.registry->Slots(session.session, range, kMaxEntries);
+      wanted = patterns.empty() ? kMaxEntries - probes.items.size() + 1 : kMaxEntries;
+      slots = model_.registry->Slots(session.session, range, wanted);
       for (const SlotRecord& slot : slots) {
         range.first = slot.slot->registration.order + 1;
         if (!patterns.empty()) names.push_back(slot.slot->probe);
@@ -309,7 +311,7 @@ void Handlers::Probes(const v1::ProbesRequest& request, Answer* answer) {
         }
         probes.items.push_back(ProbeNow(slot, !request.without_stats()));
       }
-    } while (slots.size() == kMaxEntries && range.first != 0);  // after the largest order
+    } while (slots.size() == wanted && range.first != 0);  // after the largest order
   }
   if (!is_after) {
     return SetError(answer, v1::Error::NO_SESSION,
