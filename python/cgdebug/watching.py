@@ -20,7 +20,7 @@ from ._op_log.options import LogOptions
 from ._op_log.scopes import Scope, captured_before
 from ._shared import _site, _torch_logs, _words
 from ._watching import calls, compiled, direct, hooks, module_hooks
-from ._watching.modules import is_callable, is_selected, modules_of
+from ._watching.modules import IN_SCRIPT, inside_scripts, is_callable, is_selected, modules_of
 from ._watching.places import NO_TENSOR, Place, lock
 from ._watching.replicas import shards_of
 from .actions import Action, TensorRecord, TensorStats, enabled_actions, needs_daemon, whole_number
@@ -235,6 +235,7 @@ class Watch:
         self._site = _site.of_caller()
         found, aliases = modules_of(model)
         self._root = weakref.ref(next(iter(found.values())))
+        self._in_scripts = inside_scripts(found)
         self._known = weakref.WeakSet(found.values())
         # Of those whose forward() is called: which runs our hooks, and which did not.
         self._in_front: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -287,6 +288,9 @@ class Watch:
             try:
                 self._handles.append(calls.Follower(self._root()))
                 for name, module in chosen.items():
+                    if id(module) in self._in_scripts:
+                        self._place("fwd", name, module).note(IN_SCRIPT)
+                        continue
                     self._hook(name, module, grads, inputs, shared.get(name, {}))
                 if params:
                     self._hook_params(found, shards_of(model), grads)
@@ -382,9 +386,6 @@ class Watch:
         others: dict[str, torch.nn.Module],
     ) -> None:
         """others: further names of it, each with the module that has it by this name."""
-        if isinstance(module, torch.jit.ScriptModule):
-            self._not_watched[name] = "TorchScript runs no hook"
-            return
         if not is_callable(module):
             return
         if inputs:
@@ -450,9 +451,11 @@ class Watch:
         of_optimizer = hooks.OptimizerHook()
         for owner, parameters in wanted.items():
             module = found[owner]
-            if isinstance(module, torch.jit.ScriptModule):
-                continue
             places = [self._place("param", full, module) for _, _, full, _ in parameters]
+            if id(module) in self._in_scripts:
+                for place in places:
+                    place.note(IN_SCRIPT)
+                continue
             for place, (_, _, full, parameter) in zip(places, parameters, strict=True):
                 if parameter is None:
                     continue

@@ -299,6 +299,27 @@ for part in [Deep(), torch.compile(Deep(), backend="eager")]:
 """,
         "deeper than in 8 containers",
     ),
+    "in TorchScript": (
+        "64m",
+        (),
+        """
+class Inner(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = float("nan") if fault else 2.0
+    def forward(self, x): return x * self.factor
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+    def forward(self, x): return torch.nan_to_num(self.inner(x))
+part = torch.jit.script(Outer()) if harm else Outer()
+net = torch.nn.Sequential(torch.nn.ReLU(), part)
+watch_of_script = cgdebug.watch(net, values=4)
+for _ in range(3): net(x[:2])
+""",
+        "TorchScript runs its code",
+    ),
     "dtype in an op log": (
         "64m",
         ("--watch", "op:*", "--eager"),

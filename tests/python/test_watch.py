@@ -95,6 +95,60 @@ def test_every_module_is_a_probe_of_its_name_and_holds_its_output():
         assert torch.equal(values(w, "fwd/Net")[0], y)
 
 
+def test_what_a_later_hook_of_the_program_returns_is_the_output():
+    net = Net()
+    with cgdebug.watch(net, values=4) as w:
+        net.layers[0].attn.register_forward_hook(lambda module, args, output: output * 2)
+        net.layers[1].attn.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+        seen = []
+        net.layers[0].attn.register_forward_hook(lambda *call: seen.append(call[2]))
+        net(torch.randn(3, 8))
+        assert torch.equal(values(w, "fwd/layers.0.attn")[0], seen[0])
+
+
+def test_a_hook_later_than_ours_in_a_module_that_had_hooks_is_said(job):
+    out, _ = job("""
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4))
+        net[0].register_forward_hook(lambda *call: None)
+        with cgdebug.watch(net, values=4) as w:
+            net[0].register_forward_hook(lambda module, args, output: output * 2)
+            results = [net(torch.ones(1, 4)) for _ in range(3)]
+            try:
+                cgdebug.check("nan")
+            except NotCheckedError as error:
+                print(error)
+            seen = [record.tensor for record in w.probes["fwd/0"].records()]
+            print([torch.equal(a, b) for a, b in zip(seen, results)])
+        """).finish()
+    assert "a hook that is new may have changed it" in out
+    assert out.endswith("[False, True, True]\n")
+
+
+def test_a_watch_that_begins_in_a_trace_leaves_it_alone(job):
+    job(
+        """
+        import warnings
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        traced = torch.jit.trace(net, torch.ones(1, 4))
+        kinds = {node.kind() for node in traced.inlined_graph.nodes()}
+        assert kinds == {"prim::GetAttr", "aten::linear", "aten::relu"}, kinds
+        """,
+        CGDEBUG_WATCH="*",
+    ).finish()
+
+
+def test_the_output_of_torchscript_is_seen_and_what_lies_in_it_is_said(job):
+    out, _ = job("""
+        net = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+        with cgdebug.watch(net, values=4, params=True) as w:
+            y = net(torch.ones(1, 4))
+            print(torch.equal(w.probes["fwd/RecursiveScriptModule"].records()[0].tensor, y))
+            print(sorted(w.explain().not_seen))
+        """).finish()
+    assert out.splitlines() == ["True", "['fwd/0', 'fwd/1', 'param/0.bias', 'param/0.weight']"]
+
+
 def test_a_trigger_in_the_environment_keeps_values(daemon, monkeypatch):
     monkeypatch.setenv("CGDEBUG_ON", "nan")
     net = Net()

@@ -38,7 +38,7 @@ class Follower:
 
     def __init__(self, model):
         self._model = weakref.ref(model)
-        if isinstance(model, torch.jit.ScriptModule) or not is_callable(model):
+        if not is_callable(model):
             return
         count, handles = _followed.get(model, (0, []))
         if not count:

@@ -54,7 +54,11 @@ def called_in_code(found: _Modules, stack: typing.Any) -> list[torch.nn.Module]:
     for receiver, code in _calls_in(_functions_around(kinds, stack)):
         for one in _meant(paths, "", receiver, code) + [paths[""]]:
             chosen[id(one)] = one
-    return [module for module in chosen.values() if is_callable(module)]
+    return [
+        module
+        for module in chosen.values()
+        if is_callable(module) and not isinstance(module, torch.jit.ScriptModule)
+    ]
 
 
 def _meant(

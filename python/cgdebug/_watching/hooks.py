@@ -80,6 +80,8 @@ class OutputHook(Hook):
         self.place, self.grad = place, grad
 
     def look(self, module, args, output):
+        if not torch.compiler.is_compiling() and not module_hooks.is_last(module):
+            self.place.note("a hook that is new may have changed it in this call")
         if not _look(self.place, self.grad, "", output, 0):
             self.place.note_no_tensor()
 

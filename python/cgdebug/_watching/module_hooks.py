@@ -28,6 +28,15 @@ class Hooks(collections.OrderedDict):
         super().__init__()
         self.ours: set[int] = set()
 
+    def __setitem__(self, number, hook) -> None:
+        """Ours stay behind those of the program, which may change what a module gets or returns."""
+        super().__setitem__(number, hook)
+        if number in self.ours:
+            return
+        for one in [one for one in self if one in self.ours]:
+            # move_to_end() moves it for Python alone, and Dynamo's guards go by the order in C.
+            super().__setitem__(one, super().pop(one))
+
     def __len__(self) -> int:
         caller = sys._getframe(1).f_code
         if caller.co_name in _ASK_WHETHER_THERE_ARE_HOOKS or caller.co_filename == _FUSED:
@@ -56,22 +65,36 @@ def register(module: torch.nn.Module, hook, before: bool = False, with_kwargs: b
     if not before:
         names = ("_forward_hooks", "_forward_hooks_with_kwargs")
     for name in names:
-        # A dict with hooks stays: their handles refer to it.
-        if not isinstance(getattr(module, name), Hooks) and not getattr(module, name):
+        # A dict with hooks stays: their handles refer to it. So does that of a ScriptModule.
+        stays = isinstance(module, torch.jit.ScriptModule) or getattr(module, name)
+        if not isinstance(getattr(module, name), Hooks) and not stays:
             setattr(module, name, Hooks())
-    add = module.register_forward_pre_hook if before else module.register_forward_hook
-    handle = add(hook, with_kwargs=with_kwargs)
+    # Those of the class, because a ScriptModule has others, which refuse.
+    kind = torch.nn.Module
+    add = kind.register_forward_pre_hook if before else kind.register_forward_hook
+    handle = add(module, hook, with_kwargs=with_kwargs)
     # Compiled code holds the number. With numbers of their own, modules could not share the code.
     taken = getattr(module, names[0])
     ours = next(number for number in itertools.count(-1, -1) if number not in taken)
     for name in names:
         hooks = getattr(module, name)
-        if handle.id in hooks:
-            hooks[ours] = hooks.pop(handle.id)
         if isinstance(hooks, Hooks):
             hooks.ours.add(ours)
+        if handle.id in hooks:
+            hooks[ours] = hooks.pop(handle.id)
     handle.id = ours
     return handle
+
+
+def is_last(module: torch.nn.Module) -> bool:
+    """Whether no hook of the program runs behind ours. If one does, ours are the last from the next
+    call on: this is for the dicts that had hooks before."""
+    hooks = module._forward_hooks
+    if type(hooks) is Hooks or hasattr(hooks[next(reversed(hooks))], "places"):
+        return True
+    for number in [number for number, hook in hooks.items() if hasattr(hook, "places")]:
+        hooks[number] = hooks.pop(number)
+    return False
 
 
 def ours_of(module: torch.nn.Module) -> tuple[list, list]:

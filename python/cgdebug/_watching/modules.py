@@ -6,6 +6,8 @@ import torch
 
 from .._job import _native
 
+IN_SCRIPT = "TorchScript runs its code, without the hooks in it"
+
 
 def modules_of(
     model: torch.nn.Module,
@@ -36,6 +38,8 @@ def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     inner: torch.nn.Module | None = module
     while inner is not None:
         module, inner = inner, None
+        if isinstance(module, torch.jit.ScriptModule):
+            break
         for attribute in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
             inner = inner or module._modules.get(attribute)
         if inner is None and isinstance(
@@ -45,7 +49,15 @@ def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
+def inside_scripts(found: dict[str, torch.nn.Module]) -> set[int]:
+    """The ids of those modules of which TorchScript runs the code, without Python."""
+    scripts = [one for one in found.values() if isinstance(one, torch.jit.ScriptModule)]
+    return {id(inner) for one in scripts for inner in one.modules() if inner is not one}
+
+
 def is_callable(module: torch.nn.Module) -> bool:
+    if isinstance(module, torch.jit.ScriptModule):
+        return True
     return type(module).forward is not torch.nn.Module.forward or "forward" in vars(module)
 
 
