@@ -56,12 +56,12 @@ void AddFrames(Source& source, const std::vector<const SeenProbe*>& of_graph,
   std::reverse(first->frames.begin(), first->frames.end());
 }
 
-// Replays from the first to the last, both included.
-using Replays = std::pair<std::uint64_t, std::uint64_t>;
+// Calls from the first to the last, both included.
+using CallRange = std::pair<std::uint64_t, std::uint64_t>;
 
 // In which calls the `limit` snapshots up to the first bad one are, as far as that is known without
 // reading any: calls of one process come one after another.
-Replays CallsOf(const Source& source, const std::vector<const SeenProbe*>& of_graph,
+CallRange CallsOf(const Source& source, const std::vector<const SeenProbe*>& of_graph,
                 std::size_t limit, const FirstBad& first) {
   const source::Slot& bad = source.slots()[first.slot];
   const std::uint64_t last = first.snapshot.key.replay;
