@@ -39,6 +39,7 @@ using source::Source;
 constexpr std::uint64_t kMostColumnsOfAStrip = 1000;
 constexpr std::size_t kLeastStripBytes = 700'000;
 constexpr std::size_t kStripBytesOfALine = 900, kMostStripBytes = 1'100'000;
+constexpr std::size_t kMostPageBytes = 3 << 20;
 // A browser needs seconds for more, and nobody reads them.
 constexpr std::size_t kMostLines = 1000;
 constexpr std::size_t kLinesBeforeTheFirst = 200, kLinesBehindTheFirst = 50;
@@ -701,7 +702,7 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
     if (line.b != nullptr) shown.insert(line.b);
   }
   const std::size_t histograms =
-      std::clamp<std::size_t>(kHistogramBytes / kBytesOfAHistogram / (shown.size() + 1), 3, 24);
+      std::clamp<std::size_t>(kHistogramBytes / kBytesOfAHistogram / (shown.size() + 1), 2, 24);
   for (Side& side : sides) {
     for (Probe& probe : side.probes) {
       probe.is_shown = shown.contains(&probe);
@@ -735,11 +736,14 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
   data["left_out"] = {{"lines", every.size() - lines.size()},
                       {"with_findings", with_findings(every) - with_findings(lines)}};
   const std::size_t without_strips = PageBytes() + ScriptSafe(data).size();
-  const std::size_t room =
-      options.most_bytes > without_strips ? options.most_bytes - without_strips : 0;
+  const auto beside = [&](std::size_t bytes) {
+    return bytes > without_strips ? bytes - without_strips : 0;
+  };
+  const std::size_t room = beside(options.most_bytes);
   const std::size_t least =
       std::min(kMostStripBytes, kLeastStripBytes + lines.size() * kStripBytesOfALine);
-  AddStrips(lines, axis, std::max(room, least), &data);
+  const std::size_t most = std::max(room, beside(kMostPageBytes));
+  AddStrips(lines, axis, std::clamp(least, room, most), &data);
   return Report{
       .html = MakePage({.title = sides[0].name + (b == nullptr ? "" : " and " + sides[1].name),
                         .verdict = verdict->title,

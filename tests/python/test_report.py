@@ -386,6 +386,21 @@ def test_an_op_log_of_fifty_thousand_rows_is_a_page_of_less_than_three_mib(tmp_p
     assert {one["replay"] for row in rows for one in row["findings"]} == {81}
 
 
+def test_a_thousand_probes_with_values_of_which_half_are_not_finite_fit_too(tmp_path):
+    random = numpy.random.default_rng(0)
+
+    def value(i, replay):
+        values = random.normal(size=(8, 16))
+        values[replay % 8] = math.nan if i >= 500 and replay > 20 else 1
+        return values
+
+    names = [f"model.layers.{i // 8}.attention.projection_{i % 8}" for i in range(1000)]
+    path = write_recording(tmp_path / "r.cgrec", 1000, 30, value, shape=(8, 16), names=names)
+    html, _ = report_of(path)
+    assert len(html.encode()) < 3 << 20
+    assert data_of(html)["axis"]["columns"] == 30
+
+
 def test_thirty_replays_of_a_thousand_probes_keep_their_columns(tmp_path):
     path = write_recording(
         tmp_path / "wide.cgrec", 1000, 30, lambda i, replay: replay + i % 7, shape=(2,)
