@@ -73,6 +73,15 @@ std::string RecordingsDirectory() {
   return working / (chosen.empty() ? "runs" : chosen);
 }
 
+// As the daemon on it calls it.
+std::string Socket() {
+  const std::string chosen = FirstOf({"CGDEBUG_SOCKET"});
+  if (chosen.empty() || chosen.starts_with('/')) return chosen;
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(chosen, error);
+  return error ? chosen : absolute.string();
+}
+
 // One allocation may have several steps (srun), at once or one after the other, and each of them is
 // a job of its own.
 std::string SlurmRun() {
@@ -124,7 +133,7 @@ ring::Identity CurrentIdentity() {
     identity.local_world_size = Number(FirstOf({"LOCAL_WORLD_SIZE"}), 0);
   }
   identity.command = CommandLine();
-  identity.socket = FirstOf({"CGDEBUG_SOCKET"});
+  identity.socket = Socket();
   identity.recordings = RecordingsDirectory();
   char host[64] = {};
   if (gethostname(host, sizeof(host) - 1) == 0) identity.hostname = host;

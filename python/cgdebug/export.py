@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
@@ -45,6 +46,10 @@ def _parse_shape(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in re.findall(r"\d+", text))
 
 
+def _print_json(answer: dict) -> None:
+    print(json.dumps({"schema": 1, **answer}, indent=2))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="cgdebug-cli export", description=__doc__.split("\n")[0])
     parser.add_argument("source")
@@ -59,12 +64,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trace")
     parser.add_argument("-f", "--force", action="store_true")
     parser.add_argument("-q", "--quiet", action="store_true")
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     try:
         rank = int(options.ranks) if options.ranks else None
     except ValueError:
         print("cgdebug: export takes one rank: --ranks 0", file=sys.stderr)
         return 2
+    is_json = options.json and options.output != "-"
     what = f"export {hidden(options.source)} --to {options.format} -o {options.output}"
     try:
         with Progress(what) as progress:
@@ -92,7 +99,14 @@ def main(arguments: list[str] | None = None) -> int:
         return _CLOSED_PIPE
     except (RecordingError, ImportError, ValueError, OSError) as error:
         print(f"cgdebug: {error}", file=sys.stderr)
-        return 4 if isinstance(error, NothingMatchedError) else 2
+        code = 4 if isinstance(error, NothingMatchedError) else 2
+        if is_json:
+            _print_json({"error": str(error), "exit_code": code})
+        return code
+    if is_json:
+        answer = {"output": options.output, "format": options.format, "remarks": work.remarks}
+        _print_json({**answer, "complete": not work.lacks_some})
+        return _INCONCLUSIVE if work.lacks_some else 0
     for remark in work.remarks:
         print(f"cgdebug: {remark}", file=sys.stderr)
     if not options.quiet and options.output != "-":

@@ -449,3 +449,24 @@ def test_sizes_and_durations_are_checked(flag, value, message):
     words = [find_program("cgdebug-daemon"), flag, value]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and message in done.stderr, done.stderr
+
+
+def test_a_socket_is_the_same_one_however_its_path_is_written(without_daemon, tmp_path):
+    code = (
+        "import cgdebug, torch\n"
+        "p = cgdebug.CudaGraphTensorProbe('x', [cgdebug.TensorRecord(1)], mode='always')\n"
+        "p(torch.ones(1)); input()"
+    )
+    place = {"env": {**os.environ, "CGDEBUG_SOCKET": "d.sock", "CGDEBUG": "0"}, "cwd": tmp_path}
+
+    def cli(*words):
+        command = [find_program("cgdebug-cli"), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, **place)
+
+    job = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, **place)
+    try:
+        assert cli("daemon", "start").returncode == 0
+        wait_until(lambda: str(job.pid) in cli("ps").stdout, lambda: cli("status").stdout)
+    finally:
+        job.communicate(b"\n")
+        cli("daemon", "stop", "--force")

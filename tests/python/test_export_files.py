@@ -1,6 +1,10 @@
 """The files that an export makes: their form, and that they are whole or not there."""
 
+import json
+import os
 import struct
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -8,6 +12,7 @@ from test_recording import Writer
 
 import cgdebug
 from cgdebug._shared._output_files import replacing
+from conftest import find_program
 
 
 def test_the_header_of_safetensors_ends_on_eight_bytes_whatever_the_names(tmp_path):
@@ -43,3 +48,34 @@ def test_probes_of_one_name_are_told_apart_in_what_was_exported(tmp_path):
     with cgdebug.open(tmp_path / "out") as exported:
         values = [[one.numpy()[0] for one in series] for series in exported.select("x")]
         assert values == [[1, 1], [2, 2]] and exported.check().ok
+
+
+def test_an_export_answers_with_json_too(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.ones(2, "float32"))
+    path = writer.close()
+
+    def export(*words):
+        done = subprocess.run(
+            [find_program("cgdebug-cli"), "--json", "export", path, "--to", "csv", *words],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "CGDEBUG_PYTHON": sys.executable},
+        )
+        return done.returncode, done.stdout
+
+    out = str(tmp_path / "out.csv")
+    code, text = export("-o", out)
+    assert code == 0
+    assert json.loads(text) == {
+        "schema": 1,
+        "output": out,
+        "format": "csv",
+        "remarks": [],
+        "complete": True,
+    }
+    code, text = export("-o", out)
+    answer = json.loads(text)
+    assert code == answer["exit_code"] == 2 and "exists" in answer["error"]
+    code, text = export("-o", "-")
+    assert code == 0 and text.startswith("probe,rank,"), "the export itself"

@@ -217,9 +217,10 @@ TEST(Check, WhatLedToACallIsReadFromTheCallsBeforeItAlone) {
   ASSERT_TRUE(check->first.has_value());
   ASSERT_EQ(check->first->frames.size(), 4u);
   EXPECT_EQ(check->first->frames.front().key.replay, 28u);
-  EXPECT_EQ(source.reads_of[20], 2) << "once each, to look for NaN";
-  EXPECT_EQ(source.reads_of[35], 2);
-  EXPECT_GT(source.reads_of[29], 2);
+  for (std::uint64_t call = 1; call <= 40; ++call) {
+    if (call >= 24 && call <= 30) continue;  // the first, and the three before it of its probe
+    EXPECT_EQ(source.reads_of[call], 2) << "once each, to look for NaN: call " << call;
+  }
 }
 
 TEST(Check, TheFirstOfTwoShapesIsTheEarlierAndNotTheOneWithTheSmallerReplay) {

@@ -77,6 +77,7 @@ int RunExport(Context& context, const ExportOptions& options) {
   if (!context.ranks.selects_all()) words.insert(words.end(), {"--ranks", context.options.ranks});
   if (options.force) words.emplace_back("--force");
   if (context.options.quiet) words.emplace_back("--quiet");
+  if (context.options.json) words.emplace_back("--json");
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
