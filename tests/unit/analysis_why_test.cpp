@@ -349,6 +349,21 @@ TEST(Why, AJobThatStandsStillInsideACallIsToldAndWhere) {
   EXPECT_FALSE(causes.found()) << "it may wait on purpose";
 }
 
+TEST(Why, WhereAJobStandsIsKnownIfOnlyOlderSnapshotsWereLost) {
+  for (const bool is_older : {true, false}) {
+    InTime source = InCall(2, 75);
+    source.accounts[0] = {
+        .produced = 904, .kept = 4, .lost = {{"no longer kept", 899}, {"overwritten", 1}}};
+    source.gaps = {{.slot = 0,
+                    .count = 1,
+                    .after_replay = is_older ? 1u : 4u,
+                    .before_replay = is_older ? 3u : 0u,
+                    .cause = "overwritten"}};
+    const Causes causes = CausesOf(source);
+    EXPECT_EQ(KindsOf(causes).size(), is_older ? 1u : 0u);
+  }
+}
+
 TEST(Why, AJobThatMovesOrHasEndedItsCallDoesNotHang) {
   InTime moves = InCall(2, 0);
   InTime idle = InCall(3, 75);

@@ -40,11 +40,16 @@ bool HasLosses(const Evidence& evidence) {
 }
 
 bool MayLackNewest(const Evidence& evidence) {
+  // Of what was lost: what is older than a snapshot that is here.
   const recording::Account& account = evidence.check->account;
-  const auto not_kept = account.lost.find(std::string(ToText(layout::LossCause::kNotKept)));
-  const std::uint64_t old = not_kept == account.lost.end() ? 0 : not_kept->second;
+  const std::string not_kept(ToText(layout::LossCause::kNotKept));
+  const auto kept_no_longer = account.lost.find(not_kept);
+  std::uint64_t older = kept_no_longer == account.lost.end() ? 0 : kept_no_longer->second;
+  for (const source::Gap& gap : evidence.source->Gaps()) {
+    if (gap.cause != not_kept && gap.before_replay > 0) older += gap.count;
+  }
   const source::Description description = evidence.source->Describe();
-  return account.lost_count() > old || account.unread > 0 || description.is_cut_off ||
+  return account.lost_count() > older || account.unread > 0 || description.is_cut_off ||
          !description.damage.empty() || !description.unread.empty();
 }
 
