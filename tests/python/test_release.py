@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 
 import pytest
 
@@ -80,6 +81,11 @@ def wheel():
     if not wheels:
         pytest.skip("no wheel of this tree. Type: tools/test --only python")
     return wheels[-1]
+
+
+def test_the_wheel_has_what_starts_the_package_for_a_variable(wheel):
+    with zipfile.ZipFile(wheel) as files:
+        assert files.read("cgdebug.pth") == (ROOT / "python" / "cgdebug.pth").read_bytes()
 
 
 @pytest.fixture(scope="module")
