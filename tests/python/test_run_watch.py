@@ -534,6 +534,39 @@ def test_a_log_of_captures_says_so_in_a_job_without_one(run, tmp_path):
     assert text not in run(*code, watch="op:*", options=["--eager"]).stderr
 
 
+TRANSFORMS = """
+    import warnings
+    warnings.simplefilter("error", torch.jit.TracerWarning)
+
+    class Last(nn.Module):
+        def forward(self, x):
+            return x * FACTOR + 1
+
+    net, x = nn.Sequential(nn.Linear(4, 4), Last()), torch.ones(2, 4)
+    parameters = dict(net.named_parameters())
+    def loss(parameters):
+        return torch.func.functional_call(net, parameters, (x,)).sum()
+    FIRST(net, x)
+    traced, scripted = torch.jit.trace(net, x), torch.jit.script(net)
+    for _ in range(3):
+        traced(x)
+        scripted(x)
+        torch.func.grad(loss)(parameters)
+        torch.vmap(net)(torch.ones(3, 2, 4))
+"""
+
+
+@pytest.mark.parametrize(("factor", "code"), [("2.0", 0), ("float('nan')", 1)])
+@pytest.mark.parametrize(
+    "first", ["torch.jit.trace", "lambda *_: torch.func.grad(loss)(parameters)"]
+)
+def test_a_log_of_traced_scripted_and_transformed_code_is_whole(run, first, factor, code):
+    program = TRANSFORMS.replace("FACTOR", factor).replace("FIRST", f"({first})")
+    options = ("--eager", "--fail-on", "nan")
+    done = run(MODEL, program, watch="op:*", options=options, expect=code)
+    assert "not watched" not in str(done), done
+
+
 @pytest.mark.parametrize("watch", ["*", "op:*"])
 def test_a_watched_job_exports_the_program_that_it_exports_alone(run, watch):
     """strict=True: Dynamo refuses what it traces under a global hook."""

@@ -9,7 +9,6 @@ is, and records a CUDA graph anew where the input lies elsewhere.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import itertools
@@ -32,17 +31,6 @@ _by_address: dict[int, int] = {}
 _ask: typing.Any = None  # kept: the op calls it
 
 
-@contextlib.contextmanager
-def _outside_of_traces():
-    """What is made here is no part of what torch.jit.trace makes."""
-    state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)
-    try:
-        yield
-    finally:
-        torch._C._set_tracing_state(state)
-
-
 class Named(typing.Protocol):
     """What a tag names."""
 
@@ -61,7 +49,7 @@ class Tag:
     def __init__(self, named: Named):
         self._named = weakref.ref(named)
         self.number = next(_numbers)
-        with torch.inference_mode(False), _disable_current_modes(), _outside_of_traces():
+        with torch.inference_mode(False), _disable_current_modes():
             self.cpu = torch.tensor([self.number], dtype=torch.int64, device="cpu")
         with _lock:
             _tags[self.number] = self
@@ -73,7 +61,7 @@ class Tag:
     def add_gpu(self, gpu: int) -> None:
         if hasattr(self, f"cuda{gpu}"):
             return
-        with torch.inference_mode(False), _disable_current_modes(), _outside_of_traces():
+        with torch.inference_mode(False), _disable_current_modes():
             tensor = torch.empty(1, dtype=torch.int64, device=f"cuda:{gpu}")
         torch._dynamo.mark_static_address(tensor, guard=False)
         _by_address[tensor.data_ptr()] = self.number

@@ -9,6 +9,7 @@ import typing
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._job._traces import outside_of_traces
 from . import compiled_code, names, triton_kernels, written
 
 if typing.TYPE_CHECKING:
@@ -57,6 +58,9 @@ class Followed:
         self._undo.close()
 
 
+_REFUSED = "Expected a value of type 'Tensor'"
+
+
 class CollectorStopped:
     """Until end() nothing is collected: a dead graph that is collected while another one is
     captured ends that capture."""
@@ -93,14 +97,34 @@ class OpMode(TorchDispatchMode):
         if any(map(written.handles_ops, types)):
             self.recorder.takes_apart(func, args, kwargs)
             return NotImplemented  # then torch calls the ops that it is made of
-        call = self.recorder.before(func, args, kwargs)
+        before, after = self.recorder.before, self.recorder.after
+        if torch._C._get_tracing_state() is not None:
+            before, after = outside_of_traces()(before), outside_of_traces()(after)
+        call = before(func, args, kwargs)
         try:
-            result = func(*args, **kwargs)
+            result = _run(func, args, kwargs)
         except BaseException:
-            self.recorder.after(call, None, has_failed=True)
+            after(call, None, has_failed=True)
             raise
-        self.recorder.after(call, result)
+        after(call, result)
         return result
+
+
+def _run(func, args, kwargs):
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError as error:
+        # Torch gives a mode the constants of TorchScript as numbers, also to ops that want a tensor
+        # and then refuse them.
+        if _REFUSED not in str(error):
+            raise
+        tensors = [
+            torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+            if isinstance(value, (int, float)) and str(argument.type) == "Tensor"
+            else value
+            for value, argument in zip(args, func._schema.arguments)
+        ]
+    return func(*tensors, **kwargs)
 
 
 def is_tracing() -> bool:

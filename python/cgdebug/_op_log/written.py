@@ -258,9 +258,12 @@ def _memory_of(tensor: torch.Tensor) -> tuple[int, torch.UntypedStorage | None]:
         return _NO_MEMORY
     if not (tensor.is_cpu or tensor.is_cuda) or tensor.numel() == 0:
         return _NO_MEMORY
-    if torch._C._is_cow_tensor(tensor):  # asking would make the copy
+    try:
+        if torch._C._is_cow_tensor(tensor):  # asking would make the copy
+            return _NO_MEMORY
+        storage = tensor.untyped_storage()
+    except NotImplementedError:  # a wrapper of torch.func: ops are given what is in it
         return _NO_MEMORY
-    storage = tensor.untyped_storage()
     address = storage.data_ptr()
     return (address, storage) if address else _NO_MEMORY
 
