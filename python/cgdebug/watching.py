@@ -328,8 +328,9 @@ class Watch:
     def _open_scope(self, model, options: LogOptions, extras: Extras, eager: bool) -> None:
         self._scope = Scope(self._root(), self._select, options, extras, eager=eager, by_call=eager)
         self._scope.owner = self
-        end = weakref.finalize(model, self._scope.close)
-        end.atexit = False
+        if not eager:  # that has the ops of all models, also when this one is gone
+            end = weakref.finalize(model, self._scope.close)
+            end.atexit = False
         self._scope.open()
 
     def _open_pass(self, model: torch.nn.Module, found, grads: bool) -> None:

@@ -48,6 +48,7 @@ for name in ("CGDEBUG_WATCH", "CGDEBUG_WATCH_EAGER", "CGDEBUG_PROBES", "RANK", "
     os.environ.pop(name, None)
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+import features  # noqa: E402, F401
 import frameworks  # noqa: E402, F401
 import models  # noqa: E402, F401
 import products  # noqa: E402, F401

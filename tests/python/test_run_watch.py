@@ -534,6 +534,29 @@ def test_a_log_of_captures_says_so_in_a_job_without_one(run, tmp_path):
     assert text not in run(*code, watch="op:*", options=["--eager"]).stderr
 
 
+@pytest.mark.parametrize(("factor", "code"), [("2.0", 0), ("float('nan')", 1)])
+def test_a_log_goes_on_when_its_first_model_is_gone(run, factor, code):
+    program = """
+        def ends():
+            return nn.Sequential(nn.Linear(8, 8))(torch.ones(1, 8))
+        class Scales(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = Net()
+            def forward(self, x):
+                return self.net(x) * FACTOR
+        ends()
+        net = Scales()
+        for _ in range(3):
+            net(torch.ones(1, 8))
+    """
+    done = run(
+        MODEL, program.replace("FACTOR", factor), watch="op:*",
+        options=("--eager", "--fail-on", "nan"), expect=code,
+    )  # fmt: skip
+    assert "after 4 calls" in done.stderr, done.stderr
+
+
 TRANSFORMS = """
     import warnings
     warnings.simplefilter("error", torch.jit.TracerWarning)

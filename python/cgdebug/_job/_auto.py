@@ -122,7 +122,11 @@ def _look_at_call(module) -> None:
         _begin_if_root(model)  # its hooks come too late for this call
     elif type(module).__name__ == "OptimizedModule":
         _begin_if_root(module)  # the hooks of the model in it are compiled
-    if _eager is None or module is not _eager.model():
+    if _eager is None:
+        return
+    if _eager.model() is None and next(module.parameters(), None) is not None:
+        _eager.model = weakref.ref(module)  # the one whose calls began a call is gone
+    if module is not _eager.model():
         return
     if not had_scope or not _framework_begins:
         _eager.model_is_called(hooks_are_late=not had_scope)
@@ -186,11 +190,11 @@ def look_at(module, note: str = "") -> None:
     """Watches `module` as the variable asks, unless it is part of a model that is watched. A
     failure is printed, because the job goes on. `note`: what its explain() says as well.
     Requires: start() was called, torch is imported."""
-    from ._traces import outside_of_traces
+    from ._aside import aside
 
     try:
         if not _is_inside_watched(module):
-            with _lock, outside_of_traces():
+            with _lock, aside():
                 _watch(module, note)
     except Exception as error:
         _fail(type(module).__name__, error)

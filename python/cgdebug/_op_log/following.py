@@ -9,7 +9,7 @@ import typing
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .._job._traces import outside_of_traces
+from .._job import _aside
 from . import compiled_code, names, triton_kernels, written
 
 if typing.TYPE_CHECKING:
@@ -98,8 +98,8 @@ class OpMode(TorchDispatchMode):
             self.recorder.takes_apart(func, args, kwargs)
             return NotImplemented  # then torch calls the ops that it is made of
         before, after = self.recorder.before, self.recorder.after
-        if torch._C._get_tracing_state() is not None:
-            before, after = outside_of_traces()(before), outside_of_traces()(after)
+        if _aside.is_needed():
+            before, after = _aside.aside()(before), _aside.aside()(after)
         call = before(func, args, kwargs)
         try:
             result = _run(func, args, kwargs)

@@ -16,6 +16,7 @@ import weakref
 
 import torch
 
+from .._job import _aside
 from .._shared import _site
 from .._watching import compiled
 from .._watching.modules import modules_of
@@ -277,6 +278,12 @@ class ModuleHooks:
     def _before_call(self, module, args) -> None:
         if torch.compiler.is_compiling():
             return
+        if _aside.is_needed():
+            with _aside.aside():
+                return self._begin(module)
+        self._begin(module)
+
+    def _begin(self, module) -> None:
         if not _thread.modules and self._on_begin is not None:
             self._on_begin(module)
         try:

@@ -261,6 +261,8 @@ def _memory_of(tensor: torch.Tensor) -> tuple[int, torch.UntypedStorage | None]:
     try:
         if torch._C._is_cow_tensor(tensor):  # asking would make the copy
             return _NO_MEMORY
+        if tensor._is_zerotensor():
+            return _NO_MEMORY
         storage = tensor.untyped_storage()
     except NotImplementedError:  # a wrapper of torch.func: ops are given what is in it
         return _NO_MEMORY

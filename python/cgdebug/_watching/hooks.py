@@ -13,7 +13,7 @@ import weakref
 
 import torch
 
-from .._job import _accepted, _native, _tags
+from .._job import _accepted, _aside, _native, _tags
 from .._job._after_import import constant_in_traces
 from . import compiled, module_hooks, places
 from .places import Place
@@ -58,7 +58,11 @@ class Hook:
         if module_hooks.runs_as_graph(module):  # it has us in it
             return
         try:
-            self.look(module, *call)
+            if _aside.is_needed():
+                with _aside.aside():
+                    self.look(module, *call)
+            else:
+                self.look(module, *call)
         except Exception as error:  # the job goes on
             for place in self.places:
                 place.note(places.failure(error))
