@@ -557,6 +557,17 @@ def test_a_log_goes_on_when_its_first_model_is_gone(run, factor, code):
     assert "after 4 calls" in done.stderr, done.stderr
 
 
+def test_calls_are_those_of_another_model_when_the_first_is_called_no_more(run):
+    program = """
+        first, net = nn.Linear(8, 8), Net()
+        first(torch.ones(1, 8))
+        for _ in range(40):
+            net(torch.ones(1, 8))
+    """
+    done = run(MODEL, program, watch="op:*", options=("--eager",))
+    assert "after 26 calls" in done.stderr, done.stderr  # call 1 has 15 of them
+
+
 TRANSFORMS = """
     import warnings
     warnings.simplefilter("error", torch.jit.TracerWarning)

@@ -40,7 +40,9 @@ _without_parameters: str = ""  # the class of the first module that is no model 
 _found_model = False  # whether another was called
 _eager: typing.Any = None  # the scope that logs what runs eagerly
 _root_has_parameters = False  # whether its model has
-_kept: typing.Any = None  # a first module without parameters: the log would end with it
+# Of other models, since the first one was called.
+_calls_beside: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_MOST_BESIDE = 16
 _has_told_of_fork = False  # in this process
 _framework_begins = False  # whether a framework says where calls begin
 _has_told = False  # what is watched
@@ -124,12 +126,30 @@ def _look_at_call(module) -> None:
         _begin_if_root(module)  # the hooks of the model in it are compiled
     if _eager is None:
         return
-    if _eager.model() is None and next(module.parameters(), None) is not None:
-        _eager.model = weakref.ref(module)  # the one whose calls began a call is gone
-    if module is not _eager.model():
+    if module is _eager.model():
+        _calls_beside.clear()
+    elif not _takes_over(module):
         return
     if not had_scope or not _framework_begins:
         _eager.model_is_called(hooks_are_late=not had_scope)
+
+
+def _takes_over(module) -> bool:
+    """Whether calls of the log are from now on those of this model: the one that began them is
+    gone, or is not called any more."""
+    from .._op_log import names
+
+    global _root_has_parameters
+    if names.is_inside() or type(module).__name__ == "OptimizedModule":
+        return False
+    if next(module.parameters(), None) is None:
+        return False
+    _calls_beside[module] = _calls_beside.get(module, 0) + 1
+    if _eager.model() is not None and _calls_beside[module] < _MOST_BESIDE:
+        return False
+    _eager.model, _root_has_parameters = weakref.ref(module), True
+    _calls_beside.clear()
+    return True
 
 
 def _around(module):
@@ -229,7 +249,7 @@ def _watch(module, note: str) -> None:
     if module in known:
         return
     known.add(module)
-    global _root_has_parameters, _kept
+    global _root_has_parameters
     level, select = wanted()
     is_log = _is_log(level)
     wants_eager = _wants_eager(level)
@@ -254,7 +274,6 @@ def _watch(module, note: str) -> None:
     if eager:
         _follow_eager(made._scope)
         _root_has_parameters = has_parameters
-        _kept = None if has_parameters else module
     elif wants_eager and (not _root_has_parameters or _eager.model() in modules.values()):
         # Its calls are those of the log: generate() calls the encoder of a model by itself, first.
         _eager.model = weakref.ref(module)
