@@ -62,7 +62,7 @@ using CallRange = std::pair<std::uint64_t, std::uint64_t>;
 // In which calls the `limit` snapshots up to the first bad one are, as far as that is known without
 // reading any: calls of one process come one after another.
 CallRange CallsOf(const Source& source, const std::vector<const SeenProbe*>& of_graph,
-                std::size_t limit, const FirstBad& first) {
+                  std::size_t limit, const FirstBad& first) {
   const source::Slot& bad = source.slots()[first.slot];
   const std::uint64_t last = first.snapshot.key.replay;
   std::map<std::uint64_t, std::size_t> keys_of_call;

@@ -76,10 +76,10 @@ constexpr Setting kSettings[] = {
      "excludes, `re:REGEX` is a regular expression. Unset: all",
      &IsSelector},
     {"CGDEBUG_WATCH", "job",
-     "watches the models of a job whose Python has the package, as pip installs it, or that imports "
-     "it: globs of module names with commas between them, `!GLOB` excludes. With `graph:`, `op:` "
-     "or `kernel:` in front it makes an op log of what is captured; with `fx:` it puts probes "
-     "inside compiled code",
+     "watches the models of a job whose Python has the package, as pip installs it, or that "
+     "imports it: globs of module names with commas between them, `!GLOB` excludes. With `graph:`, "
+     "`op:` or `kernel:` in front it makes an op log of what is captured; with `fx:` it puts "
+     "probes inside compiled code",
      &IsWatched},
     {"CGDEBUG_WATCH_EAGER", "job",
      "`1`, as `run --eager` sets it: with `graph:`, `op:` or `kernel:` in `CGDEBUG_WATCH`, eager "
