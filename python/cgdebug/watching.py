@@ -22,7 +22,7 @@ from ._shared import _site, _torch_logs, _words
 from ._watching import calls, compiled, direct, hooks, module_hooks
 from ._watching.modules import IN_SCRIPT, inside_scripts, is_callable, is_selected, modules_of
 from ._watching.places import NO_TENSOR, Place, lock
-from ._watching.replicas import shards_of
+from ._watching.replicas import ReplicaHook, shards_of
 from .actions import Action, TensorRecord, TensorStats, enabled_actions, needs_daemon, whole_number
 from .op_log import OpLogView, read_log, records_of
 from .probe import CudaGraphTensorProbe
@@ -450,6 +450,10 @@ class Watch:
                 if is_selected(full, self._select):
                     wanted.setdefault(owner, []).append((way, own, full, parameter))
         of_optimizer = hooks.OptimizerHook()
+        may_be_replicas: list[tuple[weakref.ref[torch.nn.Parameter], Place]] = []
+        if not shards and torch.distributed.is_available() and is_callable(found[root]):
+            hook = ReplicaHook(may_be_replicas)  # in front of those that look at parameters
+            self._handles.append(module_hooks.register(found[root], hook, before=True))
         for owner, parameters in wanted.items():
             module = found[owner]
             places = [self._place("param", full, module) for _, _, full, _ in parameters]
@@ -461,12 +465,14 @@ class Watch:
                 if parameter is None:
                     continue
                 place.shard = shards.get(id(parameter), "")
+                may_be_replicas.append((weakref.ref(parameter), place))
                 if grads and parameter.requires_grad:
                     grad = self._place("param_grad", full, module)
                     grad.shard = place.shard
+                    may_be_replicas.append((weakref.ref(parameter), grad))
                     of_optimizer.add(parameter, grad)
-            hook = hooks.ParamHook(places, [(way, own) for way, own, _, _ in parameters])
-            self._handles.append(module_hooks.register(module, hook, before=True))
+            looks = hooks.ParamHook(places, [(way, own) for way, own, _, _ in parameters])
+            self._handles.append(module_hooks.register(module, looks, before=True))
         if grads:
             handle = register_optimizer_step_pre_hook(of_optimizer)
             self._handles.append(handle)

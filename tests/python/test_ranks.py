@@ -19,8 +19,11 @@ rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", init_method=sys.argv[1], rank=rank, world_size=3)
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+if "watched-first" in sys.argv:
+    w = cgdebug.watch(net, params=True, grads=True)
 model = torch.nn.parallel.DistributedDataParallel(net)
-w = cgdebug.watch(model, params=True, grads=True)
+if "watched-first" not in sys.argv:
+    w = cgdebug.watch(model, params=True, grads=True)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 print("ready")
 sys.stdin.readline()
@@ -65,12 +68,12 @@ for line in sys.stdin:
 def ranks_of(job, tmp_path):
     """Starts three ranks of a run; each waits twice for go_on()."""
 
-    def start(code, run):
+    def start(code, run, *arguments):
         rendezvous = f"file://{tmp_path}/{run}"
         ranks = [
             job(
                 code,
-                arguments=[rendezvous],
+                arguments=[rendezvous, *arguments],
                 RANK=str(rank),
                 WORLD_SIZE="3",
                 CGDEBUG_RUN_ID=run,
@@ -84,12 +87,13 @@ def ranks_of(job, tmp_path):
     return start
 
 
+@pytest.mark.parametrize("order", ["wrapped-first", "watched-first"])
 def test_a_flipped_bit_is_named_live_and_offline_with_step_probe_and_rank(
-    cli, daemon, ranks_of, tmp_path
+    cli, daemon, ranks_of, tmp_path, order
 ):
     path = str(tmp_path / "ddp.cgrec")
-    run = f"ddp-{os.getpid()}"
-    ranks = ranks_of(TRAIN, run)
+    run = f"ddp-{os.getpid()}-{order}"
+    ranks = ranks_of(TRAIN, run, order)
     assert cli("record", "start", "-o", path, "-s", run).returncode == 0
     for one in ranks:
         one.go_on()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import typing
+import weakref
+
 import torch
 
 from ..sharding import TensorShard
+from .hooks import Hook
+from .places import Place
 
 
 def shards_of(model: torch.nn.Module) -> dict[int, str]:
@@ -21,3 +27,34 @@ def shards_of(model: torch.nn.Module) -> dict[int, str]:
             if name not in module.parameters_to_ignore:
                 shards[id(parameter)] = str(TensorShard.replica(parameter.shape, ranks, rank))
     return shards
+
+
+class ReplicaHook(Hook):
+    """Before a call of the model, of which these are parameters: looks for a
+    DistributedDataParallel around it, which may have come after the watch."""
+
+    places = []
+
+    def __init__(self, parameters: list[tuple[weakref.ref[torch.nn.Parameter], Place]]):
+        self._parameters = parameters
+
+    def look(self, module, *call) -> None:
+        if torch.compiler.is_compiling() or not self._parameters:
+            return
+        wrapper = _wrapper_that_calls() if torch.distributed.is_initialized() else None
+        if wrapper is None:
+            return
+        shards = shards_of(wrapper)
+        for parameter, place in self._parameters:
+            place.shard = shards.get(id(parameter()), "")
+        self._parameters = []
+
+
+def _wrapper_that_calls() -> torch.nn.parallel.DistributedDataParallel | None:
+    code = torch.nn.parallel.DistributedDataParallel.forward.__code__
+    frame: typing.Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is code:
+            return frame.f_locals["self"]
+        frame = frame.f_back
+    return None
