@@ -64,10 +64,15 @@ def _first_foreign(frame, must_pass_own: bool = False):
         name = frame.f_code.co_filename
         if name.startswith(OWN):
             passed_own = True
-        elif not name.startswith(_torch_folder()):
+        elif not name.startswith(_torch_folder()) and not _is_of_inductor(frame):
             break
         frame = frame.f_back
     return frame if passed_own else None
+
+
+def _is_of_inductor(frame) -> bool:
+    """Whether it runs a file that Inductor wrote."""
+    return str(frame.f_globals.get("__name__", "")).startswith("torch._inductor.")
 
 
 def _torch_folder() -> str:
