@@ -452,3 +452,11 @@ def test_a_copy_of_a_probe_is_the_live_one_of_its_name_or_sees_nothing(probe):
     assert gone(x) is x and gone.status().replays == 0
     compiled = torch.compile(lambda x: gone(x) + 1, backend="eager")
     assert torch.equal(compiled(x), x + 1)
+
+
+def test_the_line_of_a_probe_in_code_of_inductor_is_that_of_the_call():
+    net = Net(1)
+    with cgdebug.watch(net) as w:
+        torch.compile(net)(shape_of(2))
+        sites = {slot.site for probe in w.probes.values() for slot in probe.status().slots}
+        assert sites and all("test_watch_compiled.py" in site for site in sites), sites
