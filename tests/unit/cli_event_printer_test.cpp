@@ -94,6 +94,12 @@ TEST_F(EventPrinterTest, OneRankNeedsNoPrefixTwoGetOne) {
   EXPECT_THAT(out, HasSubstr("\nr0 @1 x"));
 }
 
+TEST_F(EventPrinterTest, ARankThatIsNotTheFirstHasItsPrefixBeforeAnotherOneIsSeen) {
+  v1::Snapshot snapshot = MakeSnapshot("x", 1, {1});
+  snapshot.set_rank(1);
+  EXPECT_THAT(Print({Of(snapshot)}), StartsWith("r1 @1 x"));
+}
+
 TEST_F(EventPrinterTest, ProcessesWithoutRanksAreToldApartByTheirLabels) {
   v1::Snapshot first = MakeSnapshot("x", 1, {1});
   v1::Snapshot second = first;

@@ -99,7 +99,8 @@ void EventPrinter::See(const std::string& session, int rank, const std::string& 
 }
 
 std::string EventPrinter::Prefix(const std::string& session, int rank) const {
-  if (sources_.size() < 2 && !options_.always_prefix) return "";
+  // Rank 0 may be alone; where there is another one, lines without a prefix are those of rank 0.
+  if (sources_.size() < 2 && rank <= 0 && !options_.always_prefix) return "";
   if (ranks_are_enough_ && rank >= 0) return fmt::format("r{} ", rank);
   const auto it = sources_.find(session);
   const bool named = it != sources_.end() && !it->second.label.empty();
