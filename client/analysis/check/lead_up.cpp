@@ -71,7 +71,8 @@ CallRange CallsOf(const Source& source, const std::vector<const SeenProbe*>& of_
     if (!slot.counts_calls() || slot.uuid != bad.uuid || slot.rank != bad.rank) {
       return {0, UINT64_MAX};
     }
-    for (auto key = probe->keys.begin(); key != FirstAtOrAfter(*probe, last); ++key) {
+    const auto end = FirstAtOrAfter(*probe, last);
+    for (auto key = probe->keys.begin(); key != end; ++key) {
       ++keys_of_call[key->replay];
     }
   }
