@@ -235,7 +235,6 @@ class Watch:
         self._site = _site.of_caller()
         found, aliases = modules_of(model)
         self._root = weakref.ref(next(iter(found.values())))
-        self._in_scripts = inside_scripts(found)
         self._known = weakref.WeakSet(found.values())
         # Of those whose forward() is called: which runs our hooks, and which did not.
         self._in_front: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -287,13 +286,14 @@ class Watch:
             call_after_import("torch._dynamo", _heed_hooks)
             try:
                 self._handles.append(calls.Follower(self._root()))
+                in_scripts = inside_scripts(found)
                 for name, module in chosen.items():
-                    if id(module) in self._in_scripts:
+                    if id(module) in in_scripts:
                         self._place("fwd", name, module).note(IN_SCRIPT)
                         continue
                     self._hook(name, module, grads, inputs, shared.get(name, {}))
                 if params:
-                    self._hook_params(found, shards_of(model), grads)
+                    self._hook_params(found, in_scripts, shards_of(model), grads)
                 for module in direct.called_in_code(found, sys._getframe(1)):
                     self._put_in_front(module)
             except BaseException:
@@ -431,9 +431,13 @@ class Watch:
                 place.note(direct.FIRST_UNSEEN if is_seen_later else direct.ALL_UNSEEN)
 
     def _hook_params(
-        self, found: dict[str, torch.nn.Module], shards: dict[int, str], grads: bool
+        self,
+        found: dict[str, torch.nn.Module],
+        in_scripts: set[int],
+        shards: dict[int, str],
+        grads: bool,
     ) -> None:
-        """`shards`: of parameters that other ranks have too, by id.
+        """`in_scripts`: see inside_scripts(). `shards`: by id, of parameters that other ranks have.
 
         A container such as a ParameterList is never called; the module around it is, so that one
         gets the hook."""
@@ -457,7 +461,7 @@ class Watch:
         for owner, parameters in wanted.items():
             module = found[owner]
             places = [self._place("param", full, module) for _, _, full, _ in parameters]
-            if id(module) in self._in_scripts:
+            if id(module) in in_scripts:
                 for place in places:
                     place.note(IN_SCRIPT)
                 continue

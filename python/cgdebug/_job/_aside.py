@@ -9,12 +9,16 @@ import contextlib
 import torch
 
 
-def is_needed() -> bool:
-    return torch._C._get_tracing_state() is not None or torch._C._is_torch_function_mode_enabled()
+def call(function, *arguments, **options):
+    """The function's result. The program meets nothing of what it does."""
+    if torch._C._get_tracing_state() is None and not torch._C._is_torch_function_mode_enabled():
+        return function(*arguments, **options)
+    with _aside():
+        return function(*arguments, **options)
 
 
 @contextlib.contextmanager
-def aside():
+def _aside():
     state = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)
     try:

@@ -210,12 +210,12 @@ def look_at(module, note: str = "") -> None:
     """Watches `module` as the variable asks, unless it is part of a model that is watched. A
     failure is printed, because the job goes on. `note`: what its explain() says as well.
     Requires: start() was called, torch is imported."""
-    from ._aside import aside
+    from . import _aside
 
     try:
         if not _is_inside_watched(module):
-            with _lock, aside():
-                _watch(module, note)
+            with _lock:
+                _aside.call(_watch, module, note)
     except Exception as error:
         _fail(type(module).__name__, error)
 

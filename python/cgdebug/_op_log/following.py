@@ -58,9 +58,6 @@ class Followed:
         self._undo.close()
 
 
-_REFUSED = "Expected a value of type 'Tensor'"
-
-
 class CollectorStopped:
     """Until end() nothing is collected: a dead graph that is collected while another one is
     captured ends that capture."""
@@ -97,17 +94,17 @@ class OpMode(TorchDispatchMode):
         if any(map(written.handles_ops, types)):
             self.recorder.takes_apart(func, args, kwargs)
             return NotImplemented  # then torch calls the ops that it is made of
-        before, after = self.recorder.before, self.recorder.after
-        if _aside.is_needed():
-            before, after = _aside.aside()(before), _aside.aside()(after)
-        call = before(func, args, kwargs)
+        call = _aside.call(self.recorder.before, func, args, kwargs)
         try:
             result = _run(func, args, kwargs)
         except BaseException:
-            after(call, None, has_failed=True)
+            _aside.call(self.recorder.after, call, None, has_failed=True)
             raise
-        after(call, result)
+        _aside.call(self.recorder.after, call, result)
         return result
+
+
+_REFUSED = "Expected a value of type 'Tensor'"
 
 
 def _run(func, args, kwargs):

@@ -278,10 +278,7 @@ class ModuleHooks:
     def _before_call(self, module, args) -> None:
         if torch.compiler.is_compiling():
             return
-        if _aside.is_needed():
-            with _aside.aside():
-                return self._begin(module)
-        self._begin(module)
+        _aside.call(self._begin, module)
 
     def _begin(self, module) -> None:
         if not _thread.modules and self._on_begin is not None:

@@ -97,7 +97,7 @@ def _functions_around(kinds: set[type], frame: typing.Any) -> typing.Iterator[ty
                     yield from _codes_of([value])
                 elif value.__module__ == name and not issubclass(value, torch.nn.Module):
                     yield from _codes_of(vars(value).values())
-    for one in _frames(frame):
+    for one in frames_from(frame):
         if not _is_torch_or_ours(one.f_globals.get("__name__", "")):
             yield one.f_code
 
@@ -309,7 +309,7 @@ class _AtReturn:
         if event != "return":
             return self
         frame.f_trace = None
-        if not any(isinstance(outer.f_trace, _AtReturn) for outer in _frames(frame.f_back)):
+        if not any(isinstance(outer.f_trace, _AtReturn) for outer in frames_from(frame.f_back)):
             sys.settrace(None)
         if value is not None:  # or it raised
             for action in self.actions.values():
@@ -329,7 +329,7 @@ def at_return(frame: typing.Any, key: int, action: typing.Callable[[typing.Any],
     return True
 
 
-def _frames(frame: typing.Any) -> typing.Iterator[typing.Any]:
+def frames_from(frame: typing.Any) -> typing.Iterator[typing.Any]:
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -338,7 +338,7 @@ def _frames(frame: typing.Any) -> typing.Iterator[typing.Any]:
 def _is_called(module: torch.nn.Module) -> bool:
     """Whether what runs forward() is the call of the module, which runs the hooks."""
     code = torch.nn.Module._call_impl.__code__
-    caller = next((one for one in _frames(sys._getframe(2)) if one.f_code is code), None)
+    caller = next((one for one in frames_from(sys._getframe(2)) if one.f_code is code), None)
     return caller is not None and caller.f_locals["self"] is module
 
 
@@ -351,7 +351,7 @@ def running() -> list[tuple[torch.nn.Module, typing.Any]]:
     run_hooks = torch.nn.Module._call_impl.__code__, _code_in_front()
     found: list[tuple[torch.nn.Module, typing.Any]] = []
     inner: list[tuple[torch.nn.Module, typing.Any]] = []  # whose call may be further out
-    for frame in _frames(sys._getframe(1)):
+    for frame in frames_from(sys._getframe(1)):
         code = frame.f_code
         if code in run_hooks:
             called = frame.f_locals["self"]

@@ -18,7 +18,6 @@ from .._job._after_import import constant_in_traces
 from . import compiled, module_hooks, places
 from .places import Place
 
-_MAX_DEPTH = 8  # of nested tuples and dicts
 _MAX_LOOKED_AT = 10_000  # objects below that, for a tensor
 _OTHER_CONTAINERS = (
     collections.deque,
@@ -58,11 +57,7 @@ class Hook:
         if module_hooks.runs_as_graph(module):  # it has us in it
             return
         try:
-            if _aside.is_needed():
-                with _aside.aside():
-                    self.look(module, *call)
-            else:
-                self.look(module, *call)
+            _aside.call(self.look, module, *call)
         except Exception as error:  # the job goes on
             for place in self.places:
                 place.note(places.failure(error))
@@ -84,7 +79,7 @@ class OutputHook(Hook):
         self.place, self.grad = place, grad
 
     def look(self, module, args, output):
-        if not torch.compiler.is_compiling() and not module_hooks.is_last(module):
+        if not torch.compiler.is_compiling() and not module_hooks.put_last(module):
             self.place.note("a hook that is new may have changed it in this call")
         if not _look(self.place, self.grad, "", output, 0):
             self.place.note_no_tensor()
@@ -218,7 +213,7 @@ def _look(
         else:
             _observe_now(place, grad, path, value)
         return True
-    if depth == _MAX_DEPTH:
+    if depth == places.MAX_DEPTH:
         if not torch.compiler.is_compiling() and not _holds_tensor(value):
             return False
         place.note_depth()

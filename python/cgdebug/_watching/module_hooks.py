@@ -86,9 +86,9 @@ def register(module: torch.nn.Module, hook, before: bool = False, with_kwargs: b
     return handle
 
 
-def is_last(module: torch.nn.Module) -> bool:
-    """Whether no hook of the program runs behind ours. If one does, ours are the last from the next
-    call on: this is for the dicts that had hooks before."""
+def put_last(module: torch.nn.Module) -> bool:
+    """Puts our hooks behind those of the program, from the next call on. Returns whether they were
+    there already: a dict that had hooks before is not ours, and does not keep them there."""
     hooks = module._forward_hooks
     if type(hooks) is Hooks or hasattr(hooks[next(reversed(hooks))], "places"):
         return True

@@ -15,7 +15,8 @@ from ..actions import Action
 from ..probe import CudaGraphTensorProbe
 
 NO_TENSOR = "it holds no tensor"
-TOO_DEEP = "a tensor of it lies deeper than in 8 containers"
+MAX_DEPTH = 8  # of nested tuples and dicts
+TOO_DEEP = f"a tensor of it lies deeper than in {MAX_DEPTH} containers"
 _MAX_TENSORS = 64  # of one output
 _PART = "part:"  # in front of the path of a tensor: of its probe that keeps a part of the values
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import typing
 import weakref
 
 import torch
 
 from ..sharding import TensorShard
+from .direct import frames_from
 from .hooks import Hook
 from .places import Place
 
@@ -52,9 +52,6 @@ class ReplicaHook(Hook):
 
 def _wrapper_that_calls() -> torch.nn.parallel.DistributedDataParallel | None:
     code = torch.nn.parallel.DistributedDataParallel.forward.__code__
-    frame: typing.Any = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is code:
-            return frame.f_locals["self"]
-        frame = frame.f_back
-    return None
+    calls = (one for one in frames_from(sys._getframe(1)) if one.f_code is code)
+    call = next(calls, None)
+    return None if call is None else call.f_locals["self"]
