@@ -330,7 +330,7 @@ class Complex(torch.nn.Module):
         return torch.complex(x, x) * float("nan" if fault else "1")
 net = torch.nn.Sequential(torch.nn.Linear(4, 4), Complex())
 with torch.no_grad():
-    for _ in range(3): net(torch.ones(2, 4))
+    for _ in range(4): net(torch.ones(2, 4))
 """,
         "tensors of torch.complex64 are not shown",
     ),
@@ -341,7 +341,7 @@ with torch.no_grad():
 import threading
 net = torch.nn.Linear(4, 4)
 with torch.no_grad():
-    for _ in range(3): net(torch.ones(2, 4))
+    for _ in range(4): net(torch.ones(2, 4))
 def work():
     if not harm: return
     return torch.ones(2, 4) * float("nan") if fault else torch.ones(2, 4)
