@@ -39,6 +39,7 @@ _HOMES = {
     "sharding": ("TensorShard", "assemble"),
     "postprocess": ("drain_records", "export_records_to_tensorboard"),
     "watching": ("watch", "Watch", "WatchReport"),
+    "_watching.rows": ("rows",),
     "op_log": ("debug_mode", "load_debug_mode", "OpLogDiff", "OpLogView", "OpRow"),
     "_op_log.extras": ("OpCall",),
     "_op_log.audit": ("audit", "Audit"),
@@ -96,6 +97,7 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from ._op_log.extras import OpCall as OpCall
     from ._op_log.padding import valid_rows as valid_rows
     from ._op_log.regions import annotate as annotate
+    from ._watching.rows import rows as rows
     from .actions import TensorCompare as TensorCompare
     from .actions import TensorPrint as TensorPrint
     from .actions import TensorRecord as TensorRecord

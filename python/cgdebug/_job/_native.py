@@ -159,7 +159,7 @@ def not_seen(name: str, reason: str) -> None:
     checked. Never raises."""
     probe = probe_module()
     if probe is not None:
-        probe.count_refused(name, reason, _is_capturing())
+        probe.count_refused(name, reason, is_capturing())
 
 
 def not_wanted(name: str) -> None:
@@ -169,7 +169,7 @@ def not_wanted(name: str) -> None:
         probe.not_wanted(name)
 
 
-def _is_capturing() -> bool:
+def is_capturing() -> bool:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
 

@@ -29,6 +29,7 @@ _followed: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, list]] = (
     weakref.WeakKeyDictionary()
 )
 _framework_begins = False
+at_begin: typing.Callable[[], None] | None = None  # hears of each call
 
 
 class Follower:
@@ -94,6 +95,13 @@ def begin(model: torch.nn.Module) -> None:
         return
     _here.root = id(model)
     _native.load().begin_call()
+    if at_begin is not None:
+        at_begin()
+
+
+def is_running() -> bool:
+    """Whether a call runs on this thread, as far as is known."""
+    return _here.root != 0
 
 
 def begin_once(model: torch.nn.Module) -> None:
@@ -108,6 +116,8 @@ def begin_by_framework() -> None:
     _framework_begins = True
     if _native.probe_module() is not None:
         _native.load().begin_call()
+        if at_begin is not None:
+            at_begin()
 
 
 def end_by_framework() -> None:

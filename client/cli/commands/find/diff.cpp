@@ -12,6 +12,8 @@
 #include <tuple>
 
 #include "client/analysis/diff/diff_report.h"
+#include "client/analysis/requests/request_diff.h"
+#include "client/analysis/requests/request_report.h"
 #include "client/cli/command.h"
 #include "client/cli/sources/sources.h"
 #include "client/cli/views/answer_text.h"
@@ -109,7 +111,46 @@ void HintAtOps(const Context& context, const source::Source& a, const analysis::
       "cgdebug-cli ops diff A B");
 }
 
+// The tensor in which the error grew.
+void HintAtRow(const Context& context, const source::Source& a, const DiffCommand& command,
+               const analysis::requests::RequestDiff& diff) {
+  if (!diff.first) return;
+  const source::Slot& slot = a.slots()[diff.first->a.slot];
+  context.Hint(fmt::format("cgdebug-cli show {}",
+                           ShellWord(command.a + ":" + source::SlotText(slot) +
+                                     source::ReplayMark(slot, diff.first->a.key.replay))));
+}
+
+int CompareByRequest(Context& context, const DiffCommand& command, source::Source* a,
+                     source::Source* b) {
+  const Result<analysis::requests::RequestDiff> diff =
+      analysis::requests::CompareRequests(*a, *b, command.diff.align.scope);
+  if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
+  if (context.options.json) {
+    Context::PrintJson(analysis::requests::RequestJson(*a, *b, *diff));
+  } else {
+    Context::Print(AnswerText(context.out, analysis::requests::RequestAnswer(*a, *b, *diff)));
+    HintAtRow(context, *a, command, *diff);
+  }
+  const int code = ExitCodeOf(diff->outcome());
+  return code == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : code;
+}
+
+// Whether an option was given that chooses how probes are compared.
+bool ComparesProbes(const DiffCommand& command) {
+  const analysis::DiffOptions& diff = command.diff;
+  return diff.rtol || diff.atol || diff.equal_nan || diff.bitwise || diff.trusts_hashes ||
+         diff.stops_after_first || diff.topk > 0 || !command.map.empty() ||
+         command.align == "step" || command.stat || command.name_only;
+}
+
 int RunDiff(Context& context, DiffCommand& command) {
+  if (command.by == "request" && ComparesProbes(command)) {
+    return context.Fail(kExitTrouble,
+                        "--by request compares rows; of the options it takes PROBE, --replays, "
+                        "--graph, --shape and --exit-zero. Type: cgdebug-cli diff " +
+                            ShellWord(command.a) + " " + ShellWord(command.b) + " --by request");
+  }
   Result<analysis::Scope> scope = MakeScope(context, command.scope);
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
   analysis::DiffOptions& options = command.diff;
@@ -142,6 +183,7 @@ int RunDiff(Context& context, DiffCommand& command) {
                        ShellWord(command.a) +
                            (takes_session(command.a) ? context.SameJob() : context.SameRanks()));
   }
+  if (command.by == "request") return CompareByRequest(context, command, a.get(), b.get());
   const Result<analysis::Diff> diff = analysis::Compare(*a, *b, options);
   if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
 
@@ -197,10 +239,12 @@ RunFunction AddDiff(CLI::App& app) {
       ->excludes(atol);
   app.add_flag("--trust-hashes", command->diff.trusts_hashes,
                "equal recorded hashes are enough: the values are not read");
-  app.add_option("--by", command->by,
-                 "which probes are compared: those of one name, or of one place in the graph")
-      ->check(CLI::IsMember({"name", "order"}))
-      ->type_name("{name,order}");
+  app.add_option(
+         "--by", command->by,
+         "what is compared: probes of one name, or of one place in the graph; or the rows of "
+         "one token of one request, as cgdebug.rows() told")
+      ->check(CLI::IsMember({"name", "order", "request"}))
+      ->type_name("{name,order,request}");
   app.add_option("--map", command->map, "a file of lines NAME_IN_A NAME_IN_B")->type_name("FILE");
   app.add_option("--align", command->align,
                  "pair snapshots by replay, or by the step that cgdebug.step(n) set")

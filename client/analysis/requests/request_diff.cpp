@@ -1,0 +1,351 @@
+#include "client/analysis/requests/request_diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+#include <span>
+
+#include "client/analysis/gaps.h"
+#include "client/analysis/wording.h"
+#include "daemon/core/numerics/kernels/decode.h"
+
+namespace cgdebug::analysis::requests {
+namespace {
+
+using numerics::TensorView;
+using source::Slot;
+using source::Source;
+
+// Half the distance of 1 to its neighbour, which is what rounding an element once changes at most.
+// Types whose sums are added up in the type itself get as much again for these. Numbers that are
+// not rounded have none.
+double RoundingOf(layout::Dtype dtype) {
+  using layout::Dtype;
+  switch (dtype) {
+    case Dtype::kFloat64:
+      return 0x1p-49;
+    case Dtype::kFloat32:
+      return 0x1p-20;
+    case Dtype::kFloat16:
+      return 0x1p-11;
+    case Dtype::kBfloat16:
+      return 0x1p-8;
+    case Dtype::kFloat8E4m3fn:
+    case Dtype::kFloat8E4m3fnuz:
+      return 0x1p-4;
+    case Dtype::kFloat8E5m2:
+    case Dtype::kFloat8E5m2fnuz:
+      return 0x1p-3;
+    default:
+      return 0;
+  }
+}
+
+// How many elements one row has, if the first dimensions of the tensor are the rows.
+std::optional<std::uint64_t> ElementsOfARow(std::span<const std::uint64_t> shape,
+                                            std::uint64_t rows) {
+  std::uint64_t count = 1;
+  for (std::size_t i = 0; i <= shape.size(); ++i) {
+    if (count == rows) return numerics::ElementCount(shape.subspan(i));
+    if (i == shape.size() || __builtin_mul_overflow(count, shape[i], &count)) break;
+  }
+  return std::nullopt;
+}
+
+// The values of one snapshot, by rows.
+struct Rows {
+  layout::Dtype dtype = layout::Dtype::kInvalid;
+  source::Values values;
+  std::uint64_t bytes_of_row = 0;
+
+  std::span<const std::byte> Row(std::size_t row) const {
+    return values.bytes.subspan(row * bytes_of_row, bytes_of_row);
+  }
+};
+
+struct RowError {
+  bool is_equal = false;  // bit for bit
+  double relative = 0;
+};
+
+RowError Compare(const Rows& a, std::size_t row_a, const Rows& b, std::size_t row_b) {
+  const std::span<const std::byte> left = a.Row(row_a), right = b.Row(row_b);
+  if (a.dtype == b.dtype && std::ranges::equal(left, right)) return {.is_equal = true};
+  double apart = 0, norm_a = 0, norm_b = 0;
+  bool only_one_is_finite = false;
+  numerics::VisitDtype(a.dtype, [&](auto element_a) {
+    using A = typename decltype(element_a)::type;
+    numerics::VisitDtype(b.dtype, [&](auto element_b) {
+      using B = typename decltype(element_b)::type;
+      for (std::size_t i = 0; i < left.size() / sizeof(A); ++i) {
+        const double x = numerics::ToDouble(numerics::LoadElement<A>(left, i));
+        const double y = numerics::ToDouble(numerics::LoadElement<B>(right, i));
+        if (std::isfinite(x) && std::isfinite(y)) {
+          apart += (x - y) * (x - y);
+          norm_a += x * x;
+          norm_b += y * y;
+        } else if (x != y && !(std::isnan(x) && std::isnan(y))) {
+          only_one_is_finite = true;
+        }
+      }
+    });
+  });
+  if (only_one_is_finite) return {.relative = std::numeric_limits<double>::infinity()};
+  const double norm = std::max(norm_a, norm_b);
+  return {.relative = norm == 0 ? 0 : std::sqrt(apart / norm)};
+}
+
+// The rows of one call of A and one of B that hold the same tokens.
+struct SharedRows {
+  struct Row {
+    Token token;
+    std::size_t a = 0;
+    std::size_t b = 0;
+    double largest = 0;  // error so far
+    bool has_grown = false;
+  };
+  std::vector<Row> rows;
+};
+
+// Reasons why something was not compared, with how often and where first.
+class Missing {
+ public:
+  void Add(const std::string& reason, const std::string& where) {
+    auto [entry, is_new] = entries_.try_emplace(reason, Entry{0, where, order_.size()});
+    if (is_new) order_.push_back(reason);
+    ++entry->second.count;
+  }
+  std::vector<std::string> Sentences() const {
+    std::vector<std::string> sentences;
+    for (const std::string& reason : order_) {
+      const Entry& entry = entries_.at(reason);
+      sentences.push_back(entry.count == 1
+                              ? fmt::format("{}: {}", entry.where, reason)
+                              : fmt::format("{} and {}: {}", entry.where,
+                                            Count(entry.count - 1, "more snapshot"), reason));
+    }
+    return sentences;
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t count = 0;
+    std::string where;
+    std::size_t place = 0;
+  };
+  std::map<std::string, Entry> entries_;
+  std::vector<std::string> order_;
+};
+
+class Comparer {
+ public:
+  Comparer(Source& a, Source& b, const Scope& scope) : a_(a), b_(b), scope_(scope) {}
+
+  Result<RequestDiff> Run() {
+    for (auto [source, rows] : {std::pair(&a_, &rows_a_), std::pair(&b_, &rows_b_)}) {
+      Result<RequestRows> read = ReadRequestRows(*source, scope_);
+      if (!read.ok()) return read.error();
+      *rows = *std::move(read);
+      if (rows->tokens.empty()) {
+        return Error{fmt::format(
+            "{} does not say which request a row belongs to. Call cgdebug.rows(requests, "
+            "positions) before each call of the model; see cgdebug.rows in the manual",
+            source->Describe().path)};
+      }
+    }
+    PairTokens();
+    for (auto& [calls, shared] : pairs_) CompareCalls(calls.first, calls.second, &shared);
+    Finish();
+    return std::move(result_);
+  }
+
+ private:
+  void PairTokens() {
+    std::set<std::int64_t> requests;
+    std::uint64_t only_a = 0, only_b = 0;
+    std::optional<Token> first_a, first_b;
+    for (const auto& [token, places] : rows_a_.tokens) {
+      const auto other = rows_b_.tokens.find(token);
+      const std::size_t shared =
+          other == rows_b_.tokens.end() ? 0 : std::min(places.size(), other->second.size());
+      for (std::size_t i = 0; i < shared; ++i) {
+        const RowPlace &a = places[i], &b = other->second[i];
+        pairs_[{a.call, b.call}].rows.push_back({.token = token, .a = a.row, .b = b.row});
+      }
+      result_.tokens += shared;
+      if (shared > 0) requests.insert(token.request);
+      if (shared < places.size() && only_a == 0) first_a = token;
+      only_a += places.size() - shared;
+    }
+    for (const auto& [token, places] : rows_b_.tokens) {
+      const auto other = rows_a_.tokens.find(token);
+      const std::size_t shared =
+          other == rows_a_.tokens.end() ? 0 : std::min(places.size(), other->second.size());
+      if (shared < places.size() && only_b == 0) first_b = token;
+      only_b += places.size() - shared;
+    }
+    result_.requests = requests.size();
+    if (only_a > 0) only_in_one_.push_back(OnlyIn("A", only_a, *first_a));
+    if (only_b > 0) only_in_one_.push_back(OnlyIn("B", only_b, *first_b));
+  }
+
+  static std::string OnlyIn(const char* side, std::uint64_t count, const Token& first) {
+    return fmt::format("only {} has {}, the first {}", side, Count(count, "row"), TokenText(first));
+  }
+
+  void CompareCalls(std::size_t call_a, std::size_t call_b, SharedRows* shared) {
+    const Call &a = rows_a_.calls[call_a], &b = rows_b_.calls[call_b];
+    std::vector<std::pair<std::uint64_t, const ProbeName*>> names;
+    for (const auto& [name, seen] : a.probes) {
+      names.emplace_back(source::PlaceInCall(a_.slots()[seen.slot]), &name);
+    }
+    std::ranges::sort(names, [](const auto& x, const auto& y) {
+      return std::tie(x.first, *x.second) < std::tie(y.first, *y.second);
+    });
+    for (const auto& [place, name] : names) {
+      const Seen& seen = a.probes.at(*name);
+      const auto other = b.probes.find(*name);
+      if (other == b.probes.end()) {
+        missing_.Add("B did not see it in the call of these rows", Where(a_, seen));
+        continue;
+      }
+      const std::optional<Rows> left = RowsOf(a_, seen, a.rows.size());
+      const std::optional<Rows> right = left ? RowsOf(b_, other->second, b.rows.size()) : left;
+      if (!left || !right) continue;
+      if (left->bytes_of_row / layout::DtypeBytes(left->dtype) !=
+          right->bytes_of_row / layout::DtypeBytes(right->dtype)) {
+        missing_.Add("a row has another length in B", Where(a_, seen));
+        continue;
+      }
+      CompareProbe({call_a, place}, seen, *left, other->second, *right, shared);
+    }
+    for (const auto& [name, seen] : b.probes) {
+      if (!a.probes.contains(name)) {
+        missing_.Add("A did not see it in the call of these rows", Where(b_, seen));
+      }
+    }
+  }
+
+  std::string Where(Source& source, const Seen& seen) const {
+    const Slot& slot = source.slots()[seen.slot];
+    return source::SlotText(slot) + source::ReplayMark(slot, seen.key.replay);
+  }
+
+  // Nothing: they are not known, and it is said.
+  std::optional<Rows> RowsOf(Source& source, const Seen& seen, std::size_t rows) {
+    const Slot& slot = source.slots()[seen.slot];
+    const auto missing = [&](const std::string& why) -> std::optional<Rows> {
+      missing_.Add(why, Where(source, seen));
+      return std::nullopt;
+    };
+    if (!slot.part.empty()) return missing("only a part was recorded");
+    const std::optional<std::uint64_t> elements = ElementsOfARow(slot.shape, rows);
+    if (!elements) return missing("its first dimensions are not the rows of the call");
+    if (layout::FindDtype(slot.dtype) == nullptr || slot.dtype == layout::Dtype::kFloat4E2m1fnX2) {
+      return missing("rows of this dtype are not compared");
+    }
+    const Result<source::Snapshot> snapshot = source.Get(seen.slot, seen.key);
+    if (!snapshot.ok()) return missing(snapshot.error().message);
+    if (!snapshot->has_values) {
+      return missing("no values were recorded; keep them with cgdebug.watch(..., values=N)");
+    }
+    Result<source::Values> values = source.Load(*snapshot);
+    if (!values.ok()) return missing(values.error().message);
+    const std::uint64_t bytes = *elements * layout::DtypeBytes(slot.dtype);
+    if (values->bytes.size() != bytes * rows) return missing("it has another size than its shape");
+    return Rows{slot.dtype, *std::move(values), bytes};
+  }
+
+  // place: A's call, and the place in it.
+  void CompareProbe(std::pair<std::size_t, std::uint64_t> place, const Seen& seen_a, const Rows& a,
+                    const Seen& seen_b, const Rows& b, SharedRows* shared) {
+    const std::size_t index = PlaceOf(seen_a);
+    ProbeRows& probe = result_.probes[index];
+    const double rounding = std::max(RoundingOf(a.dtype), RoundingOf(b.dtype));
+    for (SharedRows::Row& row : shared->rows) {
+      const RowError error = Compare(a, row.a, b, row.b);
+      const RowPair pair{.probe = index,
+                         .token = row.token,
+                         .a = seen_a,
+                         .b = seen_b,
+                         .row_a = row.a,
+                         .row_b = row.b,
+                         .error = error.relative};
+      ++probe.compared;
+      ++result_.compared;
+      probe.equal += error.is_equal;
+      result_.equal += error.is_equal;
+      probe.largest = std::max(probe.largest, error.relative);
+      if (!error.is_equal && (!result_.unequal || place < first_unequal_)) {
+        first_unequal_ = place;
+        result_.unequal = pair;
+      }
+      const double least_growth = kGrowth * std::max(row.largest, rounding);
+      result_.least_growth = std::max(result_.least_growth, least_growth);
+      if (!row.has_grown && error.relative > least_growth) {
+        row.has_grown = true;
+        ++probe.grown;
+        ++result_.grown;
+        if (!result_.first || place < first_place_) {
+          first_place_ = place;
+          result_.first = pair;
+          result_.before_first = row.largest;
+        }
+      }
+      row.largest = std::max(row.largest, error.relative);
+      if (!row.has_grown && (!result_.largest || error.relative > result_.largest->error)) {
+        result_.largest = pair;
+      }
+    }
+  }
+
+  std::size_t PlaceOf(const Seen& seen) {
+    const Slot& slot = a_.slots()[seen.slot];
+    const std::string name = source::SlotName(slot);
+    const auto [found, is_new] = places_.try_emplace(name, result_.probes.size());
+    if (is_new) result_.probes.push_back({.slot = seen.slot, .name = name});
+    return found->second;
+  }
+
+  void Finish() {
+    std::vector<std::string>& missing = result_.missing;
+    missing = missing_.Sentences();
+    missing.insert(missing.end(), only_in_one_.begin(), only_in_one_.end());
+    for (const auto& [side, source, rows] :
+         {std::tuple("A", &a_, &rows_a_), std::tuple("B", &b_, &rows_b_)}) {
+      if (rows->calls_without_rows > 0) {
+        missing.push_back(fmt::format("{}: nobody told the rows of {}", side,
+                                      Count(rows->calls_without_rows, "call")));
+      }
+      for (const std::string& gap : SummarizeGaps(*source, scope_).sentences) {
+        missing.push_back(fmt::format("{}: {}", side, gap));
+      }
+    }
+  }
+
+  Source& a_;
+  Source& b_;
+  const Scope& scope_;
+  RequestRows rows_a_;
+  RequestRows rows_b_;
+  std::map<std::pair<std::size_t, std::size_t>, SharedRows> pairs_;  // by call of A and of B
+  std::map<std::string, std::size_t> places_;                        // in RequestDiff::probes
+  std::pair<std::size_t, std::uint64_t> first_place_;                // of RequestDiff::first
+  std::pair<std::size_t, std::uint64_t> first_unequal_;              // of RequestDiff::unequal
+  Missing missing_;
+  std::vector<std::string> only_in_one_;
+  RequestDiff result_;
+};
+
+}  // namespace
+
+Result<RequestDiff> CompareRequests(Source& a, Source& b, const Scope& scope) {
+  return Comparer(a, b, scope).Run();
+}
+
+}  // namespace cgdebug::analysis::requests

@@ -1,0 +1,156 @@
+#include "client/analysis/requests/request_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "client/analysis/wording.h"
+
+namespace cgdebug::analysis::requests {
+namespace {
+
+using source::Slot;
+using source::Source;
+
+constexpr std::size_t kMostMissing = 8;
+constexpr std::size_t kMostProbes = 5;
+
+// "fwd/layers.3.attn{8,512}@call:11 row 3".
+std::string PlaceText(Source& source, const Seen& seen, std::size_t row) {
+  const Slot& slot = source.slots()[seen.slot];
+  return fmt::format("{}{} row {}", source::SlotText(slot),
+                     source::ReplayMark(slot, seen.key.replay), row);
+}
+
+std::string ErrorText(double error) {
+  if (std::isinf(error)) return "only one of them is finite";
+  return fmt::format("they are {:.2g} of their size apart", error);
+}
+
+std::string Compared(const RequestDiff& diff) {
+  return fmt::format("{} of {} in {}", Count(diff.tokens, "token"), Count(diff.requests, "request"),
+                     Count(diff.probes.size(), "probe"));
+}
+
+void AddGrowth(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
+  const RowPair& first = *diff.first;
+  const std::string& name = diff.probes[first.probe].name;
+  answer->Add(Severity::kBad,
+              fmt::format("first growth of the error: {}, {}", name, TokenText(first.token)));
+  answer->Add(
+      Severity::kPlain,
+      fmt::format(
+          "  A: {}\n  B: {}\n  {}; in the probes before, this row's were {}",
+          PlaceText(a, first.a, first.row_a), PlaceText(b, first.b, first.row_b),
+          ErrorText(first.error),
+          diff.before_first == 0 ? "equal" : fmt::format("{:.2g} at most", diff.before_first)));
+  std::vector<const ProbeRows*> grown;
+  for (const ProbeRows& probe : diff.probes) {
+    if (probe.grown > 0) grown.push_back(&probe);
+  }
+  std::string where;
+  for (std::size_t i = 0; i < std::min(grown.size(), kMostProbes); ++i) {
+    where += fmt::format("{}{} {}", i == 0 ? "" : ", ", grown[i]->name, grown[i]->grown);
+  }
+  answer->Add(
+      Severity::kPlain,
+      fmt::format("  {} grows in {} of {}: {}{}", "it", diff.grown, Count(diff.tokens, "token"),
+                  where, AndMore(grown.size(), std::min(grown.size(), kMostProbes))));
+}
+
+void AddLargest(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
+  answer->Add(Severity::kGood,
+              fmt::format("no growth of the error: {}; {} of {} are equal bit for bit",
+                          Compared(diff), diff.equal, Count(diff.compared, "row")));
+  const auto line = [&](const char* what, const RowPair& pair) {
+    answer->Add(
+        Severity::kPlain,
+        fmt::format("  {}: {}, {}: {}\n    A: {}\n    B: {}", what, diff.probes[pair.probe].name,
+                    TokenText(pair.token), ErrorText(pair.error), PlaceText(a, pair.a, pair.row_a),
+                    PlaceText(b, pair.b, pair.row_b)));
+  };
+  line("the first that are not equal", *diff.unequal);
+  if (diff.largest && diff.largest->error > 0) {
+    line("the largest", *diff.largest);
+    answer->Add(Severity::kPlain,
+                fmt::format("  a fault that changes a row by less than {:.2g} of its size cannot "
+                            "be told from rounding",
+                            diff.least_growth));
+  }
+}
+
+Json PairJson(Source& a, Source& b, const RequestDiff& diff, const RowPair& pair) {
+  const auto side = [](Source& source, const Seen& seen, std::size_t row) -> Json {
+    const Slot& slot = source.slots()[seen.slot];
+    return {{"probe", source::SlotText(slot)},
+            {"replay", seen.key.replay},
+            {"iteration", seen.key.iteration},
+            {"rank", slot.rank},
+            {"row", row}};
+  };
+  return {{"probe", diff.probes[pair.probe].name}, {"request", pair.token.request},
+          {"position", pair.token.position},       {"error", JsonNumber(pair.error)},
+          {"a", side(a, pair.a, pair.row_a)},      {"b", side(b, pair.b, pair.row_b)}};
+}
+
+}  // namespace
+
+Answer RequestAnswer(Source& a, Source& b, const RequestDiff& diff) {
+  Answer answer;
+  if (diff.first) {
+    AddGrowth(a, b, diff, &answer);
+  } else if (diff.compared == 0) {
+    answer.Add(Severity::kWarning, "inconclusive: no row was compared");
+  } else {
+    if (!diff.missing.empty()) {
+      answer.Add(Severity::kWarning, "inconclusive: not all rows were compared");
+    }
+    if (diff.equal == diff.compared) {
+      answer.Add(Severity::kGood, fmt::format("same: {}, bit for bit", Compared(diff)));
+    } else {
+      AddLargest(a, b, diff, &answer);
+    }
+  }
+  for (std::size_t i = 0; i < std::min(diff.missing.size(), kMostMissing); ++i) {
+    answer.Add(Severity::kPlain, "  not compared: " + diff.missing[i]);
+  }
+  if (diff.missing.size() > kMostMissing) {
+    answer.Add(Severity::kPlain, fmt::format("  and {} more like these (--json has them all)",
+                                             diff.missing.size() - kMostMissing));
+  }
+  return answer;
+}
+
+Json RequestJson(Source& a, Source& b, const RequestDiff& diff) {
+  const auto pair = [&](const std::optional<RowPair>& one) {
+    return one ? PairJson(a, b, diff, *one) : Json(nullptr);
+  };
+  Json probes = Json::array();
+  for (const ProbeRows& probe : diff.probes) {
+    probes.push_back({{"probe", probe.name},
+                      {"compared", probe.compared},
+                      {"equal", probe.equal},
+                      {"grown", probe.grown},
+                      {"largest", JsonNumber(probe.largest)}});
+  }
+  return {{"verdict", diff.first                            ? "growth"
+                      : diff.outcome() != Outcome::kNothing ? "inconclusive"
+                      : diff.equal == diff.compared         ? "same"
+                                                            : "no_growth"},
+          {"requests", diff.requests},
+          {"tokens", diff.tokens},
+          {"compared", diff.compared},
+          {"equal", diff.equal},
+          {"grown", diff.grown},
+          {"first", pair(diff.first)},
+          {"before_first", JsonNumber(diff.before_first)},
+          {"least_growth", JsonNumber(diff.least_growth)},
+          {"unequal", pair(diff.unequal)},
+          {"largest", pair(diff.largest)},
+          {"probes", std::move(probes)},
+          {"missing", diff.missing}};
+}
+
+}  // namespace cgdebug::analysis::requests

@@ -1,0 +1,149 @@
+"""Rows of one token of one request are compared, whatever batch computed them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import cgdebug
+from conftest import find_program
+
+# Decodes four requests: `one` after the other, or `all` in a batch of six, two rows of it padding.
+# A decoder with a cache of its own for each row. fault: in a layer, from some token on.
+PROGRAM = """
+import sys
+import torch, cgdebug
+mode, fault, dtype, seed = sys.argv[1], sys.argv[2], getattr(torch, sys.argv[3]), int(sys.argv[4])
+torch.manual_seed(seed)
+DIM, LENGTH, REQUESTS = 64, 6, 4
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(DIM, 3 * DIM)
+        self.out = torch.nn.Linear(DIM, DIM)
+    def forward(self, x, cache, positions):
+        q, k, v = self.qkv(x).split(DIM, -1)
+        rows = torch.arange(len(x))
+        cache[0][rows, positions], cache[1][rows, positions] = k, v
+        if fault == "stale" and self.number == 2 and mode == "all" and int(positions.max()) == 3:
+            cache[0][1, 2] = cache[0][1, 0]  # a key of another token
+        scores = torch.einsum("rd,rtd->rt", q, cache[0]) / DIM**0.5
+        mask = torch.arange(LENGTH) > positions[:, None]
+        return self.out(torch.einsum("rt,rtd->rd", scores.masked_fill(mask, -1e9).softmax(-1), cache[1]))
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.LayerNorm(DIM), torch.nn.LayerNorm(DIM)
+        self.attn = Attention()
+        self.mlp = torch.nn.Sequential(torch.nn.Linear(DIM, 4 * DIM), torch.nn.GELU(), torch.nn.Linear(4 * DIM, DIM))
+    def forward(self, x, cache, positions):
+        x = x + self.attn(self.first(x), cache, positions)
+        return x + self.mlp(self.second(x))
+
+class Decoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(512, DIM)
+        self.layers = torch.nn.ModuleList([Layer() for _ in range(4)])
+        self.head = torch.nn.Linear(DIM, 512)
+        for n, layer in enumerate(self.layers): layer.attn.number = n
+    def forward(self, ids, positions, caches):
+        x = self.embed(ids)
+        for layer, cache in zip(self.layers, caches): x = layer(x, cache, positions)
+        return self.head(x)
+
+model = Decoder().to(dtype)
+tokens = torch.randint(0, 512, (REQUESTS, LENGTH))
+watch = cgdebug.watch(model, values=64)
+
+def decode(requests, rows):
+    caches = [torch.zeros(2, rows, LENGTH, DIM, dtype=dtype) for _ in model.layers]
+    for step in range(LENGTH):
+        ids, positions = torch.zeros(rows, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64)
+        names = [None] * rows
+        for row, request in enumerate(requests):
+            ids[row], positions[row], names[row] = tokens[request, step], step, f"chat-{request}"
+        if fault == "swapped" and mode == "all" and step == 4: ids[[0, 1]] = ids[[1, 0]]
+        if fault != "untold" or step != 2: cgdebug.rows(names, positions)
+        model(ids, positions, caches)
+
+with torch.no_grad():
+    if mode == "one":
+        for request in range(REQUESTS): decode([request], 1)
+    else:
+        decode(list(range(REQUESTS)), 6)
+"""
+
+
+@pytest.fixture
+def recorded(cli, tmp_path):
+    """recorded(mode, fault, dtype): the path of what that run of PROGRAM saw."""
+    script = tmp_path / "decode.py"
+    script.write_text(PROGRAM)
+
+    def run(mode, fault="none", dtype="float32"):
+        path = tmp_path / f"{mode}-{fault}-{dtype}.cgrec"
+        done = cli("run", "-o", path, "--", sys.executable, script, mode, fault, dtype, "0")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return path
+
+    return run
+
+
+def compare(a, b, *options):
+    command = [find_program("cgdebug-cli"), *options, "diff", a, b, "--by", "request"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_correct_batch_has_no_growth(recorded, dtype):
+    code, text = compare(recorded("one", dtype=dtype), recorded("all", dtype=dtype))
+    assert code == 0, text
+    assert "24 tokens of 4 requests" in text
+
+
+def test_a_fault_in_a_row_is_named_by_its_request_and_module(recorded):
+    one = recorded("one")
+    code, text = compare(one, recorded("all", "stale"))
+    assert code == 1, text
+    assert "first growth of the error: fwd/layers.2.attn.out, request" in text
+    assert "position 3" in text
+    assert "cgdebug-cli show" in text
+    code, text = compare(one, recorded("all", "swapped"), "--json")
+    answer = json.loads(text)
+    assert (code, answer["verdict"]) == (1, "growth")
+    assert (answer["first"]["probe"], answer["first"]["position"]) == ("fwd/embed", 4)
+
+
+def test_a_call_whose_rows_nobody_told_is_not_passed_over(recorded):
+    code, text = compare(recorded("one"), recorded("all", "untold"))
+    assert code == 3, text
+    assert "B: nobody told the rows of 1 call" in text
+    assert "only A has 4 rows" in text
+
+
+def test_options_of_probes_are_refused(recorded):
+    one = recorded("one")
+    command = [find_program("cgdebug-cli"), "diff", one, one, "--by", "request", "--stat"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--by request compares rows" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("requests", "positions", "error"),
+    [
+        ([1, 2], [0], ValueError),
+        ([1.5], [0], TypeError),
+        (torch.ones(2), torch.zeros(2, dtype=torch.int64), TypeError),
+        (torch.ones(2, dtype=torch.int64), torch.zeros(3, 2, dtype=torch.int64), ValueError),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(requests, positions, error):
+    with pytest.raises(error, match=r"^rows: "):
+        cgdebug.rows(requests, positions)
