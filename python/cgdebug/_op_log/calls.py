@@ -10,6 +10,7 @@ from . import names, written
 from .rows import UNKNOWN
 
 if typing.TYPE_CHECKING:
+    from .collectives import Collective
     from .extras import OpCall
 
 
@@ -24,13 +25,15 @@ class Link:
 
 class Call:
     """storages: of all its arguments; stores: of these, those that get no row
-    told: what hooks were told"""
+    told: what hooks were told
+    overwritten: results of collectives that nobody has read, and the op overwrites"""
 
     __slots__ = (
         "args",
         "arguments",
         "kwargs",
         "links",
+        "overwritten",
         "place",
         "plan",
         "storages",
@@ -44,6 +47,7 @@ class Call:
         self.told: OpCall | None = None
         self.place = names.Place("fwd", "", names.Line())
         self.links: list[Link] = []
+        self.overwritten: list[Collective] = []
         self.storages: set[int] = set()
         self.stores: set[int] = set()
 

@@ -53,6 +53,25 @@ class Memory(typing.Generic[_Value]):
         distinct = {id(known): known.value for _, known in self._known.values()}
         return [value for value in distinct.values() if value is not None]
 
+    def living(self) -> list[tuple[torch.UntypedStorage, _Value]]:
+        """Each piece of memory that is there, and its value."""
+        found = {}
+        for key, (_, known) in self._known.items():
+            storage = torch.UntypedStorage._new_with_weak_ptr(key)
+            if storage is not None and known.value is not None:
+                found[id(known)] = storage, known.value
+        return [*found.values()]
+
+    def take_dead(self) -> list[_Value]:
+        """The values of memory that nobody has any more, which are forgotten."""
+        alive = {id(known) for weak, known in self._known.values() if not weak.expired()}
+        dead = {key: known for key, (_, known) in self._known.items() if id(known) not in alive}
+        for key in dead:
+            del self._known[key]
+        self._at = {address: key for address, key in self._at.items() if key in self._known}
+        distinct = {id(known): known.value for known in dead.values()}
+        return [value for value in distinct.values() if value is not None]
+
     def _find(self, tensor: torch.Tensor) -> _Known[_Value] | None:
         address, storage = written.memory_of(tensor)
         if storage is None:

@@ -118,7 +118,7 @@ class OutputRecorder(Recorder):
         parts[now.part] = now
         self._written[address] = parts
 
-    def _end_log(self) -> None:
+    def _end_log(self, is_end: bool = False) -> None:
         self._settle()  # pending rows hold tensors that nobody else may hold
         try:
             with self._lock, no_dispatch(), torch.no_grad():
@@ -126,7 +126,7 @@ class OutputRecorder(Recorder):
                 self._log_outputs()
         except Exception as error:  # the job goes on
             self._note("what leaves", error)
-        super()._end_log()
+        super()._end_log(is_end)
 
     def _log_outputs(self) -> None:
         for one in [one for parts in self._written.values() for one in parts.values()]:

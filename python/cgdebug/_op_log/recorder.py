@@ -20,7 +20,7 @@ from .._job import _accepted, _native
 from . import audit, names, padding, written
 from .added import Added
 from .arguments import EMPTY, Arguments
-from .calls import Call, Link
+from .calls import Call, Link, part_of
 from .collectives import Collective, Collectives
 from .details import Details
 from .memory import Memory
@@ -281,7 +281,7 @@ class Recorder:
 
     def end(self) -> None:
         with self._lock:
-            self._end_log()
+            self._end_log(is_end=True)
             self.is_done = True
 
     def next_run(self) -> None:
@@ -293,12 +293,12 @@ class Recorder:
         self._end_log()
         self.begin_run()
 
-    def _end_log(self) -> None:
+    def _end_log(self, is_end: bool = False) -> None:
         self._settle()
         self.log.add_views(self._arguments.take_views())
-        for op in self._collectives.unread():
-            self.log.note(f"{op}: nothing read its result, so it was not seen")
-        self._collectives.begin_run()
+        self._land(self._collectives.take_waited())
+        for op in self._collectives.take_unread(is_end):
+            self._note_unread(op)
         try:
             self.log.end()
         except Exception as error:
@@ -396,8 +396,13 @@ class Recorder:
         if not storage:
             return
         call.storages.add(storage)
-        if call.plan.kind is not Kind.WAIT:
+        if argument.read and not call.plan.is_view and call.plan.kind is not Kind.WAIT:
             self._arrived(tensor)
+        elif argument.mutated and not argument.read:
+            by_copy = call.plan.base == "copy_"
+            overwritten, others = self._collectives.take_overwritten(tensor, by_copy)
+            call.overwritten += overwritten
+            self._land(others)
         known = UNKNOWN if self._unseen_code else self._rows.get(tensor)
         if self.holdings is not None:
             self._hold(call, argument, tensor, known)
@@ -505,6 +510,11 @@ class Recorder:
         if plan.kind in (Kind.C10D, Kind.FUNCTIONAL):
             self._launched(call, [one[2] for one in (*changed, *made)])
             return
+        if call.overwritten and self._is_landing(call):
+            self._land([(collective, changed[0][2]) for collective in call.overwritten])
+            return
+        for collective in call.overwritten:
+            self._note_unread(collective.op)
         for link in call.links:
             if link.row is None:
                 link.row = self._link(link.tensor, call.place, plan.base, link.argument.name)
@@ -618,13 +628,15 @@ class Recorder:
         """The result is written by another stream, some time before somebody waits for it."""
         stem = self._counter.take(call.place, call.plan.base)
         inputs = [link.row or UNKNOWN for link in call.links]
+        is_waited = call.given().get("async_op") is False
         self._collectives.sent()
         for place, tensor in enumerate(tensors):
             name = stem if len(tensors) == 1 else f"{stem}.{place}"
             details = self._arguments.details_of(call)
-            self._collectives.add(
-                tensor, Collective(name, call.plan.name, inputs, call.place, details)
+            one = Collective(
+                *(part_of(tensor), is_waited, name, call.plan.name, inputs, call.place, details)
             )
+            self._collectives.add(tensor, one)
             self._rows.set(tensor, UNKNOWN)
 
     def _waited(self, call: Call, result) -> None:
@@ -633,16 +645,21 @@ class Recorder:
 
     def _arrived(self, tensor: torch.Tensor) -> None:
         """The result of a collective is there: whoever reads it has waited for it."""
-        collective = self._collectives.take(tensor)
-        if collective is not None:
-            self._add(
-                collective.name,
-                collective.op,
-                tensor,
-                collective.inputs,
-                collective.place,
-                collective.details,
-            )
+        self._land(self._collectives.take(tensor))
+
+    @staticmethod
+    def _is_landing(call: Call) -> bool:
+        """Whether the op is how a collective that is waited for gives its result, out of memory of
+        its own: gloo's reduce_scatter."""
+        sources = [link for link in call.links if link.argument.read]
+        return call.plan.base == "copy_" and all(link.row is None for link in sources)
+
+    def _land(self, results: list[tuple[Collective, torch.Tensor]]) -> None:
+        for one, tensor in results:
+            self._add(one.name, one.op, tensor, one.inputs, one.place, one.details)
+
+    def _note_unread(self, op: str) -> None:
+        self.log.note(f"{op}: nothing read its result, so it was not seen")
 
     def _flush(self) -> None:
         try:

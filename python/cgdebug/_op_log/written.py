@@ -34,10 +34,18 @@ _UNMARKED = {
     "cudnn_batch_norm": _STATISTICS,
     "miopen_batch_norm": _STATISTICS,
 }
+# Their results share memory with an argument, or are copies of it.
+_MAY_COPY = frozenset(
+    {
+        *("contiguous", "flatten", "pin_memory", "ravel", "reshape", "reshape_as", "to"),
+        *("resolve_conj", "resolve_neg"),
+    }
+)
 _STORE_BYTES = 32 << 20
 _STORE_SHARE = 8
 _INDEX = (torch.int64, torch.int32)
 _NO_ROW = frozenset({"cgdebug", "prim", "profiler"})
+_WRAPS = "_wrap_tensor_autograd"  # a result of a collective, before anybody has waited for it
 # c10d's ops return before the result is there: these arguments will hold it.
 _C10D_RESULTS = {
     "allreduce_": ("tensors",),
@@ -91,6 +99,7 @@ class Plan:
     # What it writes is what its schema and its results show, and nothing else.
     is_exact: bool = False
     is_pointwise: bool = False  # each element is made of those in its place
+    is_view: bool = False  # it returns other views of memory, and looks at none of it
 
 
 @functools.lru_cache(maxsize=4096)
@@ -123,14 +132,23 @@ def plan_of(op) -> Plan:
         base.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")),
         namespace in ("aten", "prims") and kind in (Kind.PLAIN, Kind.EMPTY),
         torch.Tag.pointwise in getattr(op, "tags", ()),
+        _is_view(schema, base),
     )
+
+
+def _is_view(schema, base: str) -> bool:
+    aliases = [one.alias_info for one in schema.returns]
+    is_alias = all(one is not None and not one.is_write for one in aliases)
+    return bool(aliases) and is_alias and base not in _MAY_COPY
 
 
 def _kind_of(namespace: str, base: str, tags: typing.Collection) -> Kind:
     if base == "resize_":
         return Kind.UNKNOWN
     # Such as transpose_: another view of the same memory.
-    if namespace in _NO_ROW or base == "record_stream" or torch.Tag.inplace_view in tags:
+    if namespace in _NO_ROW or torch.Tag.inplace_view in tags:
+        return Kind.IGNORED
+    if base in ("record_stream", _WRAPS):
         return Kind.IGNORED
     if namespace == "aten" and base.lstrip("_").startswith(("empty", "new_empty")):
         return Kind.EMPTY
