@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -96,11 +97,16 @@ def page_with(daemon, condition, what):
     return pages[-1]
 
 
+def find_prometheus(name):
+    program = shutil.which(name)
+    if program is None and not os.environ.get("CGDEBUG_REQUIRE_PROMTOOL"):
+        pytest.skip(f"no {name} here. Type: apt-get install prometheus")
+    return program
+
+
 @pytest.fixture
 def promtool():
-    program = shutil.which("promtool")
-    if program is None and not os.environ.get("CGDEBUG_REQUIRE_PROMTOOL"):
-        pytest.skip("no promtool here. Type: apt-get install prometheus")
+    program = find_prometheus("promtool")
 
     def check(*arguments, text=None):
         done = subprocess.run(
@@ -384,6 +390,57 @@ def test_the_dashboard_asks_only_for_metrics_that_exist(exporting, probe, promto
         rules += f"  - record: dashboard:query:{number}\n    expr: {json.dumps(expression)}\n"
     (tmp_path / "rules.yml").write_text(rules)
     promtool("rules", str(tmp_path / "rules.yml"))
+
+
+@pytest.fixture
+def prometheus(tmp_path):
+    """prometheus(daemon): asks a Prometheus server that reads its page; answers as it does."""
+    program, started = find_prometheus("prometheus"), []
+
+    def start(daemon):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        page = daemon.url.removeprefix("http://")
+        (tmp_path / "prometheus.yml").write_text(
+            "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
+            f"scrape_configs: [{{job_name: c, static_configs: [{{targets: ['{page}']}}]}}]\n"
+        )
+        command = [program, f"--config.file={tmp_path}/prometheus.yml"]
+        command += [f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address={address}"]
+        with open(tmp_path / "prometheus.log", "w") as log:
+            started.append(subprocess.Popen(command, stdout=log, stderr=log))
+
+        def ask(query):
+            words = urllib.parse.urlencode({"query": query})
+            try:
+                answer = fetch(f"http://{address}/api/v1/query?{words}")
+            except urllib.error.URLError:
+                return []
+            return json.loads(answer)["data"]["result"]
+
+        return ask
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_each_query_of_the_dashboard_has_an_answer_in_prometheus(exporting, prometheus, probe):
+    ask = prometheus(exporting())
+    p = probe(cgdebug.TensorStats(), name="x")
+    for query in dashboard_queries():
+        if query.startswith("label_values("):
+            query = query.removeprefix("label_values(").rpartition(",")[0]
+        for name, value in (("$session", ".*"), ("$probe", ".*"), ("$__range", "1m")):
+            query = query.replace(name, value)
+        query = query.replace("$__rate_interval", "5s")
+
+        def answer(query=query):
+            p(torch.tensor([1.0, float("nan"), float("inf")]))  # rates are of what changes
+            return ask(query)
+
+        wait_until(answer, f"Prometheus has an answer to {query}")
 
 
 def test_every_metric_is_in_the_readme(exporting, probe):

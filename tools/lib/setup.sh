@@ -102,11 +102,11 @@ ensure_system_packages() {
     apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-# promtool of the package prometheus, without the server that installing it would start. Sets PATH.
+# The programs of the package prometheus, without the service that installing it would start. Sets PATH.
 ensure_promtool() {
   local folder=$root/build/promtool
   [ -z "${CGDEBUG_PYTHON:-}" ] && grep -qs '^ID=debian' /etc/os-release || return 0
-  [ -x "$folder/promtool" ] || step 'promtool' extract_promtool "$folder"
+  [ -x "$folder/prometheus" ] || step 'promtool' extract_promtool "$folder"
   export PATH=$folder:$PATH CGDEBUG_REQUIRE_PROMTOOL=1
 }
 extract_promtool() (
@@ -114,7 +114,7 @@ extract_promtool() (
   apt-get download -o APT::Sandbox::User=root prometheus || {
     "${as_root[@]}" apt-get update && apt-get download -o APT::Sandbox::User=root prometheus
   }
-  dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool
+  dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool ./usr/bin/prometheus
   rm prometheus_*.deb
 )
 
