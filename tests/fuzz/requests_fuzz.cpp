@@ -13,7 +13,7 @@
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/tail_stream.h"
 #include "tests/fuzz/patches.h"
-#include "tests/support/model_fixture.h"
+#include "tests/support/daemon/model_fixture.h"
 
 namespace {
 

@@ -21,9 +21,9 @@
 #include "daemon/sinks/memory_sink.h"
 #include "daemon/sinks/model_sink.h"
 #include "tests/fuzz/patches.h"
-#include "tests/support/op_log_fixture.h"
 #include "tests/support/private_shm.h"
-#include "tests/support/ring_fixture.h"
+#include "tests/support/ring/op_log_fixture.h"
+#include "tests/support/ring/ring_fixture.h"
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/support/daemon_process.h"
-#include "tests/support/producer_process.h"
+#include "tests/support/daemon/daemon_process.h"
+#include "tests/support/daemon/producer_process.h"
 #include "tests/support/run_process.h"
 #include "tests/support/wait_until.h"
 

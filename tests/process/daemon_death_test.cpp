@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/daemon_process.h"
+#include "tests/support/daemon/daemon_process.h"
+#include "tests/support/daemon/producer_process.h"
 #include "tests/support/pipe_reader.h"
-#include "tests/support/producer_process.h"
 #include "tests/support/wait_until.h"
 
 namespace cgdebug::test {

@@ -13,9 +13,9 @@
 
 #include "libprobe/ring/segment/segment_writer.h"
 #include "tests/support/child_process.h"
-#include "tests/support/daemon_process.h"
+#include "tests/support/daemon/daemon_process.h"
+#include "tests/support/daemon/producer_process.h"
 #include "tests/support/private_shm.h"
-#include "tests/support/producer_process.h"
 #include "tests/support/wait_until.h"
 
 namespace cgdebug::test {

@@ -18,8 +18,8 @@
 #include "daemon/core/wire/channel.h"
 #include "daemon/core/wire/frame.h"
 #include "tests/support/child_process.h"
-#include "tests/support/daemon_process.h"
-#include "tests/support/producer_process.h"
+#include "tests/support/daemon/daemon_process.h"
+#include "tests/support/daemon/producer_process.h"
 #include "tests/support/wait_until.h"
 
 namespace cgdebug::test {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "daemon/core/recording/recording_reader.h"
-#include "tests/support/daemon_process.h"
-#include "tests/support/known_recording.h"
-#include "tests/support/producer_process.h"
+#include "tests/support/daemon/daemon_process.h"
+#include "tests/support/daemon/producer_process.h"
+#include "tests/support/recording/known_recording.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait_until.h"
 

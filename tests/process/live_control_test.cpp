@@ -7,8 +7,8 @@
 #include <string>
 
 #include "libprobe/ring/segment/segment_view.h"
-#include "tests/support/daemon_process.h"
-#include "tests/support/producer_process.h"
+#include "tests/support/daemon/daemon_process.h"
+#include "tests/support/daemon/producer_process.h"
 #include "tests/support/wait_until.h"
 
 namespace cgdebug::test {

@@ -10,7 +10,7 @@
 #include "libprobe/ring/segment/segment_view.h"
 #include "tests/support/child_process.h"
 #include "tests/support/private_shm.h"
-#include "tests/support/probe_fixture.h"
+#include "tests/support/ring/probe_fixture.h"
 
 namespace cgdebug {
 namespace {

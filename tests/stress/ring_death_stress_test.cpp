@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "tests/support/child_process.h"
-#include "tests/support/ring_fixture.h"
+#include "tests/support/ring/ring_fixture.h"
 
 namespace cgdebug::ring {
 namespace {

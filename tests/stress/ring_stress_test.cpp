@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "libprobe/ring/shared_copy.h"
-#include "tests/support/ring_fixture.h"
+#include "tests/support/ring/ring_fixture.h"
 
 namespace cgdebug::ring {
 namespace {

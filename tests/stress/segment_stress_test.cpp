@@ -11,7 +11,7 @@
 #include "libprobe/ring/segment/reclaim.h"
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/child_process.h"
-#include "tests/support/ring_fixture.h"
+#include "tests/support/ring/ring_fixture.h"
 
 namespace cgdebug::ring {
 namespace {

@@ -1,0 +1,313 @@
+#include "client/analysis/requests/request_diff.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "client/analysis/requests/request_report.h"
+#include "tests/support/analysis/memory_source.h"
+
+namespace cgdebug::analysis::requests {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+using testing_support::MemorySource;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<std::byte> Bytes(const auto& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(values[0]));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+// The values of a token in layer n, of four elements.
+std::vector<float> Values(const Token& token, int layer) {
+  const auto base = static_cast<float>(100 * token.request + token.position + 1);
+  const auto n = static_cast<float>(layer + 1);
+  return {base * n, base + n, base - n, n};
+}
+
+// Three layers of a model, whose calls have these many rows.
+class Model {
+ public:
+  explicit Model(std::uint64_t rows) : rows_(rows) {
+    table_ = source.AddSlot("rows", {rows, 2}, layout::Dtype::kInt64);
+    for (int layer = 0; layer < 3; ++layer) {
+      layers_.push_back(source.AddSlot("fwd/" + std::to_string(layer), {rows, 4}));
+    }
+  }
+  void Call(std::uint64_t replay, std::vector<Token> tokens) {
+    tokens.resize(rows_, Token{-1, 0});
+    std::vector<std::int64_t> table;
+    for (const Token& token : tokens) {
+      table.insert(table.end(), {token.request, token.position});
+    }
+    source.AddBytes(table_, replay, Bytes(table));
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      std::vector<float> values;
+      for (const Token& token : tokens) {
+        const std::vector<float> row = Values(token, static_cast<int>(layer));
+        values.insert(values.end(), row.begin(), row.end());
+      }
+      calls_[{layer, replay}] = values;
+      source.Add(layers_[layer], replay, values);
+    }
+  }
+  // Changes an element of a row.
+  void Change(std::size_t layer, std::uint64_t replay, std::size_t row, float factor) {
+    std::vector<float>& values = calls_.at({layer, replay});
+    values[row * 4 + 1] *= factor;
+    source.Change(layers_[layer], replay, values);
+  }
+
+  MemorySource source;
+
+ private:
+  std::uint64_t rows_;
+  std::size_t table_ = 0;
+  std::vector<std::size_t> layers_;
+  std::map<std::pair<std::size_t, std::uint64_t>, std::vector<float>> calls_;
+};
+
+// Two requests of three tokens, one row at a time.
+Model Alone() {
+  Model model(1);
+  std::uint64_t replay = 0;
+  for (std::int64_t request : {1, 2}) {
+    for (std::int64_t position : {0, 1, 2}) model.Call(++replay, {{request, position}});
+  }
+  return model;
+}
+
+// The same in buckets of four rows, of which one or two are padding.
+Model Batched() {
+  Model model(4);
+  model.Call(1, {{2, 0}, {1, 0}, {1, 1}});
+  model.Call(2, {{1, 2}, {2, 1}});
+  model.Call(3, {{2, 2}});
+  return model;
+}
+
+RequestDiff CompareAll(Model& a, Model& b) {
+  Result<RequestDiff> diff = CompareRequests(a.source, b.source, {});
+  EXPECT_TRUE(diff.ok()) << diff.error().message;
+  return *std::move(diff);
+}
+
+std::string TextOf(Model& a, Model& b, const RequestDiff& diff) {
+  return RequestAnswer(a.source, b.source, diff).Text();
+}
+
+TEST(RequestDiff, FindsATokenInWhateverRowOfWhateverBucketItIs) {
+  Model a = Alone(), b = Batched();
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kNothing);
+  EXPECT_EQ(diff.tokens, 6);
+  EXPECT_EQ(diff.compared, 18);
+  EXPECT_EQ(diff.equal, 18);
+  EXPECT_EQ(TextOf(a, b, diff), "same: 6 tokens of 2 requests in 3 probes, bit for bit");
+}
+
+TEST(RequestDiff, SwappedRequestsGrow) {
+  Model a = Alone(), b(4);
+  b.Call(1, {{1, 0}, {2, 0}, {1, 1}});  // as Batched(), but for the order of the first two
+  b.Call(2, {{1, 2}, {2, 1}});
+  b.Call(3, {{2, 2}});
+  const std::vector<std::int64_t> table = {2, 0, 1, 0, 1, 1, -1, 0};
+  b.source.AddBytes(0, 1, Bytes(table));
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kFound);
+  EXPECT_EQ(diff.probes[diff.first->probe].name, "fwd/0");
+}
+
+TEST(RequestDiff, RoundingIsNoGrowth) {
+  Model a = Alone(), b = Batched();
+  b.Change(1, 1, 2, 1 + 1e-6f);
+  b.Change(2, 1, 2, 1 + 3e-6f);
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kNothing);
+  EXPECT_EQ(diff.compared - diff.equal, 2);
+  const std::string text = TextOf(a, b, diff);
+  EXPECT_THAT(text, StartsWith("no growth of the error: 6 tokens of 2 requests in 3 probes; 16 of "
+                               "18 rows are equal bit for bit"));
+  EXPECT_THAT(text, HasSubstr("the first that are not equal: fwd/1, request 1 position 1"));
+  EXPECT_THAT(text, HasSubstr("the largest: fwd/2"));
+  EXPECT_THAT(text, HasSubstr("cannot be told from rounding"));
+  EXPECT_EQ(RequestJson(a.source, b.source, diff)["verdict"], "no_growth");
+}
+
+TEST(RequestDiff, NamesTheFirstProbeInWhichTheErrorGrows) {
+  Model a = Alone(), b = Batched();
+  b.Change(0, 2, 1, 1 + 1e-6f);
+  b.Change(1, 2, 1, 1.1f);
+  b.Change(2, 2, 1, 1.2f);
+  b.Change(2, 3, 0, 1.2f);
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kFound);
+  EXPECT_EQ(diff.grown, 2);
+  const std::string text = TextOf(a, b, diff);
+  EXPECT_THAT(text, StartsWith("first growth of the error: fwd/1, request 2 position 1"));
+  EXPECT_THAT(text, HasSubstr("A: fwd/1@5 row 0"));
+  EXPECT_THAT(text, HasSubstr("B: fwd/1@2 row 1"));
+  const Json json = RequestJson(a.source, b.source, diff);
+  EXPECT_EQ(json["verdict"], "growth");
+  EXPECT_EQ(json["first"]["b"]["row"], 1);
+}
+
+TEST(RequestDiff, AnErrorThatStaysGrowsOnce) {
+  Model a = Alone(), b = Batched();
+  for (std::size_t layer : {0, 1, 2}) b.Change(layer, 2, 1, 1.1f);
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.grown, 1);
+  EXPECT_EQ(diff.probes[diff.first->probe].name, "fwd/0");
+}
+
+TEST(RequestDiff, NanOfOneSideIsGrowth) {
+  Model a = Alone(), b = Batched();
+  b.Change(1, 1, 0, kNan);
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kFound);
+  EXPECT_THAT(TextOf(a, b, diff), HasSubstr("only one of them is finite"));
+  a.Change(1, 4, 0, kNan);  // the same token
+  EXPECT_EQ(CompareAll(a, b).outcome(), Outcome::kNothing);
+}
+
+TEST(RequestDiff, ATokenThatOneSideLacksMakesItInconclusive) {
+  Model a = Alone(), b = Batched();
+  b.Call(4, {{3, 0}});
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kInconclusive);
+  EXPECT_THAT(diff.missing, ElementsAre("only B has 1 row, the first request 3 position 0"));
+}
+
+TEST(RequestDiff, ATokenThatWasComputedTwiceIsComparedInOrder) {
+  Model a = Alone(), b = Batched();
+  a.Call(7, {{1, 0}});
+  b.Call(4, {{1, 0}});
+  a.Change(2, 7, 0, 2);
+  b.Change(2, 4, 0, 2);
+  EXPECT_EQ(CompareAll(a, b).outcome(), Outcome::kNothing);
+  b.Change(2, 4, 0, 3);
+  EXPECT_EQ(CompareAll(a, b).first->a.key.replay, 7);
+}
+
+TEST(RequestDiff, WhatCannotBeComparedMakesItInconclusive) {
+  const auto first_missing = [](Model& a, Model& b) {
+    const RequestDiff diff = CompareAll(a, b);
+    EXPECT_EQ(diff.outcome(), Outcome::kInconclusive);
+    EXPECT_THAT(TextOf(a, b, diff), StartsWith("inconclusive: "));
+    return diff.missing.empty() ? "" : diff.missing.front();
+  };
+  {
+    Model a = Alone(), b = Batched();
+    b.source.DropValues(2, 1);
+    EXPECT_THAT(first_missing(a, b), HasSubstr("no values were recorded"));
+  }
+  {
+    Model a = Alone(), b = Batched();
+    b.source.damaged = {2};
+    EXPECT_THAT(first_missing(a, b), HasSubstr("the values are damaged"));
+  }
+  {
+    Model a = Alone(), b = Batched();
+    b.source.Remove(3, 2);
+    EXPECT_THAT(first_missing(a, b), HasSubstr("B did not see it in the call of these rows"));
+  }
+  {
+    Model a = Alone(), b = Batched();
+    const std::size_t other = b.source.AddSlot("fwd/other", {3, 3});
+    b.source.Add(other, 1, std::vector<float>(9));
+    EXPECT_THAT(first_missing(a, b), HasSubstr("A did not see it in the call of these rows"));
+  }
+  {
+    Model a = Alone(), b = Batched();
+    const std::size_t of_a = a.source.AddSlot("fwd/other", {1, 3});
+    const std::size_t of_b = b.source.AddSlot("fwd/other", {3, 3});
+    a.source.Add(of_a, 1, std::vector<float>(3));
+    b.source.Add(of_b, 1, std::vector<float>(9));
+    EXPECT_THAT(first_missing(a, b),
+                HasSubstr("its first dimensions are not the rows of the call"));
+  }
+  {
+    Model a = Alone(), b = Batched();
+    b.source.Slots()[2].part = "rows:0:2 of [4,4]";
+    EXPECT_THAT(first_missing(a, b), HasSubstr("only a part was recorded"));
+  }
+  {
+    Model a = Alone(), b = Batched();
+    b.source.Remove(0, 3);
+    EXPECT_THAT(CompareAll(a, b).missing, testing::Contains("B: nobody told the rows of 1 call"));
+  }
+  {
+    Model a = Alone(), b = Batched();
+    b.source.gaps = {{.slot = 2, .count = 3, .cause = "overwritten before they were read"}};
+    EXPECT_EQ(CompareAll(a, b).outcome(), Outcome::kInconclusive);
+  }
+}
+
+TEST(RequestDiff, WithoutRowsItSaysWhatToCall) {
+  Model a = Alone();
+  MemorySource none = testing_support::TwoLayers(3);
+  const Result<RequestDiff> diff = CompareRequests(a.source, none, {});
+  ASSERT_FALSE(diff.ok());
+  EXPECT_THAT(diff.error().message, HasSubstr("Call cgdebug.rows(requests, positions)"));
+}
+
+TEST(RequestDiff, AProbeOfTheUsersThatIsCalledRowsIsRefused) {
+  Model a = Alone();
+  MemorySource other;
+  other.Add(other.AddSlot("rows", {4}), 1, {1, 2, 3, 4});
+  const Result<RequestDiff> diff = CompareRequests(a.source, other, {});
+  ASSERT_FALSE(diff.ok());
+  EXPECT_THAT(diff.error().message, HasSubstr("not i64[rows,2]"));
+}
+
+TEST(RequestDiff, DimensionsOfBatchAndTokensAreRowsTogether) {
+  Model a = Alone();
+  MemorySource b;
+  const std::size_t table = b.AddSlot("rows", {6, 2}, layout::Dtype::kInt64);
+  const std::vector<std::int64_t> tokens = {1, 0, 1, 1, 1, 2, 2, 0, 2, 1, 2, 2};
+  b.AddBytes(table, 1, Bytes(tokens));
+  for (int layer = 0; layer < 3; ++layer) {
+    std::vector<float> values;
+    for (std::size_t i = 0; i < tokens.size(); i += 2) {
+      const std::vector<float> row = Values({tokens[i], tokens[i + 1]}, layer);
+      values.insert(values.end(), row.begin(), row.end());
+    }
+    b.Add(b.AddSlot("fwd/" + std::to_string(layer), {2, 3, 4}), 1, values);
+  }
+  const Result<RequestDiff> diff = CompareRequests(a.source, b, {});
+  ASSERT_TRUE(diff.ok());
+  EXPECT_EQ(diff->equal, 18);
+  EXPECT_THAT(diff->missing, IsEmpty());
+}
+
+TEST(RequestDiff, IntegersAreNotRounded) {
+  Model a = Alone(), b = Batched();
+  const auto ids = [](MemorySource* source, std::uint64_t rows, std::uint64_t replay,
+                      const std::vector<std::int64_t>& values) {
+    const std::size_t slot = source->AddSlot("in/ids", {rows}, layout::Dtype::kInt64);
+    source->Slots()[slot].order = 0;  // before the layers
+    source->AddBytes(slot, replay, Bytes(values));
+  };
+  ids(&a.source, 1, 4, {1000000000});
+  ids(&b.source, 4, 1, {1000000001, 5, 6, 0});
+  const RequestDiff diff = CompareAll(a, b);
+  ASSERT_TRUE(diff.first);
+  EXPECT_EQ(diff.probes[diff.first->probe].name, "in/ids");
+}
+
+TEST(RequestDiff, TextsAreShownInHexadecimal) {
+  EXPECT_EQ(TokenText({.request = 17, .position = 412}), "request 17 position 412");
+  EXPECT_EQ(TokenText({.request = std::int64_t{1} << 62, .position = 0}),
+            "request 4000000000000000 position 0");
+}
+
+}  // namespace
+}  // namespace cgdebug::analysis::requests
