@@ -6,6 +6,7 @@ on any. A long file is only pointed out. Another tree may be given as the only a
 """
 
 import ast
+import collections
 import re
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
 # Above this length, ask whether a file holds two things. Never cut a class in two for it; tests and
 # schemas are exempt.
 MANY_LINES = 400
+# A folder with more has rooms that nobody has made yet.
+MOST_FILES = 25
 
 LAYOUT = ["proto/layout"]
 ROOMS = ("answers", "base", "endpoint", "numerics", "ops", "recording", "replicas", "wire", "words")
@@ -312,6 +315,15 @@ def check_python(path, relative, findings):
             findings.append(f"{relative}:{line}: room {own} may not load torch when it is imported")
 
 
+def check_folders(findings):
+    counts = collections.Counter(path.parent for path in source_files())
+    findings += [
+        f"{folder.relative_to(ROOT)}: {count} files; at most {MOST_FILES} may lie in a folder"
+        for folder, count in sorted(counts.items())
+        if count > MOST_FILES
+    ]
+
+
 def source_files():
     for top in TOPS:
         for path in sorted((ROOT / top).rglob("*")):
@@ -342,6 +354,7 @@ def main():
             check_source(path, relative, lines, findings)
             if not relative.startswith(("tests/", "tools/")):
                 check_namespace(relative, lines, findings)
+    check_folders(findings)
     print(
         "\n".join(findings + notes + [f"check_layering: {count} files, {len(findings)} findings"])
     )

@@ -27,7 +27,7 @@ SIZES = (64, 1024, 4096)
 def measure(build, kind, size, seconds):
     program = [build / "tools/bench/ring_bench", kind]
     if kind == "iceoryx2":
-        program = [sys.executable, pathlib.Path(__file__).with_name("iceoryx2_bench.py")]
+        program = [sys.executable, pathlib.Path(__file__).parent / "drivers/iceoryx2_bench.py"]
     output = subprocess.run(
         [*program, str(size), str(seconds)],
         check=True, capture_output=True, text=True, env=os.environ | {"CGDEBUG": "0"},

@@ -5,7 +5,9 @@ Begin with `scopes`, then read on in this order:
 
     scopes            who wants op logs; gives each capture and each eager run a recorder and a log
     options           what users may want of a log
-    following         the dispatch mode that sees every op, and what else follows a thread
+    following         the dispatch mode that sees every op, and what else follows a thread:
+                      triton_kernels says which Triton kernels run, because they are no ops, and
+                      compiled_code when code runs whose kernels nobody sees
     recorder          the rows of what an op writes, and the rows that it read
     calls             one call of an op, as long as it lasts
     written           what an op reads and writes
@@ -18,12 +20,9 @@ Begin with `scopes`, then read on in this order:
     regions           annotate(), record_function and NVTX
     arguments         what an op was given, with the views between rows
     details           what a row says beside its statistics
-    added             what users add to rows: asks extras in the right place
-    extras            hooks, statistics and values of the user's
-    memory_columns    the hook "memory"
-    compiled_code     tells a recorder when code runs whose kernels nobody sees
+    extras            hooks, statistics and values of the user's; added asks for them in the right
+                      place, memory_columns is the hook "memory"
     threads           ops on threads that no log follows
-    triton_kernels    tells a recorder which Triton kernels run, because they are no ops
     outputs           the recorder of level "graph", which finds what leaves a capture
     rows              the log: keeps the rows and hands them to the native module; gaps, coverage
     capture_cost      what a log costs while its graph is captured

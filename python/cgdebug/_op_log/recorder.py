@@ -18,11 +18,11 @@ from torch.utils._mode_utils import no_dispatch
 
 from .._job import _accepted, _native
 from . import audit, names, padding, written
-from .added import Added
 from .arguments import EMPTY, Arguments
 from .calls import Call, Link, part_of
 from .collectives import Collective, Collectives
 from .details import Details
+from .extras.added import Added
 from .memory import Memory
 from .rows import ACCOUNT, UNKNOWN, Nodes, OpLog
 from .steps import Steps

@@ -1,0 +1,165 @@
+"""Follows what a thread runs, for a recorder: ops, Triton kernels, compiled code, modules."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import typing
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..._job import _aside
+from .. import names, written
+from . import compiled_code, triton_kernels
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..recorder import Recorder
+
+
+class Followed:
+    """From here on, until end(), the recorder is told of all that this thread runs, and of the
+    backward passes that it starts.
+
+    modules:   is told which modules run
+    begins:    is told of a module that is about to be called and is in no other one
+    is_beside: another thread's Followed has the hooks of modules and tells of Triton kernels; this
+               thread may have ended when end() is called
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        modules: names.ModuleNames,
+        begins: Callable[[torch.nn.Module], None] | None = None,
+        is_beside: bool = False,
+    ):
+        mode = OpMode(recorder)
+        self.hooks: names.ModuleHooks | None = None
+        self._undo = contextlib.ExitStack()  # the last is undone first
+        self._undo.callback(recorder.end)
+        try:
+            if not is_beside:
+                self.hooks = names.ModuleHooks(modules, begins)
+                self._undo.callback(self.hooks.remove)
+                self._undo.callback(leave, mode)
+                self._undo.callback(triton_kernels.unfollow, recorder)
+                triton_kernels.follow(recorder)
+            self._undo.callback(compiled_code.unfollow, recorder)
+            compiled_code.follow(recorder)
+            enter_below(mode)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Ends what the recorder logs. Does nothing the second time."""
+        self._undo.close()
+
+
+class CollectorStopped:
+    """Until end() nothing is collected: a dead graph that is collected while another one is
+    captured ends that capture."""
+
+    def __init__(self) -> None:
+        self._was_enabled = gc.isenabled()
+        gc.disable()
+
+    def end(self) -> None:
+        """Does nothing the second time."""
+        was_enabled, self._was_enabled = self._was_enabled, False
+        if was_enabled:
+            gc.enable()
+
+
+class OpMode(TorchDispatchMode):
+    """While it is entered, a recorder sees every op of this thread, and of the backward passes that
+    it starts."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: Recorder):
+        super().__init__()
+        self.recorder = recorder
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else compiled code runs eagerly, even after this mode has ended
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if is_tracing():
+            return func(*args, **kwargs)
+        if any(map(written.handles_ops, types)):
+            self.recorder.takes_apart(func, args, kwargs)
+            return NotImplemented  # then torch calls the ops that it is made of
+        call = _aside.call(self.recorder.before, func, args, kwargs)
+        try:
+            result = _run(func, args, kwargs)
+        except BaseException:
+            _aside.call(self.recorder.after, call, None, has_failed=True)
+            raise
+        _aside.call(self.recorder.after, call, result)
+        return result
+
+
+_REFUSED = "Expected a value of type 'Tensor'"
+
+
+def _run(func, args, kwargs):
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError as error:
+        # Torch gives a mode the constants of TorchScript as numbers, also to ops that want a tensor
+        # and then refuse them.
+        if _REFUSED not in str(error):
+            raise
+        tensors = [
+            torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+            if isinstance(value, (int, float)) and str(argument.type) == "Tensor"
+            else value
+            for value, argument in zip(args, func._schema.arguments)
+        ]
+    return func(*tensors, **kwargs)
+
+
+def is_tracing() -> bool:
+    """Whether tensors have no values, because a compiler or DTensor asks what an op would do."""
+    keys = torch._C._TorchDispatchModeKey
+    return any(
+        torch._C._get_dispatch_mode(key) is not None
+        for key in (keys.FAKE, keys.FUNCTIONAL, keys.PROXY)
+    )
+
+
+def enter_below(mode: OpMode) -> None:
+    """Enters it below the modes of the program: one that ends takes the topmost mode off the
+    thread, whichever that is."""
+    modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    above = [one for one in modes if getattr(one, "_mode_key", None) is None]
+    for _ in above:
+        torch.utils._python_dispatch._pop_mode()
+    try:
+        mode.__enter__()
+    finally:
+        for one in above:
+            torch.utils._python_dispatch._push_mode(one)
+
+
+def leave(mode: OpMode) -> None:
+    """Takes the mode off this thread, even if modes that were entered later are still there."""
+    mode.recorder.is_done = True
+    stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    if not any(one is mode for one in stack):
+        return
+    above = []
+    while True:
+        top = torch.utils._python_dispatch._get_current_dispatch_mode_stack()[-1]
+        if top is mode:
+            break
+        above.append(torch.utils._python_dispatch._pop_mode())
+    mode.__exit__(None, None, None)
+    for other in reversed(above):
+        torch.utils._python_dispatch._push_mode(other)

@@ -1,0 +1,342 @@
+"""cgdebug.integrations: jobs of frameworks that do not know of cgdebug.
+
+Lightning and transformers are the real ones. vLLM and SGLang need a GPU to start: for them the
+tests have stand-ins (stand_ins/).
+"""
+
+import importlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import types
+
+import pytest
+
+import cgdebug
+from conftest import ROOT
+
+
+@pytest.fixture(autouse=True)
+def own_run(monkeypatch):
+    monkeypatch.delenv("CGDEBUG_RUN_ID")
+
+
+@pytest.fixture
+def run(daemon, tmp_path):
+    """run(code, **environment) runs it in a process that finds the entry points of the package."""
+
+    def start(*code, **environment):
+        if sys.version_info < (3, 11):
+            pytest.skip("needs tomllib")
+        import tomllib
+
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        info = tmp_path / "entry" / "cgdebug-0.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: cgdebug\nVersion: 0\n")
+        info.joinpath("entry_points.txt").write_text(
+            "".join(
+                f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+                for group, points in project["entry-points"].items()
+            )
+        )
+        (tmp_path / "job.py").write_text("".join(map(textwrap.dedent, code)))
+        path = [
+            str(info.parent),
+            str(ROOT / "tests/python/integrations/stand_ins"),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
+        done = subprocess.run(
+            [sys.executable, "job.py"],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path),
+                "CGDEBUG": "1",
+                "CGDEBUG_DAEMON": "/bin/true",
+                "CGDEBUG_RUN_ID": tmp_path.name,
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return start
+
+
+def probes_of(cli, run_id):
+    told = json.loads(cli("--json", "probes", "-s", run_id).stdout)
+    return {one["name"] for one in told["probes"]}
+
+
+def steps_of(run_id, probe):
+    """The steps of all its snapshots, oldest first."""
+    with cgdebug.connect(socket=os.environ.get("CGDEBUG_SOCKET")) as client:
+        shown = client.tail(probe, last=50, session=run_id)
+        return [one.step for one in shown if isinstance(one, cgdebug.TensorSnapshot)]
+
+
+LIGHTNING = """
+    import torch
+    import {package} as L
+    from torch import nn
+
+    class Module(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        def training_step(self, batch, batch_idx):
+            return self.net(batch).square().mean()
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    data = torch.utils.data.DataLoader(torch.ones(6, 4), batch_size=2)
+    trainer = L.Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )
+    trainer.fit(Module(), data)
+    import sys
+    print("cgdebug.probe" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_lightning_by_entry_point_alone(run, cli, tmp_path, package):
+    done = run(LIGHTNING.format(package=package), CGDEBUG_WATCH="*")
+    assert done.stdout.endswith("True\n"), done.stderr
+    names = {f"fwd/net.{i}" for i in range(3)} | {"fwd/net"}
+    assert names <= probes_of(cli, tmp_path.name)
+    assert steps_of(tmp_path.name, "fwd/net") == [0, 1, 2]
+
+
+def test_calls_after_a_validation_of_lightning_are_calls_of_their_own(run, cli, tmp_path):
+    program = LIGHTNING.format(package="lightning.pytorch").replace(
+        "    trainer.fit(Module(), data)\n",
+        """
+    class Validated(Module):
+        def forward(self, batch):
+            return self.net(batch)
+        def validation_step(self, batch, batch_idx):
+            self(batch)
+    module = Validated()
+    trainer.validate(module, data, verbose=False)
+    with torch.no_grad():
+        module(torch.ones(2, 4)); module(torch.ones(2, 4))
+""",
+    )
+    run(program, CGDEBUG_WATCH="*")
+    told = cli("--json", "tail", "fwd/net", "-n", "20", "-s", tmp_path.name).stdout.splitlines()
+    calls = [one["replay"] for one in map(json.loads, told) if "probe" in one]
+    assert calls == [1, 2, 3, 4, 5], "three batches, and two calls after them"
+
+
+def test_lightning_without_the_variable_is_left_alone(run):
+    assert run(LIGHTNING.format(package="lightning.pytorch")).stdout.endswith("False\n")
+
+
+TRAINER = """
+    import torch, transformers
+    {imports}
+    config = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=64, max_position_embeddings=16,
+    )
+    data = [{{"input_ids": torch.arange(8), "labels": torch.arange(8)}} for _ in range(8)]
+    trainer = transformers.Trainer(
+        transformers.LlamaForCausalLM(config),
+        transformers.TrainingArguments(
+            "out", max_steps=4, per_device_train_batch_size=2, use_cpu=True, report_to=[],
+            save_strategy="no", disable_tqdm=True,
+        ),
+        train_dataset=data,
+        {callbacks}
+    )
+    trainer.train()
+"""
+
+
+def test_the_trainer_of_transformers_by_callback(run, cli, tmp_path):
+    callbacks = "callbacks=[cgdebug.integrations.transformers.CgdebugCallback()],"
+    code = TRAINER.format(imports="import cgdebug", callbacks=callbacks)
+    run(code, CGDEBUG_WATCH="*self_attn*,lm_head")
+    names = probes_of(cli, tmp_path.name)
+    assert "fwd/model.layers.1.self_attn.q_proj" in names and "fwd/lm_head" in names
+    assert not any(".mlp" in name for name in names)
+    assert steps_of(tmp_path.name, "fwd/lm_head") == [0, 1, 2, 3]
+
+
+def test_a_trainer_has_the_callback_by_itself(run, tmp_path):
+    code = TRAINER.format(
+        imports="import cgdebug._job._auto; cgdebug._job._auto.start()", callbacks=""
+    )
+    run(code, CGDEBUG_WATCH="lm_head")
+    assert steps_of(tmp_path.name, "fwd/lm_head") == [0, 1, 2, 3]
+
+
+VLLM = """
+    import os
+    from importlib.metadata import entry_points
+    for point in entry_points(group="vllm.general_plugins"):
+        point.load()()
+    import torch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    runner = GPUModelRunner()
+    runner.load_model(model=torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+    runner._dummy_run(torch.ones(2, 4))
+    for n in range(3):
+        runner.execute_model(torch.ones(2, 4))
+    print(os.environ.get("VLLM_DISABLE_COMPILE_CACHE"))
+"""
+
+
+def test_vllm_s_runner_watches_its_model_and_names_the_forward_pass(run, cli, tmp_path):
+    assert run(VLLM, CGDEBUG_WATCH="0").stdout == "1\n"
+    assert probes_of(cli, tmp_path.name) == {"fwd/0"}
+    assert steps_of(tmp_path.name, "fwd/0") == [0, 1, 2]  # the profile run is not looked at
+
+
+def test_vllm_keeps_its_compile_cache_where_no_probe_is_in_compiled_code(run):
+    assert run(VLLM, CGDEBUG_WATCH="op:*").stdout == "None\n"
+
+
+def test_vllm_without_the_variable_is_left_alone(run):
+    assert run(VLLM).stdout == "None\n"
+
+
+def test_vllm_s_runner_tells_which_rows_are_padding(run, cli, tmp_path):
+    code = VLLM.replace(
+        "runner.execute_model(torch.ones(2, 4))",
+        "runner.execute_model(types.SimpleNamespace("
+        "input_ids=torch.ones(8, 4), total_num_scheduled_tokens=5 + n))",
+    )
+    run("import types\n", code, CGDEBUG_WATCH="op:*", CGDEBUG_WATCH_EAGER="1")
+    assert padding_of(cli, tmp_path.name, "fwd/0/linear_0.padding") == {(3, 4), (2, 4), (1, 4)}
+
+
+def padding_of(cli, run_id, row):
+    told = json.loads(cli("--json", "probes", "-s", run_id).stdout)
+    return {tuple(one["shape"]) for one in told["probes"] if one["name"] == row}
+
+
+@pytest.mark.gpu
+def test_vllm_s_graphs_are_labelled_by_their_batch(run, tmp_path):
+    run(
+        """
+        from importlib.metadata import entry_points
+        for point in entry_points(group="vllm.general_plugins"):
+            point.load()()
+        import torch
+        from vllm.compilation import cuda_graph
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+        runner = GPUModelRunner()
+        runner.load_model(model=torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).cuda())
+        runner._dummy_run(torch.ones(2, 4, device="cuda"))
+        torch.cuda.synchronize()
+        runner.model = cuda_graph.CUDAGraphWrapper(runner.model)
+        inputs = {size: torch.ones(size, 4, device="cuda") for size in (8, 4)}
+        for rounds in range(3):
+            for size, x in inputs.items():
+                descriptor = cuda_graph.BatchDescriptor(size, 2)
+                cuda_graph.context = cuda_graph.ForwardContext(descriptor)
+                run = runner.execute_model if rounds else runner._dummy_run
+                with torch.inference_mode():
+                    run(x)
+        torch.cuda.synchronize()
+        """,
+        CGDEBUG_WATCH="0",
+    )
+    with cgdebug.connect(socket=os.environ.get("CGDEBUG_SOCKET")) as client:
+        slots = client.probes(session=tmp_path.name)
+    captured = {one.graph: one.counters.replays for one in slots if one.graph_id}
+    assert captured == {"tokens=8,reqs=2": 2, "tokens=4,reqs=2": 2}
+    assert set(steps_of(tmp_path.name, "fwd/0")) == {0, 1, 2, 3}  # none of what vLLM ran itself
+
+
+SGLANG = """
+    from importlib.metadata import entry_points
+    for point in entry_points(group="sglang.srt.plugins"):
+        point.load()()
+    import torch
+    from sglang.srt.model_executor.model_runner import ModelRunner
+    from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
+    runner = ModelRunner(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+    runner.load_model()
+    assert DecodeCudaGraphRunner().capture_one_shape(2, lambda size: size) == 2
+    runner.model(torch.ones(2, 4))
+    for n in range(3):
+        runner.forward(torch.ones(2, 4))
+    print(runner.forward.__name__, hasattr(runner.forward, "__wrapped__"))
+"""
+
+
+def test_sglang_s_runner_watches_its_model_and_names_the_forward_pass(run, cli, tmp_path):
+    assert run(SGLANG, CGDEBUG_WATCH="0").stdout == "forward True\n"
+    assert probes_of(cli, tmp_path.name) == {"fwd/0"}
+    assert steps_of(tmp_path.name, "fwd/0") == [None, 1, 2, 3]
+
+
+def test_sglang_s_runner_tells_which_rows_are_padding(run, cli, tmp_path):
+    code = SGLANG.replace(
+        "runner.forward(torch.ones(2, 4))",
+        "runner.forward(types.SimpleNamespace("
+        "input_ids=torch.ones(8, 4), num_token_non_padded_cpu=5 + n))",
+    )
+    run("import types\n", code, CGDEBUG_WATCH="op:*", CGDEBUG_WATCH_EAGER="1")
+    rows = probes_of(cli, tmp_path.name)
+    (row,) = [name for name in rows if name.endswith("mm_0.padding")]
+    assert padding_of(cli, tmp_path.name, row) == {(3, 4), (2, 4), (1, 4)}
+
+
+def test_sglang_without_the_variable_is_left_alone(run):
+    assert run(SGLANG).stdout == "forward False\n"
+
+
+def test_graphs_of_continuous_batching_are_labelled_by_the_sizes_they_are_padded_to():
+    runner = pytest.importorskip("transformers.generation.continuous_batching.model_runner")
+    ios = pytest.importorskip("transformers.generation.continuous_batching.input_outputs")
+    from cgdebug.integrations import continuous_batching
+
+    made = [
+        kind
+        for kind in vars(runner).values()
+        if isinstance(kind, type) and "_capture_graph" in vars(kind)
+    ]
+    assert len(made) == 1
+    key = inspect.getsource(ios.ContinuousBatchingIOs._get_graph_key)
+    assert "return (self.num_q_tokens, self.max_kv_read, *self." in key
+    pair = inspect.getsource(ios.ContinuousBatchingAsyncIOs.get_graph)
+    assert "self.io_pairs[self.current_pair].device_io" in pair
+
+    labels = []
+
+    class Runner:
+        def _capture_graph(self):
+            label = cgdebug._job._native.set_graph_label("", False)
+            cgdebug._job._native.set_graph_label(*label)
+            labels.append(label[0])
+
+    batch = types.SimpleNamespace(use_block_table=False, _get_graph_key=lambda: (32, 256, 64))
+    decode = types.SimpleNamespace(use_block_table=True, num_q_tokens=4)
+    turns = types.SimpleNamespace(
+        current_pair=1, io_pairs=[None, types.SimpleNamespace(device_io=batch)]
+    )
+    continuous_batching._wrap(Runner)
+    for one in (batch, decode, turns, None):
+        capturing = Runner()
+        capturing.inputs_and_outputs = one
+        capturing._capture_graph()
+    assert labels == ["tokens=32,kv=256,k=64", "decode,tokens=4", "tokens=32,kv=256,k=64", ""]
+
+
+def test_the_debug_servers_page_says_which_torch_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.distributed.debug._frontend", None)
+    monkeypatch.delitem(sys.modules, "cgdebug.integrations.torch_debug", raising=False)
+    with pytest.raises(ImportError, match=r"needs the debug server of torch 2\.13 or later"):
+        importlib.import_module("cgdebug.integrations.torch_debug")
