@@ -139,15 +139,33 @@ def _calls_in(codes: typing.Iterable[types.CodeType]) -> list[tuple[str, types.C
 @functools.cache
 def _receivers_in(code: types.CodeType) -> tuple[str, ...]:
     receivers, before = [], None
-    for one in dis.get_instructions(code):
+    instructions = list(dis.get_instructions(code))
+    for place, one in enumerate(instructions):
         if one.argval == "forward" and one.opname in ("LOAD_METHOD", "LOAD_ATTR"):
             receiver = _receiver(before, code)
-            is_call = one.opname == "LOAD_METHOD" or "NULL" in one.argrepr
+            is_call = (
+                one.opname == "LOAD_METHOD"
+                or "NULL" in one.argrepr
+                or _is_called_with_star(instructions[place + 1 :])
+            )
             if receiver is not None and (is_call or _is_passed_on(receiver, code)):
                 receivers.append(receiver)
         if one.opname not in ("PUSH_NULL", "EXTENDED_ARG"):
             before = one
     return tuple(receivers)
+
+
+def _is_called_with_star(following: list[dis.Instruction]) -> bool:
+    """Whether what lies on top of the stack is called, as in self.forward(*args)."""
+    depth = 1
+    for one in following:
+        effect = dis.stack_effect(one.opcode, one.arg, jump=False)
+        if one.opname == "CALL_FUNCTION_EX" and depth - (1 - effect) <= 0:
+            return True
+        depth += effect
+        if depth <= 0:
+            return False
+    return False
 
 
 def _is_passed_on(receiver: str, code: types.CodeType) -> bool:

@@ -152,6 +152,31 @@ def test_a_correct_program_has_no_method_in_front_of_forward(no_code):
     assert set(counts(watched).values()) == {1}
 
 
+class Mean(Scale):
+    """As GPyTorch's modules are."""
+
+    def __call__(self, *inputs, **options):
+        outputs = self.forward(*inputs, **options)
+        return [outputs] if isinstance(outputs, list) else outputs
+
+
+class Process(Mean):
+    def __init__(self):
+        super().__init__()
+        self.mean, self.scale = Mean(), Scale()
+
+    def forward(self, x, by=2.0):
+        return self.mean(x, by=by) + self.scale.forward(*[x], by=by)
+
+
+def test_a_call_of_the_modules_class_that_gives_all_arguments_to_forward_is_seen():
+    net = Process()
+    watched = cgdebug.watch(net)
+    for _ in range(2):
+        net(torch.ones(2), by=3.0)
+    assert counts(watched) == {"fwd/Process": 2, "fwd/mean": 2, "fwd/scale": 2}
+
+
 def test_a_forward_that_is_checkpointed_is_seen():
     class Saves(nn.Module):
         def __init__(self):
