@@ -8,6 +8,7 @@ Begin with `scopes`, then read on in this order:
     following         the dispatch mode that sees every op, and what else follows a thread:
                       triton_kernels says which Triton kernels run, because they are no ops, and
                       compiled_code when code runs whose kernels nobody sees
+    run_op            runs an op as torch does where no mode sees it
     recorder          the rows of what an op writes, and the rows that it read
     calls             one call of an op, as long as it lasts
     written           what an op reads and writes

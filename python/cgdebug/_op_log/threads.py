@@ -12,6 +12,8 @@ import weakref
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .run_op import run
+
 if typing.TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -83,7 +85,7 @@ class _Unfollowed(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if not self._is_done:
             self._look()
-        return func(*args, **(kwargs or {}))
+        return run(func, args, kwargs or {})
 
     def _look(self) -> None:
         now = time.monotonic()

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._job import _aside
 from .. import names, written
+from ..run_op import run
 from . import compiled_code, triton_kernels
 
 if typing.TYPE_CHECKING:
@@ -97,32 +98,12 @@ class OpMode(TorchDispatchMode):
             return NotImplemented  # then torch calls the ops that it is made of
         call = _aside.call(self.recorder.before, func, args, kwargs)
         try:
-            result = _run(func, args, kwargs)
+            result = run(func, args, kwargs)
         except BaseException:
             _aside.call(self.recorder.after, call, None, has_failed=True)
             raise
         _aside.call(self.recorder.after, call, result)
         return result
-
-
-_REFUSED = "Expected a value of type 'Tensor'"
-
-
-def _run(func, args, kwargs):
-    try:
-        return func(*args, **kwargs)
-    except RuntimeError as error:
-        # Torch gives a mode the constants of TorchScript as numbers, also to ops that want a tensor
-        # and then refuse them.
-        if _REFUSED not in str(error):
-            raise
-        tensors = [
-            torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
-            if isinstance(value, (int, float)) and str(argument.type) == "Tensor"
-            else value
-            for value, argument in zip(args, func._schema.arguments)
-        ]
-    return func(*tensors, **kwargs)
 
 
 def is_tracing() -> bool:
