@@ -69,7 +69,8 @@ class Scope:
         self._eager = eager
         self._eager_log: OpLog | None = None
         self._following: _Following | None = None
-        self._here = threading.local()  # by_call: `one`, what follows this thread
+        # `is_first`: this thread opened the log; by_call: `one`, what follows another one
+        self._here = threading.local()
         self._of_threads: set[_Following] = set()  # by_call: those of other threads
         self._free_logs: list[OpLog] = []  # of threads that have ended
         self._threads: threads.Watcher | None = None  # by_call
@@ -130,17 +131,21 @@ class Scope:
     def _followed_here(self) -> _Following | None:
         """What follows this thread. It begins to if it does not yet."""
         first = self._following
-        if first is None or threading.get_ident() == first.thread:
+        if first is None or self._is_first_here():
             return first
         known = getattr(self._here, "one", None)
         if known is None:
             known = self._here.one = _OfThread(self, first)
         return known.following
 
+    def _is_first_here(self) -> bool:
+        """Whether this is the thread that opened the log. Another one may have its number later."""
+        return getattr(self._here, "is_first", False)
+
     def _followed_already(self) -> _Following | None:
         """What follows this thread, if anything does."""
         first = self._following
-        if first is None or threading.get_ident() == first.thread:
+        if first is None or self._is_first_here():
             return first
         known = getattr(self._here, "one", None)
         return known and known.following
@@ -180,13 +185,15 @@ class Scope:
         else:
             self._eager_log.begin_run()
         cost = CaptureCost(graph=0)
+        self._here = threading.local()
+        self._here.is_first = True
         self._following = _Following([self], self._eager_log, captured=False, cost=cost)
         if self.by_call:
             self._threads = threads.Watcher(self._is_followed_here, _tell_of_job)
             self._threads.open()
 
     def _is_followed_here(self) -> bool:
-        return getattr(self._here, "one", None) is not None
+        return self._is_first_here() or getattr(self._here, "one", None) is not None
 
 
 class _OfThread:
