@@ -402,6 +402,8 @@ class Watch:
         if others:
             output = hooks.SharedHook(output, list(zip(others.values(), further)))
         self._handles.append(module_hooks.register(module, output))
+        if not module_hooks.stay_last(module):
+            self._handles.append(module_hooks.register(module, hooks.LastHook(), before=True))
 
     def _put_in_front(self, module: torch.nn.Module) -> None:
         """Requires: lock."""

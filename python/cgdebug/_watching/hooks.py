@@ -85,6 +85,17 @@ class OutputHook(Hook):
             self.place.note_no_tensor()
 
 
+class LastHook(Hook):
+    """Before a call of a module that had hooks of the program before ours. New ones may have come
+    behind them."""
+
+    places = []
+
+    def look(self, module, *call):
+        if not torch.compiler.is_compiling():
+            module_hooks.put_last(module)
+
+
 class SharedHook(Hook):
     """Of a module that several modules have: each has a hook for it of its own, and the module
     whose call runs decides. Compiled code has the first alone."""

@@ -86,11 +86,16 @@ def register(module: torch.nn.Module, hook, before: bool = False, with_kwargs: b
     return handle
 
 
+def stay_last(module: torch.nn.Module) -> bool:
+    """Whether our hooks stay behind those of the program: a dict that had hooks before is not ours,
+    and does not keep them there."""
+    return type(module._forward_hooks) is Hooks
+
+
 def put_last(module: torch.nn.Module) -> bool:
-    """Puts our hooks behind those of the program, from the next call on. Returns whether they were
-    there already: a dict that had hooks before is not ours, and does not keep them there."""
+    """Puts our hooks behind those of the program. Returns whether they were there already."""
     hooks = module._forward_hooks
-    if type(hooks) is Hooks or hasattr(hooks[next(reversed(hooks))], "places"):
+    if stay_last(module) or not hooks or hasattr(hooks[next(reversed(hooks))], "places"):
         return True
     for number in [number for number, hook in hooks.items() if hasattr(hook, "places")]:
         hooks[number] = hooks.pop(number)

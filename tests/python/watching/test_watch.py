@@ -106,12 +106,26 @@ def test_what_a_later_hook_of_the_program_returns_is_the_output():
         assert torch.equal(values(w, "fwd/layers.0.attn")[0], seen[0])
 
 
-def test_a_hook_later_than_ours_in_a_module_that_had_hooks_is_said(job):
+def test_so_it_is_in_a_module_that_had_hooks_before():
+    net = nn.Sequential(nn.Linear(4, 4))
+    net[0].register_forward_hook(lambda *call: None)
+    with cgdebug.watch(net, values=4) as w:
+        net[0].register_forward_hook(lambda module, args, output: output * 2)
+        results = [net(torch.ones(1, 4)) for _ in range(3)]
+        assert all(map(torch.equal, values(w, "fwd/0"), results))
+        assert not w.explain().not_seen
+
+
+def test_a_hook_that_comes_in_the_call_of_a_module_that_had_hooks_is_said(job):
     out, _ = job("""
-        net = torch.nn.Sequential(torch.nn.Linear(4, 4))
+        class Late(torch.nn.Linear):
+            def forward(self, x):
+                if len(self._forward_hooks) < 3:
+                    self.register_forward_hook(lambda module, args, output: output * 2)
+                return super().forward(x)
+        net = torch.nn.Sequential(Late(4, 4))
         net[0].register_forward_hook(lambda *call: None)
         with cgdebug.watch(net, values=4) as w:
-            net[0].register_forward_hook(lambda module, args, output: output * 2)
             results = [net(torch.ones(1, 4)) for _ in range(3)]
             try:
                 cgdebug.check("nan")
