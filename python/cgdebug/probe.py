@@ -117,7 +117,7 @@ class CudaGraphTensorProbe:
             _live[name] = self
 
     def _warn_of_twin(self) -> None:
-        twin = _live.get(self._name)
+        twin = living(self._name)
         if twin is not None:
             warnings.warn(
                 f"cgdebug: two probes that are both alive are called {self._name!r} ({twin._site} "
@@ -383,6 +383,13 @@ class CudaGraphTensorProbe:
 
 
 _live: weakref.WeakValueDictionary[str, CudaGraphTensorProbe] = weakref.WeakValueDictionary()
+
+
+def living(name: str) -> CudaGraphTensorProbe | None:
+    """The probe of this name that was made last, if it is there."""
+    return _live.get(name)
+
+
 _told_notes: set[str] = set()  # why triggers do nothing
 
 

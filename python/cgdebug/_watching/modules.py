@@ -17,20 +17,21 @@ def modules_of(
     found: dict[str, torch.nn.Module] = {}
     aliases: dict[str, str] = {}
     names: dict[int, str] = {}
-
-    def visit(module: torch.nn.Module, name: str) -> None:
+    waiting = [(model, "")]
+    while waiting:
+        module, name = waiting.pop()
         module = _unwrapped(module)
         shown = name or type(module).__name__
         if id(module) in names:
             aliases[shown] = names[id(module)]
-            return
+            continue
         names[id(module)] = shown
         found[shown] = module
-        for child, submodule in module._modules.items():
-            if submodule is not None:
-                visit(submodule, f"{name}.{child}" if name else child)
-
-    visit(model, "")
+        waiting += [
+            (submodule, f"{name}.{child}" if name else child)
+            for child, submodule in reversed(module._modules.items())
+            if submodule is not None
+        ]
     return found, aliases
 
 

@@ -12,7 +12,7 @@ import torch
 
 from .._job import _accepted, _native, _tags
 from ..actions import Action
-from ..probe import CudaGraphTensorProbe
+from ..probe import CudaGraphTensorProbe, living
 
 NO_TENSOR = "it holds no tensor"
 MAX_DEPTH = 8  # of nested tuples and dicts
@@ -148,6 +148,12 @@ class _PlaceProbe(CudaGraphTensorProbe):
 
     def _make_tag(self) -> None:
         pass
+
+    def _warn_of_twin(self) -> None:
+        """Watches that are there have names of their own. One whose model is gone may not have been
+        collected yet."""
+        if not isinstance(living(self._name), _PlaceProbe):
+            super()._warn_of_twin()
 
 
 def _to_note_no_tensor(token: str) -> typing.Callable[[], None]:

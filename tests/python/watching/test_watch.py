@@ -138,6 +138,23 @@ def test_a_hook_that_comes_in_the_call_of_a_module_that_had_hooks_is_said(job):
     assert out.endswith("[False, True, True]\n")
 
 
+def test_a_watched_model_is_gone_when_the_program_leaves_it(recwarn):
+    gc.collect()
+    gc.disable()  # its memory does not wait for the collector
+    try:
+        for _ in range(3):
+            net = Net()
+            watched = cgdebug.watch(net)
+            net(torch.ones(1, 8))
+            layer = weakref.ref(net.layers[0])
+            del net
+            assert layer() is None
+    finally:
+        gc.enable()
+    assert watched.probes
+    assert not [one for one in recwarn if "both alive" in str(one.message)]
+
+
 def test_a_watch_that_begins_in_a_trace_leaves_it_alone(job):
     job(
         """
