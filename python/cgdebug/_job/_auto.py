@@ -108,10 +108,33 @@ def _before_call(module, args) -> None:
 
     if torch.compiler.is_compiling():
         return
+    if _here.is_looking:  # a signal came, and its handler calls a model
+        _here.passed_by = _here.passed_by or type(module).__name__
+        return
+    _here.is_looking = True
     try:
         _look_at_call(module)
     except Exception as error:  # the job goes on
         _fail(type(module).__name__, error)
+    finally:
+        _here.is_looking = False
+        if _here.passed_by:
+            _tell_of_signal()
+
+
+class _Here(threading.local):
+    is_looking = False  # this thread begins a watch, or looks whether it must
+    passed_by = ""  # the class of a module that was called meanwhile
+
+
+_here = _Here()
+
+
+def _tell_of_signal() -> None:
+    from . import _native
+
+    name, _here.passed_by = _here.passed_by, ""
+    _native.not_seen(name, "a signal's handler called it while a watch began")
 
 
 def _look_at_call(module) -> None:

@@ -1,4 +1,4 @@
-"""Each request is served by a thread of its own, which may get the number of one that has ended."""
+"""Models that are called on other threads, and by the handlers of signals."""
 
 import sys
 import textwrap
@@ -28,3 +28,29 @@ def test_every_request_is_logged(daemon, cli, tmp_path, fault, code):
     done = cli("run", "--watch", "op:*", "--eager", "--fail-on", "nan", "--", *map(str, job))
     assert done.returncode == code, done.stdout + done.stderr
     assert "after 6 calls" in done.stderr
+
+
+IN_SIGNALS = """
+    import signal
+    import torch
+    torch.set_num_threads(1)
+    net = torch.nn.Linear(4, 4)
+    seen = []
+    signal.signal(signal.SIGALRM, lambda *_: seen.append(net(torch.ones(1, 4)).sum().item()))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    while len(seen) < 100:
+        net(torch.ones(2, 4)).sum().backward()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    net(torch.full((2, 4), float("nan")))
+"""
+
+
+@pytest.mark.parametrize("level", [("*",), ("op:*", "--eager")], ids=["modules", "ops"])
+def test_a_handler_that_calls_the_model_does_not_keep_it_from_being_watched(
+    daemon, cli, tmp_path, level
+):
+    (tmp_path / "job.py").write_text(textwrap.dedent(IN_SIGNALS))
+    job = (sys.executable, str(tmp_path / "job.py"))
+    done = cli("run", "--watch", *level, "--fail-on", "nan", "--", *job)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "is not watched, as CGDEBUG_WATCH asks" not in done.stderr
