@@ -89,10 +89,12 @@ def _methods_of(kind: type) -> typing.Iterator[types.CodeType]:
 def _functions_around(kinds: set[type], frame: typing.Any) -> typing.Iterator[types.CodeType]:
     of_model = {one.__module__ for kind in kinds for one in kind.__mro__}
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) or ""
+        # An attribute that is asked for may import a module, which fails or warns.
+        attributes = module.__dict__ if isinstance(module, types.ModuleType) else {}
+        file = str(attributes.get("__file__") or "")
         is_installed = any(part in file for part in _INSTALLED) or file.startswith(_STDLIB)
         if (file and not is_installed or name in of_model) and not _is_torch_or_ours(name):
-            for value in list(vars(module).values()):
+            for value in list(attributes.values()):
                 if not isinstance(value, type):
                     yield from _codes_of([value])
                 elif value.__module__ == name and not issubclass(value, torch.nn.Module):

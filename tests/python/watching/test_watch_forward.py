@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 import threading
+import types
 import weakref
 
 import pytest
@@ -175,6 +176,16 @@ def test_a_call_of_the_modules_class_that_gives_all_arguments_to_forward_is_seen
     for _ in range(2):
         net(torch.ones(2), by=3.0)
     assert counts(watched) == {"fwd/Process": 2, "fwd/mean": 2, "fwd/scale": 2}
+
+
+def test_a_module_that_is_imported_when_it_is_used_is_left_alone(monkeypatch):
+    class Lazy(types.ModuleType):  # as SpeechBrain's are
+        def __getattr__(self, name):
+            raise ImportError(f"{name} of it was asked for")
+
+    monkeypatch.setitem(sys.modules, "lazy_module", Lazy("lazy_module"))
+    watched = cgdebug.watch(Net())
+    assert not watched.explain().problems
 
 
 def test_a_forward_that_is_checkpointed_is_seen():
