@@ -8,6 +8,8 @@
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/replicas/shard_text.h"
 #include "daemon/core/replicas/spread.h"
+#include "daemon/sinks/local_ranks.h"
+#include "daemon/sinks/replica_table.h"
 #include "proto/layout/slot_control.h"
 
 namespace cgdebug::sinks {
@@ -18,9 +20,6 @@ using pipeline::SessionPtr;
 using pipeline::SlotPtr;
 using pipeline::SnapshotPtr;
 using replicas::Position;
-
-constexpr int kMostRanks = 1 << 20;
-constexpr int kMostLocalRanks = 1024;
 
 replicas::Attempt AttemptOf(const pipeline::SessionIdentity& session) {
   return {session.run_id, session.restart_count};
@@ -42,59 +41,23 @@ class ReplicaSink::Run {
  public:
   Run(ReplicaSink* sink, replicas::Attempt attempt)
       : sink_(sink), attempt_(std::move(attempt)), judge_({}, [this](std::size_t process) {
-          return static_cast<std::size_t>(processes_[process].session->rank) << 32 | process;
+          return static_cast<std::size_t>(ranks_.SessionOf(process)->rank) << 32 | process;
         }) {}
 
-  void Join(const SessionPtr& session) {
-    if (Find(session) != nullptr) return;
-    processes_.push_back({.session = session});
-    by_uuid_[session->uuid] = processes_.size() - 1;
-    by_rank_[session->rank].push_back(processes_.size() - 1);
-    // What the job says of its ranks may be anything.
-    const int first = session->rank - std::max(session->local_rank, 0);
-    const bool is_known =
-        session->local_rank >= 0 && first >= 0 && session->local_rank < session->local_world_size &&
-        session->local_world_size <= kMostLocalRanks && session->rank <= kMostRanks;
-    if (is_known) {
-      for (int rank = first; rank < first + session->local_world_size; ++rank) by_rank_[rank];
-    }
-    if (IsAlone()) return;
-    for (std::size_t one = 0; one < processes_.size(); ++one) {
-      if (processes_[one].alone > 0) {
-        Count(one).incomplete += std::exchange(processes_[one].alone, 0);
-      }
-    }
-  }
-
-  // A session of the same run need not have a rank, and is then compared with nothing.
-  bool Knows(const SessionPtr& session) const { return by_uuid_.contains(session->uuid); }
-
-  // Whether there is nothing to compare with on this machine.
-  bool IsAlone() const { return by_rank_.size() < 2; }
+  LocalRanks& ranks() { return ranks_; }
 
   // The number of the replica, and of the process.
   std::pair<std::size_t, std::size_t> Open(const SlotPtr& slot, replicas::ReplicaKey key,
                                            std::vector<int> ranks) {
-    const std::size_t process = by_uuid_.at(slot->session->uuid);
-    std::vector<std::uint64_t>& opened = opened_[key];
-    opened.resize(processes_.size());
-    key.nth = opened[process]++;
-    const auto [number, is_new] = numbers_.try_emplace(key, next_number_);
-    if (is_new) {
-      ++next_number_;
-      const auto of_text = ranks_.try_emplace(key.ranks, std::move(ranks)).first;
-      replicas_[number->second] = {.key = key,
-                                   .order = slot->registration.order,
-                                   .ranks = &of_text->second,
-                                   .opened = &opened};
-    }
-    ++replicas_[number->second].members[process].open;
-    return {number->second, process};
+    const std::size_t process = ranks_.NumberOf(slot->session);
+    const std::size_t number = replicas_.Open(process, ranks_.size(), std::move(key),
+                                              slot->registration.order, std::move(ranks));
+    return {number, process};
   }
 
   void Take(std::size_t number, std::size_t process, const Position& position,
             const SnapshotPtr& snapshot, const PayloadPtr& payload) {
-    Replica& replica = replicas_.at(number);
+    Replica& replica = replicas_.At(number);
     replica.members[process].newest = position;
     replica.absent.erase(snapshot->slot->session->rank);
     Cell& cell = cells_[{position, replica.order, number}];
@@ -110,39 +73,26 @@ class ReplicaSink::Run {
       held_bytes_ += payload->size();
     }
     ++waiting_;
-    ++Count(process).waiting;
+    ++ranks_.Count(process).waiting;
     Settle();
   }
 
   // What comes at `position` of the process is compared with nothing.
   void Skip(std::size_t number, std::size_t process, const std::optional<Position>& position) {
-    Replica& replica = replicas_.at(number);
+    Replica& replica = replicas_.At(number);
     if (position) replica.members[process].newest = *position;
-    Count(process).incomplete += 1;
+    ranks_.Count(process).incomplete += 1;
   }
 
-  // Requires: IsAlone(). What comes now is compared with nothing, which is known to be a gap when
-  // another rank comes.
-  void SkipAlone(const SessionPtr& session) { ++processes_[by_uuid_.at(session->uuid)].alone; }
-
-  // Counts a snapshot as not comparable: its replica group is unknown, or it has no statistics.
-  void SkipUnknown(const SessionPtr& session) { Count(by_uuid_.at(session->uuid)).incomplete += 1; }
-
   void Close(std::size_t number, std::size_t process) {
-    --replicas_.at(number).members.at(process).open;
+    --replicas_.At(number).members.at(process).open;
     Settle();
     Drop(number);
   }
 
   void End(const SessionPtr& session) {
-    if (Process* process = Find(session)) process->has_ended = true;
+    ranks_.End(session);
     Settle();
-  }
-
-  // Whether none of its sessions is known any more.
-  bool Forget(const SessionPtr& session) {
-    if (Process* process = Find(session)) process->has_ended = process->is_forgotten = true;
-    return std::ranges::all_of(processes_, &Process::is_forgotten);
   }
 
   // Judges what is complete, in the order of positions.
@@ -154,7 +104,7 @@ class ReplicaSink::Run {
       if (!IsComplete(front->first, front->second) && !is_over) return;
       const auto next = cells_.extract(front);
       waiting_ -= next.mapped().votes.size();
-      --replicas_.at(next.key().number).waiting;
+      --replicas_.At(next.key().number).waiting;
       Judge(next.key(), next.mapped());
       for (const Cast& cast : next.mapped().votes) {
         if (cast.payload != nullptr) held_bytes_ -= cast.payload->size();
@@ -163,36 +113,7 @@ class ReplicaSink::Run {
     }
   }
 
-  void Show() {
-    for (Process& process : processes_) {
-      if (!std::exchange(process.is_changed, false)) continue;
-      sink_->registry_->SetReplicas(process.session, process.counts);
-    }
-  }
-
  private:
-  struct Process {
-    SessionPtr session;
-    pipeline::ReplicaCounts counts = {};
-    std::uint64_t alone = 0;  // snapshots that came before any other rank
-    bool is_changed = false;  // since Show()
-    bool is_told = false;     // that it differs
-    bool has_ended = false;
-    bool is_forgotten = false;
-  };
-  struct Part {                      // what one process has of a replica
-    std::size_t open = 0;            // slots
-    std::optional<Position> newest;  // that came
-  };
-  struct Replica {
-    replicas::ReplicaKey key;
-    std::uint64_t order = 0;
-    const std::vector<int>* ranks = nullptr;             // in ranks_
-    const std::vector<std::uint64_t>* opened = nullptr;  // in opened_
-    std::map<std::size_t, Part> members = {};            // by process
-    std::set<int> absent = {};                           // ranks that did not come in time
-    std::size_t waiting = 0;                             // positions
-  };
   struct Place {
     Position position;
     std::uint64_t order = 0;
@@ -210,16 +131,6 @@ class ReplicaSink::Run {
     Clock::time_point since;
   };
 
-  Process* Find(const SessionPtr& session) {
-    const auto found = by_uuid_.find(session->uuid);
-    return found == by_uuid_.end() ? nullptr : &processes_[found->second];
-  }
-
-  pipeline::ReplicaCounts& Count(std::size_t process) {
-    processes_[process].is_changed = true;
-    return processes_[process].counts;
-  }
-
   static bool Has(const Cell& cell, std::size_t process) {
     return std::ranges::any_of(cell.votes,
                                [&](const Cast& cast) { return cast.process == process; });
@@ -227,7 +138,7 @@ class ReplicaSink::Run {
 
   // Whether the process may still bring a snapshot of that position.
   bool MayCome(const Replica& replica, std::size_t process, const Position& position) const {
-    if (processes_[process].has_ended) return false;
+    if (ranks_.HasEnded(process)) return false;
     const auto part = replica.members.find(process);
     if (part == replica.members.end()) return true;
     const bool is_beyond = part->second.newest && *part->second.newest >= position;
@@ -237,8 +148,8 @@ class ReplicaSink::Run {
   // Calls `visit` with each rank of this machine that lacks a snapshot, until it returns false.
   template <typename Visitor>
   void EachMissing(const Place& place, const Cell& cell, const Visitor& visit) const {
-    const Replica& replica = replicas_.at(place.number);
-    for (const auto& [rank, processes] : by_rank_) {
+    const Replica& replica = replicas_.At(place.number);
+    for (const auto& [rank, processes] : ranks_.by_rank()) {
       if (!std::ranges::binary_search(*replica.ranks, rank)) continue;
       const bool is_here =
           std::ranges::any_of(processes, [&](std::size_t one) { return Has(cell, one); });
@@ -255,7 +166,7 @@ class ReplicaSink::Run {
       });
       return is_complete;
     });
-    return is_complete && (cell.votes.size() < 2 || !IsUnclear(replicas_.at(place.number), cell));
+    return is_complete && (cell.votes.size() < 2 || !IsUnclear(replicas_.At(place.number), cell));
   }
 
   // Captures without a label that are alike are told apart by their order alone. If a rank has
@@ -264,11 +175,11 @@ class ReplicaSink::Run {
   bool IsUnclear(const Replica& replica, const Cell& cell) const {
     const std::vector<std::uint64_t>& opened = *replica.opened;
     const auto takes_part = [&](std::size_t one) {
-      const bool is_over = processes_[one].has_ended && !Has(cell, one);
+      const bool is_over = ranks_.HasEnded(one) && !Has(cell, one);
       return !is_over && one < opened.size() && opened[one] != 0;
     };
     std::uint64_t count = 0;
-    for (const auto& [rank, processes] : by_rank_) {
+    for (const auto& [rank, processes] : ranks_.by_rank()) {
       std::size_t of_rank = 0;
       for (const std::size_t one : processes) {
         if (!takes_part(one)) continue;
@@ -280,12 +191,12 @@ class ReplicaSink::Run {
   }
 
   void Judge(const Place& place, const Cell& cell) {
-    Replica& replica = replicas_.at(place.number);
+    Replica& replica = replicas_.At(place.number);
     bool is_whole = true;
     std::vector<int> late;
     EachMissing(place, cell, [&](const Replica&, int rank, const auto& processes) {
       is_whole = false;
-      for (const std::size_t one : processes) ++Count(one).incomplete;
+      for (const std::size_t one : processes) ++ranks_.Count(one).incomplete;
       const bool may_come = processes.empty() || std::ranges::any_of(processes, [&](auto one) {
                               return MayCome(replica, one, place.position);
                             });
@@ -295,20 +206,20 @@ class ReplicaSink::Run {
     replica.absent.insert(late.begin(), late.end());
     const bool is_unclear = IsUnclear(replica, cell);
     for (const auto& [process, snapshot, payload] : cell.votes) {
-      --Count(process).waiting;
-      if (!is_whole || is_unclear) ++Count(process).incomplete;
+      --ranks_.Count(process).waiting;
+      if (!is_whole || is_unclear) ++ranks_.Count(process).incomplete;
     }
     if (cell.votes.size() < 2 || is_unclear) return;
     replicas::Vote vote;
     for (const auto& [process, snapshot, payload] : cell.votes) {
       vote.Add(process, snapshot->stats, std::nullopt);
-      ++Count(process).compared;
+      ++ranks_.Count(process).compared;
     }
     const std::optional<replicas::Difference> difference =
         judge_.Take(place.number, cell.votes.front().snapshot->slot->dtype, place.position, vote,
                     [&cell] { return AreWithin(cell); });
     if (!difference && vote.lacks_hash()) {
-      for (const Cast& cast : cell.votes) ++Count(cast.process).unknown;
+      for (const Cast& cast : cell.votes) ++ranks_.Count(cast.process).unknown;
     }
     if (difference) Tell(place, replica, cell, *difference);
   }
@@ -331,13 +242,13 @@ class ReplicaSink::Run {
     for (const auto& [process, snapshot, payload] : cell.votes) {
       if (difference.has_majority && !odd.contains(process)) continue;
       if (!difference.is_finding) {
-        ++(difference.distance == replicas::Distance::kUnknown ? Count(process).unknown
-                                                               : Count(process).close);
+        ++(difference.distance == replicas::Distance::kUnknown ? ranks_.Count(process).unknown
+                                                               : ranks_.Count(process).close);
         continue;
       }
-      ++Count(process).different;
+      ++ranks_.Count(process).different;
       ranks.push_back(snapshot->slot->session->rank);
-      if (!std::exchange(processes_[process].is_told, true)) news.push_back(snapshot);
+      if (ranks_.SetTold(process)) news.push_back(snapshot);
     }
     if (news.empty()) return;
     std::ranges::sort(ranks);
@@ -371,31 +282,14 @@ class ReplicaSink::Run {
                                                               at, what, attempt_.first)});
   }
 
-  // Forgets a replica of which nothing more comes, so that a job that captures again and again
-  // takes no more memory.
   void Drop(std::size_t number) {
-    const auto found = replicas_.find(number);
-    if (found == replicas_.end()) return;
-    const Replica& replica = found->second;
-    const bool is_open =
-        std::ranges::any_of(replica.members, [](const auto& part) { return part.second.open > 0; });
-    if (is_open || replica.waiting > 0) return;
-    numbers_.erase(replica.key);
-    judge_.Forget(number);
-    replicas_.erase(found);
+    if (replicas_.Drop(number)) judge_.Forget(number);
   }
 
   ReplicaSink* sink_;
   replicas::Attempt attempt_;
-  std::vector<Process> processes_;
-  std::map<std::string, std::size_t> by_uuid_;
-  std::map<int, std::vector<std::size_t>> by_rank_;  // of this machine, also those to come
-  std::map<replicas::ReplicaKey, std::size_t> numbers_;
-  std::map<std::size_t, Replica> replicas_;  // by number
-  std::size_t next_number_ = 0;
-  std::map<std::string, std::vector<int>> ranks_;  // by text, which many replicas share
-  // How many slots each process had, by key without `nth`.
-  std::map<replicas::ReplicaKey, std::vector<std::uint64_t>> opened_;
+  LocalRanks ranks_;
+  ReplicaTable replicas_;
   std::map<Place, Cell> cells_;
   std::size_t waiting_ = 0;     // snapshots in them
   std::size_t held_bytes_ = 0;  // of their values
@@ -421,7 +315,7 @@ void ReplicaSink::OpenSession(const SessionPtr& session) {
   if (session->rank < 0 || session->world_size < 2 || session->run_id.empty()) return;
   std::shared_ptr<Run>& run = runs_[AttemptOf(*session)];
   if (run == nullptr) run = std::make_shared<Run>(this, AttemptOf(*session));
-  run->Join(session);
+  run->ranks().Join(session);
 }
 
 void ReplicaSink::OpenSlot(const SlotPtr& slot, pipeline::SlotFeedback& /*feedback*/) {
@@ -429,7 +323,7 @@ void ReplicaSink::OpenSlot(const SlotPtr& slot, pipeline::SlotFeedback& /*feedba
   const replicas::Replicas replicas = replicas::ReplicasOf(slot->shard);
   if (replicas.kind == replicas::Replication::kNone) return;
   std::shared_ptr<Run> run = RunOf(slot->session);
-  if (run == nullptr || !run->Knows(slot->session)) return;
+  if (run == nullptr || !run->ranks().Knows(slot->session)) return;
   // If values stay in device memory, there may be nothing to compare.
   if (replicas.kind == replicas::Replication::kUnknown ||
       !layout::MakesStatistics(slot->registration)) {
@@ -458,8 +352,14 @@ void ReplicaSink::Consume(const pipeline::Delivery& delivery,
       member.positions.Next(snapshot->ordinal, snapshot->replay, snapshot->iteration,
                             snapshot->step, /*may_begin_inside=*/true);
   position.is_call = !position.is_step && snapshot->slot->CountsCalls();
-  if (member.run->IsAlone()) return member.run->SkipAlone(snapshot->slot->session);
-  if (!member.is_known) return member.run->SkipUnknown(snapshot->slot->session);
+  LocalRanks& ranks = member.run->ranks();
+  const std::size_t process = ranks.NumberOf(snapshot->slot->session);
+  if (ranks.IsAlone()) return ranks.SkipAlone(process);
+  // Its replica group is unknown, or it has no statistics.
+  if (!member.is_known) {
+    ++ranks.Count(process).incomplete;
+    return;
+  }
   // If a step comes again, it is unclear which occurrence is meant.
   const bool is_repeated = position.is_step && member.newest && position <= *member.newest;
   if (is_repeated || !member.positions.is_certain()) {
@@ -485,23 +385,23 @@ void ReplicaSink::EndSession(const SessionPtr& session, bool /*died*/) {
   const std::shared_ptr<Run> run = RunOf(session);
   if (run == nullptr) return;
   run->End(session);
-  run->Show();
+  run->ranks().Show(registry_);
 }
 
 void ReplicaSink::ForgetSession(const SessionPtr& session) {
   std::erase_if(members_, [&](const auto& one) { return one.first->session == session; });
   const std::shared_ptr<Run> run = RunOf(session);
-  if (run != nullptr && run->Forget(session)) runs_.erase(AttemptOf(*session));
+  if (run != nullptr && run->ranks().Forget(session)) runs_.erase(AttemptOf(*session));
 }
 
 void ReplicaSink::Flush() {
-  for (const auto& [attempt, run] : runs_) run->Show();
+  for (const auto& [attempt, run] : runs_) run->ranks().Show(registry_);
 }
 
 void ReplicaSink::Tick() {
   for (const auto& [attempt, run] : runs_) {
     run->Settle();
-    run->Show();
+    run->ranks().Show(registry_);
   }
 }
 
