@@ -212,22 +212,7 @@ def analyze(
     )
     fold = options.fold()  # a bad glob is an error here, not in every worker
     if "diff" in names:
-        references = _paths_of(reference)
-        known: dict[str, tuple[int, ...]] = {}
-        unknown = _run([*paths, *references], _ranks_of, executor, None, known.update)
-        of_reference: dict[tuple[int, ...], list[str]] = {}
-        for path in references:
-            if path in known:
-                of_reference.setdefault(known[path], []).append(path)
-        options = dataclasses.replace(
-            options,
-            reference={
-                _remote.hidden(path): of_reference.get(ranks, []) for path, ranks in known.items()
-            },
-            unread=[
-                f"{_remote.hidden(path)}: {unknown[path]}" for path in references if path in unknown
-            ],
-        )
+        options = _with_reference(options, paths, _paths_of(reference), executor)
     tables: dict[str, Rows] = {name: [] for name in names}
     failed: dict[str, str] = {}
     fetched: dict[str, _remote.Fetched] = {}
@@ -253,6 +238,30 @@ def analyze(
             {key: _cell(value) for key, value in row.items()} for row in ranks.ranks
         ]
     return Analysis([_remote.hidden(path) for path in paths], tables, failed, ranks, fetched)
+
+
+def _with_reference(
+    options: _Options,
+    paths: list[str],
+    references: list[str],
+    executor: concurrent.futures.Executor | None,
+) -> _Options:
+    """Each recording is compared with those of `references` that have the same ranks."""
+    known: dict[str, tuple[int, ...]] = {}
+    unknown = _run([*paths, *references], _ranks_of, executor, None, known.update)
+    of_reference: dict[tuple[int, ...], list[str]] = {}
+    for path in references:
+        if path in known:
+            of_reference.setdefault(known[path], []).append(path)
+    return dataclasses.replace(
+        options,
+        reference={
+            _remote.hidden(path): of_reference.get(ranks, []) for path, ranks in known.items()
+        },
+        unread=[
+            f"{_remote.hidden(path)}: {unknown[path]}" for path in references if path in unknown
+        ],
+    )
 
 
 # --- in a worker ----------------------------------------------------------------------------------

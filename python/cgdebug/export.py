@@ -50,7 +50,7 @@ def _print_json(answer: dict) -> None:
     print(json.dumps({"schema": 1, **answer}, indent=2))
 
 
-def main(arguments: list[str] | None = None) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cgdebug-cli export", description=__doc__.split("\n")[0])
     parser.add_argument("source")
     parser.add_argument("--to", required=True, choices=list(WRITERS), dest="format")
@@ -65,7 +65,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-f", "--force", action="store_true")
     parser.add_argument("-q", "--quiet", action="store_true")
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
     try:
         rank = int(options.ranks) if options.ranks else None
     except ValueError:

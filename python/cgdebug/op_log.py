@@ -431,38 +431,12 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
         problem = _native.daemon_problem() or error
         raise ConnectionError(f"log: the daemon reads op logs, and {problem}") from error
     with connection:
-        # A daemon that was not started by this process may not have found it yet.
-        while not (is_read := log.wait(max(deadline - time.monotonic(), 0))):
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(0.01)
+        is_read = _wait_until_read(log, deadline)
         session = _native.probe_module().session()["uuid"]
         if log.calls:
             call, rows = _rows_of_call(connection, session, log, replay, deadline)
             return OpLogView(rows, _gaps_of(log, call), 0, call, is_call=True)
-        slots = _slots_of(connection, session, log, deadline)
-        if replay < 0:
-            newest = max((slot.replay for slot in slots.values()), default=0)
-            replay = newest + 1 + replay
-        found = _stats_at(connection, slots, replay)
-        rows = []
-        for row in log.rows:
-            covered = UNKNOWN not in row.inputs
-            known = tuple(number for number in row.inputs if number != UNKNOWN)
-            rows.append(
-                OpRow(
-                    row.number,
-                    row.name,
-                    row.op,
-                    known,
-                    covered,
-                    row.site,
-                    row.dtype,
-                    row.shape,
-                    found.get(row.name),
-                    **_told(row.details.to_dict()),
-                )
-            )
+        replay, rows = _rows_of_replay(connection, session, log, replay, deadline)
     if replay < 1 or (rows and all(row.stats is None for row in rows)):
         if not is_read:
             raise KeyError(
@@ -475,6 +449,43 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
 
 def _gaps_of(log: OpLog, call: int) -> list[str]:
     return [f"{gap}{f' ({n} times)' * (n > 1)}" for gap, n in log.gaps_of(call).items()]
+
+
+def _wait_until_read(log: OpLog, deadline: float) -> bool:
+    """Whether the daemon has read every row in time."""
+    # A daemon that was not started by this process may not have found it yet.
+    while not (is_read := log.wait(max(deadline - time.monotonic(), 0))):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.01)
+    return is_read
+
+
+def _rows_of_replay(
+    connection, session: str, log: OpLog, replay: int, deadline: float
+) -> tuple[int, list[OpRow]]:
+    """The number of the replay that `replay` means, and its rows."""
+    slots = _slots_of(connection, session, log, deadline)
+    if replay < 0:
+        newest = max((slot.replay for slot in slots.values()), default=0)
+        replay = newest + 1 + replay
+    found = _stats_at(connection, slots, replay)
+    rows = [
+        OpRow(
+            row.number,
+            row.name,
+            row.op,
+            tuple(number for number in row.inputs if number != UNKNOWN),
+            UNKNOWN not in row.inputs,
+            row.site,
+            row.dtype,
+            row.shape,
+            found.get(row.name),
+            **_told(row.details.to_dict()),
+        )
+        for row in log.rows
+    ]
+    return replay, rows
 
 
 def _rows_of_call(

@@ -171,14 +171,29 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
     Fails: ValueError: a snapshot is not part of a DTensor, or holds terms of a sum ("P(sum)"); the
            snapshots are of different tensors, replays or steps; a part is missing; replicas differ.
     """
-    import numpy
-
     parts = list(snapshots)
     if not parts:
         raise ValueError("assemble: there is no snapshot to put together")
     first = parts[0]
-    shards = []
     names = [f"{part.probe_name}@{part.replay_index} of rank {part.rank}" for part in parts]
+    shards = _shards_of(parts, names)
+    return TensorSnapshot.from_payload(
+        _put_together(parts, shards, names),
+        dtype=first.dtype_name,
+        probe_name=first.probe_name,
+        replay_index=first.replay_index,
+        shape=shards[0].shape,
+        device=first.device,
+        invocation_index=first.invocation_index,
+        step=first.step,
+        timestamp_ns=max(part.timestamp_ns for part in parts),
+    )
+
+
+def _shards_of(parts: list[TensorSnapshot], names: list[str]) -> list[TensorShard]:
+    """Fails: ValueError: they are not parts of one tensor."""
+    first = parts[0]
+    shards: list[TensorShard] = []
     for part, name in zip(parts, names, strict=True):
         if part.shard is None:
             raise ValueError(f"assemble: {name} is not part of a DTensor: its `shard` is None")
@@ -205,8 +220,18 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
                 f"assemble: {name} has only part {part.part} of the tensor on its rank: record the "
                 f"whole tensor"
             )
-    shape = shards[0].shape
-    item = first._item_bytes()
+    return shards
+
+
+def _put_together(
+    parts: list[TensorSnapshot], shards: list[TensorShard], names: list[str]
+) -> bytearray:
+    """The bytes of the whole tensor.
+
+    Fails: ValueError: an element is missing, or has two values."""
+    import numpy
+
+    shape, item = shards[0].shape, parts[0]._item_bytes()
     values = numpy.zeros((*shape, item), numpy.uint8)
     owner = numpy.full(shape, -1, numpy.int32)
     for number, (part, shard, name) in enumerate(zip(parts, shards, names, strict=True)):
@@ -230,17 +255,7 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
             f"the first at {missing[0].tolist()}; missing: {_missing_parts(shards)}; "
             f"given: {', '.join(names)}"
         )
-    return TensorSnapshot.from_payload(
-        bytearray(values.tobytes()),
-        dtype=first.dtype_name,
-        probe_name=first.probe_name,
-        replay_index=first.replay_index,
-        shape=shape,
-        device=first.device,
-        invocation_index=first.invocation_index,
-        step=first.step,
-        timestamp_ns=max(part.timestamp_ns for part in parts),
-    )
+    return bytearray(values.tobytes())
 
 
 def _missing_parts(shards: list[TensorShard]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+import typing
 
 from .._shared import _words
 from ..errors import DaemonError, FoundError, NotCheckedError
@@ -95,46 +96,70 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
         )
     _synchronize()
     deadline = time.monotonic() + timeout
-    everything, lost, left_out, not_compared, unseen = probe.await_read(timeout)
+    read = _Read(*probe.await_read(timeout))
     found = _found(kinds)
     verdict = _excuses.ask(max(deadline - time.monotonic(), 1.0)) if _has_rows(found) else None
     _raise_first(found, verdict)
     if not_seen := probe.not_seen():
         raise NotCheckedError(f"cgdebug.check: {not_seen}. `explain()` of a watch names them all")
-    if not everything:
+    if not read.everything:
         problem = _native.daemon_problem() or "type: cgdebug-cli status"
         raise NotCheckedError(
             f"cgdebug.check: no daemon has read everything within {timeout:g} s: {problem}"
         )
-    if lost:
-        raise NotCheckedError(
-            f"cgdebug.check: {lost} snapshot{'s were' if lost > 1 else ' was'} lost before the "
-            f"daemon read them; the others show nothing. Give the probes a larger capacity"
-        )
-    if left_out:
-        raise NotCheckedError(
-            f"cgdebug.check: {left_out} run{'s' if left_out > 1 else ''} of probes wrote nothing, "
-            f"because a probe was turned off (cgdebug-cli set) or a trigger had stopped its ring; "
-            f"the others show nothing. Type: cgdebug-cli probes"
-        )
-    if unseen and set(kinds) != {"mismatch"}:
-        raise NotCheckedError(
-            f"cgdebug.check: nobody has looked at the values of {unseen} "
-            f"ring{'s' if unseen > 1 else ''} in device memory; the others show nothing. Give such "
-            f'probes TensorStats() too, or TensorRecord(where="device", on="nan")'
-        )
-    if verdict is not None and verdict.problem:
-        raise NotCheckedError(
-            f"cgdebug.check: rows of op logs have NaN or Inf, and whether they have an excuse is "
-            f"not known: {verdict.problem}"
-        )
-    if not_compared and "mismatch" in kinds:
-        raise NotCheckedError(
-            f"cgdebug.check: {not_compared} call{'s' if not_compared > 1 else ''} of probes could "
-            f"not compare everything. Type: cgdebug-cli status"
-        )
+    if problem := _why_not_checked(read, kinds, verdict):
+        raise NotCheckedError(f"cgdebug.check: {problem}")
     if "replica" in kinds:
         _raise_unless_compared(probe.session()["uuid"], deadline)
+
+
+class _Read(typing.NamedTuple):
+    """What the daemon has read of this process, as `await_read` of the native module says it.
+
+    lost:         snapshots
+    left_out:     runs of probes that wrote nothing
+    not_compared: calls of probes
+    unseen:       rings in device memory whose values nobody has looked at
+    """
+
+    everything: bool
+    lost: int
+    left_out: int
+    not_compared: int
+    unseen: int
+
+
+def _why_not_checked(read: _Read, kinds: list[str], verdict: _excuses.Verdict | None) -> str:
+    """What may hide in what was read, or ""."""
+    lost, left_out, unseen = read.lost, read.left_out, read.unseen
+    if lost:
+        return (
+            f"{lost} snapshot{'s were' if lost > 1 else ' was'} lost before the daemon read them; "
+            f"the others show nothing. Give the probes a larger capacity"
+        )
+    if left_out:
+        return (
+            f"{left_out} run{'s' if left_out > 1 else ''} of probes wrote nothing, because a probe "
+            f"was turned off (cgdebug-cli set) or a trigger had stopped its ring; the others show "
+            f"nothing. Type: cgdebug-cli probes"
+        )
+    if unseen and set(kinds) != {"mismatch"}:
+        return (
+            f"nobody has looked at the values of {unseen} ring{'s' if unseen > 1 else ''} in "
+            f"device memory; the others show nothing. Give such probes TensorStats() too, or "
+            f'TensorRecord(where="device", on="nan")'
+        )
+    if verdict is not None and verdict.problem:
+        return (
+            f"rows of op logs have NaN or Inf, and whether they have an excuse is not known: "
+            f"{verdict.problem}"
+        )
+    if read.not_compared and "mismatch" in kinds:
+        return (
+            f"{read.not_compared} call{'s' if read.not_compared > 1 else ''} of probes could not "
+            f"compare everything. Type: cgdebug-cli status"
+        )
+    return ""
 
 
 def _raise_unless_compared(uuid: str, deadline: float) -> None:

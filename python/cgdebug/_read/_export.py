@@ -76,15 +76,10 @@ def export_work(
         raise ValueError('upcast is "float32", for npz and npy')
     if trace is not None and format != "perfetto":
         raise ValueError("a trace of torch is joined in perfetto only")
-    target = pathlib.Path(output)
     is_stdout = str(output) == "-"
-    if format == "tensorboard" and not is_stdout:
-        target /= pathlib.Path(os.path.abspath(recording.path)).stem
     if is_stdout and format not in ("jsonl", "csv", "perfetto"):
         raise ValueError(f"{format} cannot be written to stdout")
-    is_taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
-    if is_taken and not is_stdout and not force:
-        raise RecordingError(f"{target} exists. To write there anyway, add: -f")
+    target = pathlib.Path(output) if is_stdout else _target_of(recording, format, output, force)
     first, last = replay_range(replays)
     selected = [one for one in recording._matching(*probes) if one.lies_in(graph, shape)]
     if not selected:
@@ -107,11 +102,27 @@ def export_work(
     WRITERS[format](work, target, is_stdout)
     missing = recording.missing
     work.lacks_some = bool(missing or unreadable or work.damaged)
+    work.remarks = _what_it_lacks(work, missing) + work.remarks
+    return work
+
+
+def _target_of(recording, format: str, output: str | os.PathLike, force: bool) -> pathlib.Path:
+    """Fails: RecordingError: something is there."""
+    target = pathlib.Path(output)
+    if format == "tensorboard":
+        target /= pathlib.Path(os.path.abspath(recording.path)).stem
+    is_taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    if is_taken and not force:
+        raise RecordingError(f"{target} exists. To write there anyway, add: -f")
+    return target
+
+
+def _what_it_lacks(work: _Work, missing: list[str]) -> list[str]:
     remarks = [f"not in it: {sentence}" for sentence in missing[:_MAX_MISSING]]
     if len(missing) > _MAX_MISSING:
         remarks.append(
             f"and {len(missing) - _MAX_MISSING} more like these. "
-            f"Type: cgdebug-cli info --json {shlex.quote(recording.path)}"
+            f"Type: cgdebug-cli info --json {shlex.quote(work.recording.path)}"
         )
     if work.without_values:
         remarks.append(
@@ -119,8 +130,7 @@ def export_work(
         )
     if work.damaged:
         remarks.append(f"not in it: {len(work.damaged)} damaged, the first: {work.damaged[0]}")
-    work.remarks = remarks + work.remarks
-    return work
+    return remarks
 
 
 def _why_nothing(path: str, selected, first: int, last: int) -> str:
