@@ -186,11 +186,7 @@ Result<void> Client::CheckSeesJobs(const ConnectOptions& options, std::uint64_t 
       IsChosen(RuntimeEnvironment::OfThisProcess(), options.socket)) {
     return {};
   }
-  return Fail(
-      Failure::kNoDaemon,
-      "the daemon at " + socket_ + " (pid " + std::to_string(daemon_pid_) +
-          ") belongs to another container: its /dev/shm is not the one that jobs write to "
-          "here. Type: export CGDEBUG_SOCKET=$(mktemp -d)/daemon.sock   and run this again");
+  return Fail(Failure::kNoDaemon, wire::OtherContainer(socket_, daemon_pid_).message);
 }
 
 Result<std::uint64_t> Client::Send(const v1::Request& request) {

@@ -27,8 +27,8 @@ bool SegmentSlots::ScanIfChanged() {
   const auto now = SlotWatch::Clock::now();
   if (!is_due_ && now < next_) return false;
   Scan();
-  const bool are_many = words_.size() >= SlotWatch::kMany;
-  next_ = now + (are_many ? kScanPerSlot * static_cast<int>(words_.size()) : kScanPerSlot * 0);
+  next_ = now;
+  if (words_.size() >= SlotWatch::kMany) next_ += kScanPerSlot * static_cast<int>(words_.size());
   return true;
 }
 

@@ -188,11 +188,7 @@ class Connection:
         device = response.hello.shm_device
         is_chosen = bool(os.environ.get("CGDEBUG_SOCKET")) or self._path != socket_path()
         if device and device != os.stat("/dev/shm").st_dev and not is_chosen:
-            raise ConnectionError(
-                f"the daemon at {self._path} (pid {response.hello.pid}) belongs to another "
-                f"container: its /dev/shm is not the one that jobs write to here. "
-                f"Type: export CGDEBUG_SOCKET=$(mktemp -d)/daemon.sock   and run this again"
-            )
+            recording_module().refuse_other_container(self._path, response.hello.pid)
         self.daemon_version = response.hello.version
         self.daemon_pid = response.hello.pid
 

@@ -65,6 +65,10 @@ void EnsureDaemon(const std::string& chosen, double timeout_s, const std::string
   if (!connected.ok()) RaiseConnectionError(connected.error());
 }
 
+void RefuseOtherContainer(const std::string& path, int pid) {
+  RaiseConnectionError(wire::OtherContainer(path, pid));
+}
+
 // Whether `patterns`, which have commas between them, select `name`.
 // Fails: ValueError. The caller says where the patterns came from.
 bool IsSelected(const std::string& name, std::string_view patterns) {
@@ -80,6 +84,7 @@ void RegisterDaemonPlace(py::module_& module) {
   module.def("connect", &Connect, py::arg("path"), py::arg("timeout_s"));
   module.def("ensure_daemon", &EnsureDaemon, py::arg("chosen"), py::arg("timeout_s"),
              py::arg("mark_folder"));
+  module.def("refuse_other_container", &RefuseOtherContainer, py::arg("path"), py::arg("pid"));
   module.def("is_selected", &IsSelected, py::arg("name"), py::arg("patterns"));
 }
 

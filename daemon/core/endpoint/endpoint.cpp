@@ -61,6 +61,12 @@ Error NoDaemon(const std::string& socket_path) {
                "). Type: cgdebug-cli daemon start"};
 }
 
+Error OtherContainer(const std::string& socket_path, pid_t pid) {
+  return Error{"the daemon at " + socket_path + " (pid " + std::to_string(pid) +
+               ") belongs to another container: its /dev/shm is not the one that jobs write to "
+               "here. Type: export CGDEBUG_SOCKET=$(mktemp -d)/daemon.sock   and run this again"};
+}
+
 std::string LogPath(const std::string& socket_path) {
   constexpr std::string_view kSuffix = ".sock";
   const bool has_suffix = socket_path.ends_with(kSuffix);

@@ -34,6 +34,8 @@ Result<UniqueFd> TryConnect(const std::string& socket_path,
 
 // The message for when nobody listens.
 Error NoDaemon(const std::string& socket_path);
+// The message for when the daemon looks for jobs in another /dev/shm than that of this process.
+Error OtherContainer(const std::string& socket_path, pid_t pid);
 
 // Where a daemon that was started in the background logs: "<socket without .sock>.log".
 std::string LogPath(const std::string& socket_path);
