@@ -285,10 +285,9 @@ std::string EndText(const RunSummary& summary, const Style& style) {
   return text;
 }
 
-}  // namespace
-
-std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const Style& style) {
-  std::string text = EndText(summary, style);
+// NaN and Inf, and masks.
+std::string NonfiniteLines(const RunSummary& summary, const Style& style) {
+  std::string text;
   if (summary.NonfiniteProbes() > 0) {
     text += kIndent +
             style.Red(GroupedCount(summary.NonfiniteProbes(), "probe") + " saw non-finite values.");
@@ -313,6 +312,12 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
         Sum(summary, [](const live::Session& session) { return session.probes; });
     text += kIndent + fmt::format("No NaN or Inf in what {} saw.", GroupedCount(probes, "probe"));
   }
+  return text;
+}
+
+// What did not match: what a probe expected, or another rank.
+std::string MismatchLines(const RunSummary& summary, const Style& style) {
+  std::string text;
   if (summary.FailedProbes() > 0) {
     text += kIndent +
             style.Red(GroupedCount(summary.FailedProbes(), "probe") + " failed a comparison.");
@@ -325,6 +330,12 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
     text += kIndent + style.Yellow(GroupedCount(summary.not_compared_probes, "probe") +
                                    " had snapshots that were not compared.");
   }
+  return text;
+}
+
+// What nobody looked at.
+std::string NotSeenLines(const RunSummary& summary, const FailOn& fail_on, const Style& style) {
+  std::string text;
   if (LacksLooks(summary, fail_on)) {
     text += kIndent + style.Yellow(fmt::format(
                           "Nobody has looked at the values of {} in device memory: {}.",
@@ -341,6 +352,12 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   if (not_seen.size() > kNotSeenLines) {
     text += fmt::format("{}and {} more like these", kIndent, not_seen.size() - kNotSeenLines);
   }
+  return text;
+}
+
+// What the daemon may not have read yet.
+std::string UnreadLines(const RunSummary& summary, const Style& style) {
+  std::string text;
   if (const std::size_t count = summary.outliving.size(); count > 0) {
     text += kIndent + style.Yellow(fmt::format(
                           "{} process{} of the job go{} on after it (pid {}): what comes is not "
@@ -351,6 +368,12 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
     text +=
         kIndent + style.Yellow("The daemon has not read everything yet: these numbers may grow.");
   }
+  return text;
+}
+
+// What --fail-on makes of it.
+std::string FailOnLines(const RunSummary& summary, const FailOn& fail_on, const Style& style) {
+  std::string text;
   const int code = ExitCodeOf(summary, fail_on);
   for (const std::string& sentence : Sentences(summary, fail_on)) {
     text += fmt::format("{}--fail-on: {}", kIndent, style.Red(Printable(sentence)));
@@ -362,6 +385,14 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
                         WhyInconclusive(summary, fail_on), code);
   }
   return text;
+}
+
+}  // namespace
+
+std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const Style& style) {
+  return EndText(summary, style) + NonfiniteLines(summary, style) + MismatchLines(summary, style) +
+         NotSeenLines(summary, fail_on, style) + UnreadLines(summary, style) +
+         FailOnLines(summary, fail_on, style);
 }
 
 std::string FirstFinding(const RunSummary& summary) {

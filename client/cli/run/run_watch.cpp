@@ -21,14 +21,6 @@ constexpr milliseconds kSubscribeTimeout{2000};
 constexpr milliseconds kTick{50};
 constexpr milliseconds kReorder{100};
 constexpr milliseconds kStatusPeriod{250};
-constexpr std::size_t kMaxHeld = 4096;
-
-bool IsOfSnapshot(const source::Tensor& print, const live::Event& event) {
-  return event.kind == live::EventKind::kSnapshot &&
-         event.tensor.session_key == print.session_key &&
-         event.tensor.snapshot.key.replay == print.snapshot.key.replay &&
-         event.tensor.slot.probe == print.slot.probe;
-}
 
 }  // namespace
 
@@ -53,8 +45,8 @@ std::string StatusText(const std::vector<live::Session>& sessions, double replay
 RunWatch::RunWatch(client::ConnectOptions connect, RunWatchOptions options, EventPrinter* printer)
     : connect_(std::move(connect)),
       options_(std::move(options)),
-      printer_(printer),
-      line_(STDERR_FILENO) {
+      line_(STDERR_FILENO),
+      held_(options_.stream, options_.prints_reach_terminal, printer) {
   (void)tail_.Connect(connect_).ok();
   thread_ = std::thread([this] { Tail(); });
   {
@@ -77,7 +69,7 @@ void RunWatch::Stop() {
   if (thread_.joinable()) thread_.join();
   if (ticker_.joinable()) ticker_.join();
   line_.Clear();
-  PrintHeld(Clock::time_point::max());
+  held_.Print(Clock::time_point::max());
 }
 
 void RunWatch::Tail() {
@@ -129,61 +121,17 @@ void RunWatch::OnEvent(const live::Event& event) {
   if (event.has_session()) ours_[session_key] = event.session.run_id == options_.run_id;
   if (session_key.empty() || !IsOurs(session_key)) return;
   const std::lock_guard lock(mutex_);
-  Hold(event);
+  held_.Hold(event);
   if (event.kind != live::EventKind::kSessionEnded) return;
   ended_.insert(session_key);
   changed_.notify_all();
-}
-
-// Requires: mutex_. What TensorPrint wrote belongs to its snapshot. If it is on the terminal, that
-// snapshot needs no line of its own.
-void RunWatch::Hold(const live::Event& event) {
-  // An event that is not a snapshot stays behind the events that came before it.
-  auto order = held_.empty() ? decltype(Held::order)() : held_.back().order;
-  auto place = held_.end();
-  if (event.kind == live::EventKind::kPrint) {
-    const auto of = std::find_if(held_.rbegin(), held_.rend(), [&](const Held& held) {
-      return IsOfSnapshot(event.tensor, held.event);
-    });
-    if (options_.prints_reach_terminal) {
-      if (of != held_.rend()) held_.erase(std::next(of).base());
-      return;
-    }
-    if (of != held_.rend()) {
-      order = of->order;
-      place = of.base();
-    }
-  } else if (event.kind == live::EventKind::kSnapshot || event.kind == live::EventKind::kPage) {
-    order = {event.tensor.snapshot.serial, event.tensor.slot.order};
-    while (place != held_.begin() && std::prev(place)->order > order) --place;
-  }
-  if (!options_.stream && !findings_.Wants(event)) return;
-  held_.insert(place, {order, Clock::now(), event});
-  if (held_.size() > kMaxHeld) PrintHeld(Clock::time_point::max());
-}
-
-// Requires: mutex_, or that the threads have ended. Stops at the first that came later.
-void RunWatch::PrintHeld(Clock::time_point arrived_before) {
-  while (!held_.empty() && held_.front().arrived < arrived_before) {
-    const live::Event& event = held_.front().event;
-    if (!options_.stream) PrintBehind(&event);
-    if (options_.stream || lines_.Shows(event)) printer_->Print(event);
-    held_.pop_front();
-  }
-  if (held_.empty()) PrintBehind(nullptr);
-}
-
-void RunWatch::PrintBehind(const live::Event* next) {
-  for (const FindingLines::Behind& behind : lines_.TakeBehind(next)) {
-    printer_->PrintBehind(behind.last.tensor, behind.count);
-  }
 }
 
 void RunWatch::Tick() {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kTick, [this] { return stopping_; })) {
     const auto now = Clock::now();
-    PrintHeld(now - kReorder);
+    held_.Print(now - kReorder);
     if (!options_.status_line || !line_.usable() || now - last_status_ < kStatusPeriod) continue;
     lock.unlock();
     ShowStatus(now);

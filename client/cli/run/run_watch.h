@@ -4,18 +4,16 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <list>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "cgdebug/client.h"
+#include "client/cli/run/held_events.h"
 #include "client/cli/views/live/event_printer.h"
-#include "client/cli/views/live/finding_filter.h"
 #include "client/cli/views/live/status_line.h"
 
 namespace cgdebug::cli {
@@ -32,8 +30,7 @@ struct RunWatchOptions {
 
 // Prints through `printer` what the sessions of the run do, and keeps a status line on stderr.
 //
-// A stream is held back for kReorder, so that snapshots come in the order of their replays: the
-// daemon reads slot by slot.
+// A stream is held back for kReorder (HeldEvents).
 class RunWatch {
  public:
   // Returns when the daemon has the subscription: nothing of a job that starts now is missed.
@@ -47,41 +44,30 @@ class RunWatch {
   // Prints what is held back, clears the status line, ends the threads.
   void Stop();
   // Findings that were too many to show. After Stop().
-  std::size_t left_out() const { return lines_.left_out(); }
+  std::size_t left_out() const { return held_.left_out(); }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  struct Held {
-    std::pair<std::uint64_t, std::uint64_t> order;  // serial of the replay, place in the graph
-    Clock::time_point arrived;
-    live::Event event;
-  };
+  using Clock = HeldEvents::Clock;
   void Tail();
   void OnEvent(const live::Event& event);
   bool IsOurs(const std::string& session_key);
   // Connects again if it must.
   Result<std::vector<live::Session>> SessionsOf(client::Client* client) const;
-  void Hold(const live::Event& event);
-  void PrintHeld(Clock::time_point arrived_before);
-  void PrintBehind(const live::Event* next);
   void Tick();
   void ShowStatus(Clock::time_point now);
 
   const client::ConnectOptions connect_;
   const RunWatchOptions options_;
-  EventPrinter* printer_;
   client::Client tail_;
   client::Client lookup_;             // of the tail's thread: whose session is this?
   client::Client status_;             // of the ticking thread
   std::map<std::string, bool> ours_;  // by session key
-  FindingFilter findings_;
-  FindingLines lines_;
   StatusLine line_;
   std::uint64_t last_replays_ = 0;
   Clock::time_point last_status_ = Clock::now();
   std::mutex mutex_;  // guards everything below, and what goes to the terminal
   std::condition_variable changed_;
-  std::list<Held> held_;  // in order
+  HeldEvents held_;
   std::set<std::string> ended_;
   bool subscribed_ = false;
   bool stopping_ = false;
