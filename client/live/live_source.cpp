@@ -24,13 +24,34 @@ using source::Slot;
 using source::Snapshot;
 using source::Values;
 
-class LiveSource : public source::Source {
+void SetProcess(const Session& session, Slot* slot) {
+  slot->session = session.label;
+  slot->rank = session.rank;
+  slot->uuid = session.uuid;
+  slot->run = session.run_id;
+  slot->host = session.hostname;
+  slot->world_size = session.world_size;
+  slot->restart = session.restart_count;
+}
+
+std::string StateInWords(const Session& session) {
+  if (const double seconds = StalledSeconds(session); seconds > 0) {
+    return fmt::format("is stalled for {} (pid {})", FormatDuration(seconds), session.pid);
+  }
+  if (session.state == SessionState::kAlive) return fmt::format("is alive (pid {})", session.pid);
+  return fmt::format("{} (pid {}, {} ago)",
+                     session.state == SessionState::kDied ? "died" : "has exited", session.pid,
+                     FormatDuration(SecondsSince(session.ended_ns)));
+}
+
+// The sessions of a source, and what is told of them as a whole.
+class LiveJobs {
  public:
-  LiveSource(client::Client& client, std::vector<Session> known)
-      : client_(client), known_(std::move(known)) {}
+  // `known`: to the daemon, also those that are not in the source.
+  explicit LiveJobs(std::vector<Session> known) : known_(std::move(known)) {}
 
   // `shown`: how many snapshots the session's probes that the daemon shows have produced.
-  void AddSession(const Session& session, std::uint64_t shown) {
+  void Add(const Session& session, std::uint64_t shown) {
     labels_.push_back(session.label);
     jobs_.push_back(session);
     is_alive_ = is_alive_ || session.state == SessionState::kAlive;
@@ -56,23 +77,9 @@ class LiveSource : public source::Source {
     }
   }
 
-  void Expect(std::size_t probes) {
-    slots_.reserve(probes);
-    live_.reserve(probes);
-  }
-  void AddProbe(Probe probe) {
-    Slot& slot = slots_.emplace_back(probe.slot);
-    for (const Session& session : jobs_) {
-      if (session.key == probe.session) SetProcess(session, &slot);
-    }
-    const bool is_of_group = !live_.empty() && live_.back().probe.session == probe.session &&
-                             live_.back().probe.slot.graph_id == probe.slot.graph_id;
-    if (!is_of_group) groups_.push_back({.begin = live_.size()});
-    live_.push_back({.probe = std::move(probe), .group = groups_.size() - 1});
-    groups_.back().end = live_.size();
-  }
+  const std::vector<Session>& sessions() const { return jobs_; }
 
-  source::Description Describe() const override {
+  source::Description Describe() const {
     source::Description description{.path = "live", .kind = "live", .sessions = labels_};
     if (labels_.size() == 1) {
       description.path = labels_.front();
@@ -95,6 +102,41 @@ class LiveSource : public source::Source {
     }
     return description;
   }
+
+ private:
+  std::vector<std::string> labels_;
+  std::string head_;
+  std::string ending_;
+  std::vector<std::string> unread_;
+  std::vector<source::NotSeen> not_seen_;
+  std::map<std::string, std::uint64_t> let_go_;
+  std::vector<Session> known_;  // to the daemon
+  std::vector<Session> jobs_;   // of those, the ones that are in the source
+  bool is_alive_ = false;
+  double stalled_seconds_ = 0;
+};
+
+class LiveSource : public source::Source {
+ public:
+  LiveSource(client::Client& client, LiveJobs jobs) : client_(client), jobs_(std::move(jobs)) {}
+
+  void Expect(std::size_t probes) {
+    slots_.reserve(probes);
+    live_.reserve(probes);
+  }
+  void AddProbe(Probe probe) {
+    Slot& slot = slots_.emplace_back(probe.slot);
+    for (const Session& session : jobs_.sessions()) {
+      if (session.key == probe.session) SetProcess(session, &slot);
+    }
+    const bool is_of_group = !live_.empty() && live_.back().probe.session == probe.session &&
+                             live_.back().probe.slot.graph_id == probe.slot.graph_id;
+    if (!is_of_group) groups_.push_back({.begin = live_.size()});
+    live_.push_back({.probe = std::move(probe), .group = groups_.size() - 1});
+    groups_.back().end = live_.size();
+  }
+
+  source::Description Describe() const override { return jobs_.Describe(); }
   const std::vector<Slot>& slots() const override { return slots_; }
 
   // Skips snapshots newer than the counters. Prefetches the next slots too, because op logs are
@@ -249,7 +291,7 @@ class LiveSource : public source::Source {
 
   std::optional<std::vector<source::ProcessGraphs>> Graphs() override {
     std::vector<source::ProcessGraphs> all;
-    for (const Session& job : jobs_) {
+    for (const Session& job : jobs_.sessions()) {
       const Result<std::vector<SessionGraphs>> graphs = ListGraphs(client_, job.key);
       if (!graphs.ok()) return std::nullopt;
       for (const SessionGraphs& one : *graphs) {
@@ -330,26 +372,6 @@ class LiveSource : public source::Source {
     return {};
   }
 
-  static void SetProcess(const Session& session, Slot* slot) {
-    slot->session = session.label;
-    slot->rank = session.rank;
-    slot->uuid = session.uuid;
-    slot->run = session.run_id;
-    slot->host = session.hostname;
-    slot->world_size = session.world_size;
-    slot->restart = session.restart_count;
-  }
-
-  static std::string StateInWords(const Session& session) {
-    if (const double seconds = StalledSeconds(session); seconds > 0) {
-      return fmt::format("is stalled for {} (pid {})", FormatDuration(seconds), session.pid);
-    }
-    if (session.state == SessionState::kAlive) return fmt::format("is alive (pid {})", session.pid);
-    return fmt::format("{} (pid {}, {} ago)",
-                       session.state == SessionState::kDied ? "died" : "has exited", session.pid,
-                       FormatDuration(SecondsSince(session.ended_ns)));
-  }
-
   Snapshot ToSnapshot(std::size_t slot, const answers::Kept& kept) const {
     Snapshot snapshot{.slot = slot,
                       .key = {kept.replay, kept.ordinal, kept.iteration},
@@ -364,16 +386,7 @@ class LiveSource : public source::Source {
   }
 
   client::Client& client_;
-  std::vector<std::string> labels_;
-  std::string head_;
-  std::string ending_;
-  std::vector<std::string> unread_;
-  std::vector<source::NotSeen> not_seen_;
-  std::map<std::string, std::uint64_t> let_go_;
-  std::vector<Session> known_;  // to the daemon
-  std::vector<Session> jobs_;   // of those, the ones that are in here
-  bool is_alive_ = false;
-  double stalled_seconds_ = 0;
+  const LiveJobs jobs_;
   std::vector<Slot> slots_;
   std::vector<Live> live_;  // of each slot
   std::vector<Group> groups_;
@@ -427,10 +440,11 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
   const std::vector<Session>& meant = sessions->meant;
   Result<std::vector<Probe>> probes = ListProbesAndGaps(client, SelectorOf(*sessions));
   if (!probes.ok()) return probes.error();
-  auto live = std::make_unique<LiveSource>(client, sessions->known);
   std::map<std::string, std::uint64_t> shown;  // by session: what its probes have produced
   for (const Probe& probe : *probes) shown[probe.session] += probe.counters.produced;
-  for (const Session& one : meant) live->AddSession(one, shown[one.key]);
+  LiveJobs jobs(sessions->known);
+  for (const Session& one : meant) jobs.Add(one, shown[one.key]);
+  auto live = std::make_unique<LiveSource>(client, std::move(jobs));
   live->Expect(probes->size());
   for (Probe& probe : *probes) {
     const bool is_meant = std::ranges::find(meant, probe.session, &Session::key) != meant.end();
@@ -474,8 +488,9 @@ Result<LiveLog> OpenLiveLog(client::Client& client, const std::string& session,
     if (log.rank >= 0) ranks.insert(static_cast<std::uint64_t>(log.rank));
   }
   result.ranks.assign(ranks.begin(), ranks.end());
-  auto live = std::make_unique<LiveSource>(client, sessions->known);
-  for (const Session& one : meant) live->AddSession(one, one.counters.produced);
+  LiveJobs jobs(sessions->known);
+  for (const Session& one : meant) jobs.Add(one, one.counters.produced);
+  auto live = std::make_unique<LiveSource>(client, std::move(jobs));
   if (const auto chosen = analysis::ChooseOpLog(heads, graph, &result.others)) {
     Result<std::vector<Probe>> rows = ListRows(client, (*logs)[*chosen]);
     if (!rows.ok()) return rows.error();
