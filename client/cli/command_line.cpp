@@ -150,6 +150,37 @@ std::string WordsOf(const CLI::App* app) {
   return WordsOf(app->get_parent()) + " " + app->get_name();
 }
 
+std::string HelpOf(const CLI::App* app) {
+  return fmt::format("Type: {}{} --help", kProgram, WordsOf(app));
+}
+
+// What CLI11 found wrong, except words that it does not know.
+std::string ErrorText(const CLI::ParseError& error, const std::string& help) {
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    return fmt::format("{}. {}", NoNumber(error.what()), help);
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    return fmt::format("{}. {}", WrongCount(error.what()), help);
+  }
+  return fmt::format("{} {}", WrongWord(error.what()), help);
+}
+
+// An option that `run` does not know, and that may be the job's.
+std::string ExtraOfJobText(const CLI::App* run, const std::string& extra) {
+  const std::string close =
+      extra.starts_with("--") ? DidYouMean(extra, OptionNames(run)) : std::string();
+  const std::string job = ShellWord(run->get_option("COMMAND")->results().front());
+  return close.empty()
+             ? fmt::format(
+                   "{0} run has no option '{1}'. If it is the job's: put -- before the "
+                   "job. Type: {0} run -- {2} ...",
+                   kProgram, extra, job)
+             : fmt::format(
+                   "{} run has no option '{}'.{} {}. If it is the job's: put -- before the "
+                   "job",
+                   kProgram, extra, close, HelpOf(run));
+}
+
 // What to type instead of a word too many; empty if nobody knows.
 std::string Instead(const CLI::App* parsed, const std::string& extra) {
   if (parsed->get_name() == "show") {
@@ -223,8 +254,7 @@ int CommandLine::Explain(const CLI::ParseError& error) {
     Context::Print(fmt::format("{}\n", error.what()));
     return kExitOk;
   }
-  const std::string verb = WordsOf(parsed);
-  const std::string help = fmt::format("Type: {}{} --help", kProgram, verb);
+  const std::string help = HelpOf(parsed);
   const bool lacks_verb =
       dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !SubNames(parsed).empty();
   if (lacks_verb && (extras.empty() || !extras.front().starts_with("-"))) {
@@ -235,42 +265,27 @@ int CommandLine::Explain(const CLI::ParseError& error) {
                           : fmt::format("no command '{} {}'.{} {}", parsed->get_name(),
                                         extras.front(), DidYouMean(extras.front(), names), help));
   }
-  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
-    return context_.Fail(kExitTrouble, fmt::format("{}. {}", NoNumber(error.what()), help));
-  }
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
-    return context_.Fail(kExitTrouble, fmt::format("{}. {}", WrongCount(error.what()), help));
-  }
   const bool is_extra = wants_help || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-  if (!is_extra || extras.empty()) {
-    return context_.Fail(kExitTrouble, fmt::format("{} {}", WrongWord(error.what()), help));
-  }
-  const std::string& extra = extras.front();
+  return context_.Fail(kExitTrouble, is_extra && !extras.empty() ? ExtraText(parsed, extras.front())
+                                                                 : ErrorText(error, help));
+}
+
+// Requires: `extra` is a word that `parsed` does not know.
+std::string CommandLine::ExtraText(const CLI::App* parsed, const std::string& extra) const {
+  const std::string help = HelpOf(parsed);
   if (extra.starts_with("-") && parsed->get_name() == "run" && parsed->count("COMMAND") > 0) {
-    const std::string close =
-        extra.starts_with("--") ? DidYouMean(extra, OptionNames(parsed)) : std::string();
-    const std::string job = ShellWord(parsed->get_option("COMMAND")->results().front());
-    return context_.Fail(
-        kExitTrouble,
-        close.empty() ? fmt::format("{0} run has no option '{1}'. If it is the job's: put -- "
-                                    "before the job. Type: {0} run -- {2} ...",
-                                    kProgram, extra, job)
-                      : fmt::format("{} run has no option '{}'.{} {}. If it is the job's: put -- "
-                                    "before the job",
-                                    kProgram, extra, close, help));
+    return ExtraOfJobText(parsed, extra);
   }
   if (extra.starts_with("-")) {
-    return context_.Fail(kExitTrouble,
-                         fmt::format("{}{} has no option '{}'.{} {}", kProgram, verb, extra,
-                                     DidYouMean(extra, OptionNames(parsed)), help));
+    return fmt::format("{}{} has no option '{}'.{} {}", kProgram, WordsOf(parsed), extra,
+                       DidYouMean(extra, OptionNames(parsed)), help);
   }
   if (parsed == &app_) {
-    return context_.Fail(kExitTrouble, fmt::format("no command '{}'.{} {}", extra,
-                                                   DidYouMean(extra, VerbNames()), help));
+    return fmt::format("no command '{}'.{} {}", extra, DidYouMean(extra, VerbNames()), help);
   }
   const std::string instead = Instead(parsed, extra);
-  return context_.Fail(kExitTrouble, fmt::format("'{}' is one word too many. {}", extra,
-                                                 instead.empty() ? help : "Type: " + instead));
+  return fmt::format("'{}' is one word too many. {}", extra,
+                     instead.empty() ? help : "Type: " + instead);
 }
 
 int CommandLine::Run(int argc, const char* const* argv) {

@@ -29,6 +29,7 @@ class CommandLine {
     Output output;
   };
   int Explain(const CLI::ParseError& error);
+  std::string ExtraText(const CLI::App* parsed, const std::string& extra) const;
   std::vector<std::string> VerbNames() const;
   const CLI::App* ParsedApp() const;  // the innermost one that was named
 

@@ -660,22 +660,16 @@ std::string ScriptSafe(const Json& json) {
   return safe.append(text, from);
 }
 
-}  // namespace
+// --- the page ------------------------------------------------------------------------------------
 
-Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
-  if (!HasPage()) {
-    return Error{
-        "this build has no reports: d3 was not found when it was made. Type: apt-get install "
-        "node-d3, "
-        "then configure and build again"};
-  }
-  const analysis::Scope& scope = options.scope;
+// Without their probes' values. In a report of one source, `b` is nullptr.
+Result<std::vector<Side>> SidesOf(Source& a, Source* b, const ReportOptions& options) {
   std::vector<Side> sides;
   sides.push_back({.source = &a, .name = options.name_a});
   if (b != nullptr) sides.push_back({.source = b, .name = options.name_b});
   for (Side& side : sides) {
     if (side.name.empty()) side.name = side.source->Describe().path;
-    Result<std::vector<SourceRow>> rows = analysis::RowsOf(*side.source, scope);
+    Result<std::vector<SourceRow>> rows = analysis::RowsOf(*side.source, options.scope);
     if (!rows.ok()) return rows.error();
     side.probes = b == nullptr ? MergedByPlace(a, *std::move(rows)) : ProbesOf(*std::move(rows));
     for (std::size_t i = 0; i < side.probes.size(); ++i) {
@@ -683,19 +677,12 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
       for (const std::size_t slot : side.probes[i].slot_of_key) side.place_of_slot[slot] = i;
     }
   }
-  analysis::Diff diff;
-  Judgements judgements;
-  Result<Verdict> verdict = b == nullptr ? CheckedVerdict(&sides[0], scope)
-                                         : ComparedVerdict(a, *b, scope, &diff, &judgements);
-  if (!verdict.ok()) return verdict.error();
-  for (const Side& side : sides) {
-    if (Result<void> added = AddRanks(side, scope, &*verdict); !added.ok()) return added.error();
-  }
+  return sides;
+}
 
-  const Axis axis = AxisOf(sides, scope, options.most_bytes);
-  const std::vector<Line> every = LinesOf(sides, diff, judgements, axis);
-  const Probe* const first_bad = verdict->slot ? sides[0].Find(*verdict->slot) : nullptr;
-  const std::vector<Line> lines = ChosenOf(every, first_bad);
+// Reads what the probes of these lines have.
+void ReadShown(std::span<Side> sides, const std::vector<Line>& lines, const analysis::Scope& scope,
+               const Axis& axis) {
   std::set<const Probe*> shown;
   for (const Line& line : lines) {
     if (line.a != nullptr) shown.insert(line.a);
@@ -710,6 +697,68 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
     }
     AddGaps(&side, scope, axis);
   }
+}
+
+// `place`: of the line with the verdict's slot.
+Json VerdictJson(const Verdict& verdict, const Json& place) {
+  return {{"kind", verdict.kind},
+          {"title", verdict.title},
+          {"text", verdict.text},
+          {"missing", verdict.missing},
+          {"missing_count", verdict.missing_count},
+          {"place", place},
+          {"replay", verdict.replay}};
+}
+
+// Of `every` line only `lines` are in the page.
+Json LeftOutJson(const std::vector<Line>& every, const std::vector<Line>& lines) {
+  const auto with_findings = [](const std::vector<Line>& of) {
+    return std::ranges::count_if(of, &Line::HasFinding);
+  };
+  return {{"lines", every.size() - lines.size()},
+          {"with_findings", with_findings(every) - with_findings(lines)}};
+}
+
+// How many bytes the strips of a page may take that has all else. `most_bytes`: of the page.
+std::size_t StripBytes(const Json& data, std::size_t lines, std::size_t most_bytes) {
+  const std::size_t without_strips = PageBytes() + ScriptSafe(data).size();
+  const auto beside = [&](std::size_t bytes) {
+    return bytes > without_strips ? bytes - without_strips : 0;
+  };
+  const std::size_t room = beside(most_bytes);
+  const std::size_t least =
+      std::min(kMostStripBytes, kLeastStripBytes + lines * kStripBytesOfALine);
+  const std::size_t most = std::max(room, beside(kMostPageBytes));
+  return std::clamp(least, room, most);
+}
+
+}  // namespace
+
+Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
+  if (!HasPage()) {
+    return Error{
+        "this build has no reports: d3 was not found when it was made. Type: apt-get install "
+        "node-d3, "
+        "then configure and build again"};
+  }
+  const analysis::Scope& scope = options.scope;
+  Result<std::vector<Side>> sides_of = SidesOf(a, b, options);
+  if (!sides_of.ok()) return sides_of.error();
+  std::vector<Side>& sides = *sides_of;
+  analysis::Diff diff;
+  Judgements judgements;
+  Result<Verdict> verdict = b == nullptr ? CheckedVerdict(&sides[0], scope)
+                                         : ComparedVerdict(a, *b, scope, &diff, &judgements);
+  if (!verdict.ok()) return verdict.error();
+  for (const Side& side : sides) {
+    if (Result<void> added = AddRanks(side, scope, &*verdict); !added.ok()) return added.error();
+  }
+
+  const Axis axis = AxisOf(sides, scope, options.most_bytes);
+  const std::vector<Line> every = LinesOf(sides, diff, judgements, axis);
+  const Probe* const first_bad = verdict->slot ? sides[0].Find(*verdict->slot) : nullptr;
+  const std::vector<Line> lines = ChosenOf(every, first_bad);
+  ReadShown(sides, lines, scope, axis);
   AddPictures(sides, diff);
 
   Json data = {{"version", CGDEBUG_VERSION}, {"sources", Json::array()}};
@@ -722,28 +771,10 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
                       {"b", line.b == nullptr ? Json() : ProbeJson(sides.back(), *line.b)},
                       {"difference", line.pair == nullptr ? Json() : PairJson(*line.pair)}});
   }
-  data["verdict"] = {{"kind", verdict->kind},
-                     {"title", verdict->title},
-                     {"text", verdict->text},
-                     {"missing", verdict->missing},
-                     {"missing_count", verdict->missing_count},
-                     {"place", verdict_place},
-                     {"replay", verdict->replay}};
+  data["verdict"] = VerdictJson(*verdict, verdict_place);
   data["probes"] = std::move(probes);
-  const auto with_findings = [](const std::vector<Line>& of) {
-    return std::ranges::count_if(of, &Line::HasFinding);
-  };
-  data["left_out"] = {{"lines", every.size() - lines.size()},
-                      {"with_findings", with_findings(every) - with_findings(lines)}};
-  const std::size_t without_strips = PageBytes() + ScriptSafe(data).size();
-  const auto beside = [&](std::size_t bytes) {
-    return bytes > without_strips ? bytes - without_strips : 0;
-  };
-  const std::size_t room = beside(options.most_bytes);
-  const std::size_t least =
-      std::min(kMostStripBytes, kLeastStripBytes + lines.size() * kStripBytesOfALine);
-  const std::size_t most = std::max(room, beside(kMostPageBytes));
-  AddStrips(lines, axis, std::clamp(least, room, most), &data);
+  data["left_out"] = LeftOutJson(every, lines);
+  AddStrips(lines, axis, StripBytes(data, lines.size(), options.most_bytes), &data);
   return Report{
       .html = MakePage({.title = sides[0].name + (b == nullptr ? "" : " and " + sides[1].name),
                         .verdict = verdict->title,

@@ -171,22 +171,21 @@ std::string FindingText(Source& source, const Finding& finding) {
   std::string name = SlotText(slot);
   if (!slot.part.empty()) name += " (part " + slot.part + ")";
   if (slot.rank >= 0) name += fmt::format(" (rank {})", slot.rank);
+  const std::string when = Replays(slot, finding);
   switch (finding.kind) {
     case FindingKind::kNonfinite:
-      return fmt::format("non-finite: {}, {}", name, Replays(slot, finding));
+      return fmt::format("non-finite: {}, {}", name, when);
     case FindingKind::kMismatch:
       if (finding.told && finding.told->replay == finding.first_replay && finding.count <= 1) {
         return fmt::format("failed comparison: {}, first in {} {}: {}", name, ReplayWord(slot),
                            finding.first_replay, HeadOf(finding.told->text));
       }
-      return fmt::format("failed comparison: {}, {}", name, Replays(slot, finding));
+      return fmt::format("failed comparison: {}, {}", name, when);
     case FindingKind::kNearOverflow:
       return fmt::format("near overflow: {}, up to {:.0f}% of {} max, {}", name,
-                         std::floor(100 * finding.worst), layout::DtypeName(slot.dtype),
-                         Replays(slot, finding));
+                         std::floor(100 * finding.worst), layout::DtypeName(slot.dtype), when);
     case FindingKind::kStale:
-      return fmt::format("stale: {} did not change in {} while an earlier probe did", name,
-                         Replays(slot, finding));
+      return fmt::format("stale: {} did not change in {} while an earlier probe did", name, when);
     case FindingKind::kNeverWritten:
       return fmt::format("never written: {}, though its graph was replayed {} times", name,
                          finding.last_replay);
@@ -195,33 +194,30 @@ std::string FindingText(Source& source, const Finding& finding) {
                          name);
     case FindingKind::kLargest:
       return fmt::format("note: {} holds the largest {} there is, in {}: a mask?", name,
-                         layout::DtypeName(slot.dtype), Replays(slot, finding));
+                         layout::DtypeName(slot.dtype), when);
     case FindingKind::kMask:
-      return fmt::format("note: {} holds -Inf, no NaN and no +Inf, in {}: a mask?", name,
-                         Replays(slot, finding));
+      return fmt::format("note: {} holds -Inf, no NaN and no +Inf, in {}: a mask?", name, when);
     case FindingKind::kAbsorbed:
       return fmt::format(
-          "note: {} is not finite in {}, and nothing that is made of it is: left out?", name,
-          Replays(slot, finding));
+          "note: {} is not finite in {}, and nothing that is made of it is: left out?", name, when);
     case FindingKind::kPadding:
-      return fmt::format("note: {} is not finite in {}, in padding rows alone", name,
-                         Replays(slot, finding));
+      return fmt::format("note: {} is not finite in {}, in padding rows alone", name, when);
     case FindingKind::kSkipped:
       return fmt::format("note: {} is not finite in {}: the GradScaler skipped that step", name,
-                         Replays(slot, finding));
+                         when);
     case FindingKind::kRowsNotKnown:
       return fmt::format(
           "note: {} is not finite in {}, as padding is that it is made of: in which "
           "of its rows is not known",
-          name, Replays(slot, finding));
+          name, when);
     case FindingKind::kMayHaveOne:
       return fmt::format(
           "note: {} is not finite in {}, and rows of that {} that may excuse it are not here", name,
-          Replays(slot, finding), ReplayWord(slot));
+          when, ReplayWord(slot));
     case FindingKind::kScaled:
       return fmt::format("note: {} is up to {:.0f}% of {} max in {}: scaled by the GradScaler",
                          name, std::floor(100 * finding.worst), layout::DtypeName(slot.dtype),
-                         Replays(slot, finding));
+                         when);
     case FindingKind::kZero:
       break;
   }

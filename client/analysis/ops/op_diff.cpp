@@ -265,6 +265,94 @@ std::string OnlyText(const OpLog& log, const Places& places, const char* side) {
   return text + AndMore(places.size(), kMaxOnly);
 }
 
+// Compares the rows of A with their counterparts, in the order of A.
+class OpComparison {
+ public:
+  // Lifetime: both outlive it.
+  OpComparison(const OpLog& a, const OpLog& b) : a_(a), b_(b), pair_of_(a.rows.size(), nullptr) {
+    diff_.pairs.reserve(a.rows.size());  // so that `pair_of_` stays valid
+  }
+
+  OpDiff Run() {
+    const Places counterparts = RowAligner(a_, b_).Run();
+    for (std::size_t place = 0; place < a_.rows.size(); ++place) {
+      if (counterparts[place] == kNone) {
+        diff_.only_a.push_back(place);
+      } else {
+        Add({.a = place, .b = counterparts[place]});
+      }
+    }
+    std::vector<bool> is_paired(b_.rows.size(), false);
+    for (const OpPair& pair : diff_.pairs) is_paired[pair.b] = true;
+    for (std::size_t place = 0; place < b_.rows.size(); ++place) {
+      if (!is_paired[place]) diff_.only_b.push_back(place);
+    }
+    if (!diff_.first_fault) FindSuspects(a_, b_, pair_of_, &diff_);
+    TellMissing();
+    return std::move(diff_);
+  }
+
+ private:
+  void Add(OpPair pair) {
+    const OpRow& row = a_.rows[pair.a];
+    const OpRow& other = b_.rows[pair.b];
+    JudgePair(row, other, &pair);
+    uncovered_ += !(row.is_covered && other.is_covered);
+    if (pair.verdict == OpPair::Verdict::kUnknown) {
+      ++diff_.unknown;
+      if (first_unknown_.empty()) {
+        first_unknown_ = fmt::format("#{} {}: {}", row.number, row.name, pair.reason);
+      }
+    }
+    if (pair.verdict == OpPair::Verdict::kDifferent) {
+      ++diff_.different;
+      if (!diff_.first_different) diff_.first_different = diff_.pairs.size();
+      if (!diff_.first_fault && InputsAgree(row, other)) diff_.first_fault = diff_.pairs.size();
+    }
+    diff_.pairs.push_back(std::move(pair));
+    pair_of_[diff_.pairs.back().a] = &diff_.pairs.back();
+  }
+
+  // Whether rows show all that both read, and it is the same.
+  bool InputsAgree(const OpRow& row, const OpRow& other) const {
+    const bool is_certain = row.is_covered && other.is_covered && a_.UnseenBeside(row) == nullptr &&
+                            b_.UnseenBeside(other) == nullptr;
+    return is_certain && std::ranges::all_of(row.inputs, [&](std::uint32_t number) {
+             const OpRow* input = a_.Find(number);
+             if (input == nullptr) return false;
+             const OpPair* of = pair_of_[static_cast<std::size_t>(input - a_.rows.data())];
+             return of != nullptr && of->verdict == OpPair::Verdict::kSame;
+           });
+  }
+
+  void TellMissing() {
+    std::vector<std::string>& missing = diff_.missing;
+    if (diff_.pairs.empty()) missing.push_back("the two have no row in common");
+    if (!diff_.only_a.empty()) missing.push_back(OnlyText(a_, diff_.only_a, "A"));
+    if (!diff_.only_b.empty()) missing.push_back(OnlyText(b_, diff_.only_b, "B"));
+    if (diff_.unknown > 0) {
+      missing.push_back(fmt::format("{} not be compared, the first is {}",
+                                    Count(diff_.unknown, "row can", "rows can"), first_unknown_));
+    }
+    if (uncovered_ > 0) {
+      missing.push_back(
+          fmt::format("{} something that no row shows", Count(uncovered_, "op reads", "ops read")));
+    }
+    for (const auto& [log, side] : {std::pair(&a_, "A"), std::pair(&b_, "B")}) {
+      for (const std::string& gap : log->gaps) {
+        missing.push_back(fmt::format("{}: {}", side, gap));
+      }
+    }
+  }
+
+  const OpLog& a_;
+  const OpLog& b_;
+  OpDiff diff_;
+  std::vector<const OpPair*> pair_of_;  // by place in A
+  std::size_t uncovered_ = 0;           // pairs
+  std::string first_unknown_;
+};
+
 std::string PairText(const OpLog& a, const OpLog& b, const OpPair& pair) {
   const OpRow& row = a.rows[pair.a];
   const OpRow& other = b.rows[pair.b];
@@ -288,73 +376,7 @@ const char* NameOf(OpDiff::Verdict verdict) {
   return "inconclusive";
 }
 
-OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) {
-  OpDiff diff;
-  const Places counterparts = RowAligner(a, b).Run();
-  std::vector<const OpPair*> pair_of(a.rows.size(), nullptr);
-  diff.pairs.reserve(a.rows.size());  // so that `pair_of` stays valid
-  std::size_t uncovered = 0;
-  std::string first_unknown;
-  for (std::size_t place = 0; place < a.rows.size(); ++place) {
-    if (counterparts[place] == kNone) {
-      diff.only_a.push_back(place);
-      continue;
-    }
-    OpPair pair{.a = place, .b = counterparts[place]};
-    const OpRow& row = a.rows[pair.a];
-    const OpRow& other = b.rows[pair.b];
-    JudgePair(row, other, &pair);
-    const bool is_covered = row.is_covered && other.is_covered;
-    const bool is_certain =
-        is_covered && a.UnseenBeside(row) == nullptr && b.UnseenBeside(other) == nullptr;
-    uncovered += !is_covered;
-    const auto agrees = [&](std::uint32_t number) {
-      const OpRow* input = a.Find(number);
-      const OpPair* of =
-          input == nullptr ? nullptr : pair_of[static_cast<std::size_t>(input - a.rows.data())];
-      return of != nullptr && of->verdict == OpPair::Verdict::kSame;
-    };
-    if (pair.verdict == OpPair::Verdict::kUnknown) {
-      ++diff.unknown;
-      if (first_unknown.empty()) {
-        first_unknown = fmt::format("#{} {}: {}", row.number, row.name, pair.reason);
-      }
-    }
-    if (pair.verdict == OpPair::Verdict::kDifferent) {
-      ++diff.different;
-      if (!diff.first_different) diff.first_different = diff.pairs.size();
-      if (!diff.first_fault && is_certain &&
-          std::all_of(row.inputs.begin(), row.inputs.end(), agrees)) {
-        diff.first_fault = diff.pairs.size();
-      }
-    }
-    diff.pairs.push_back(std::move(pair));
-    pair_of[place] = &diff.pairs.back();
-  }
-  std::vector<bool> is_paired(b.rows.size(), false);
-  for (const OpPair& pair : diff.pairs) is_paired[pair.b] = true;
-  for (std::size_t place = 0; place < b.rows.size(); ++place) {
-    if (!is_paired[place]) diff.only_b.push_back(place);
-  }
-  if (!diff.first_fault) FindSuspects(a, b, pair_of, &diff);
-  if (diff.pairs.empty()) diff.missing.push_back("the two have no row in common");
-  if (!diff.only_a.empty()) diff.missing.push_back(OnlyText(a, diff.only_a, "A"));
-  if (!diff.only_b.empty()) diff.missing.push_back(OnlyText(b, diff.only_b, "B"));
-  if (diff.unknown > 0) {
-    diff.missing.push_back(fmt::format("{} not be compared, the first is {}",
-                                       Count(diff.unknown, "row can", "rows can"), first_unknown));
-  }
-  if (uncovered > 0) {
-    diff.missing.push_back(
-        fmt::format("{} something that no row shows", Count(uncovered, "op reads", "ops read")));
-  }
-  for (const auto& [log, side] : {std::pair(&a, "A"), std::pair(&b, "B")}) {
-    for (const std::string& gap : log->gaps) {
-      diff.missing.push_back(fmt::format("{}: {}", side, gap));
-    }
-  }
-  return diff;
-}
+OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) { return OpComparison(a, b).Run(); }
 
 Severity SeverityOf(OpDiff::Verdict verdict) {
   return verdict == OpDiff::Verdict::kSame ? Severity::kGood : Severity::kBad;

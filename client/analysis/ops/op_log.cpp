@@ -171,6 +171,59 @@ Result<std::optional<numerics::Stats>> StatsBefore(Source& source, std::size_t s
   return StatsAt(source, slot, std::prev(here)->replay);
 }
 
+// The row of `entry` in `replay`, and what it was before.
+Result<OpRow> ReadRow(Source& source, const Entry& entry, std::uint64_t replay) {
+  const Slot& slot = source.slots()[entry.slot];
+  OpRow row{.number = entry.text.number,
+            .name = slot.probe,
+            .op = entry.text.op,
+            .inputs = entry.text.inputs,
+            .is_covered = entry.text.is_covered,
+            .site = slot.site,
+            .type = TypeText(slot),
+            .dtype = slot.dtype,
+            .shape = slot.shape,
+            .details = slot.details};
+  Result<std::optional<numerics::Stats>> stats = StatsAt(source, entry.slot, replay);
+  if (!stats.ok()) return stats.error();
+  row.stats = *stats;
+  if (replay <= 1) return row;
+  stats = StatsBefore(source, entry.slot, replay);
+  if (!stats.ok()) return stats.error();
+  row.stats_before = *stats;
+  return row;
+}
+
+// What a job says about its rows may be wrong: nothing may rely on it. Afterwards, inputs are rows
+// before those that read them, and rows that are not here are told.
+void CheckRows(OpLog* log) {
+  for (std::size_t i = 0; i < log->rows.size(); ++i) {
+    OpRow& row = log->rows[i];
+    const std::size_t claimed = row.inputs.size();
+    std::erase_if(row.inputs, [&](std::uint32_t number) {
+      const OpRow* input = log->Find(number);
+      return input == nullptr || input->number >= row.number;
+    });
+    row.is_covered = row.is_covered && row.inputs.size() == claimed;
+    if (i > 0 && row.number > log->rows[i - 1].number + 1) {
+      log->gaps.push_back(
+          fmt::format("rows #{} to #{} are not here", log->rows[i - 1].number + 1, row.number - 1));
+    }
+  }
+}
+
+// What nobody saw of the process, besides what AddGaps() has.
+void AddNotSeen(const Source& source, const Entries& rows, OpLog* log) {
+  const auto is_its_job = [&](const Slot& process) { return process.uuid == log->uuid; };
+  std::set<std::uint64_t> orders;
+  for (const Entry& entry : rows) orders.insert(source.slots()[entry.slot].order);
+  const auto is_row = [&](const Slot& slot) { return orders.contains(slot.order); };
+  const auto adds_gaps = [](std::size_t) { return false; };
+  for (std::string& text : NotSeenTexts(source, is_its_job, is_row, adds_gaps)) {
+    log->gaps.push_back(std::move(text));
+  }
+}
+
 // `rows`: of RowsOf().
 Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
                        std::uint64_t replay) {
@@ -182,26 +235,9 @@ Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
             .replay = replay,
             .has_calls = first.counts_calls()};
   for (const Entry& entry : rows) {
-    const Slot& slot = source.slots()[entry.slot];
-    OpRow row{.number = entry.text.number,
-              .name = slot.probe,
-              .op = entry.text.op,
-              .inputs = entry.text.inputs,
-              .is_covered = entry.text.is_covered,
-              .site = slot.site,
-              .type = TypeText(slot),
-              .dtype = slot.dtype,
-              .shape = slot.shape,
-              .details = slot.details};
-    Result<std::optional<numerics::Stats>> stats = StatsAt(source, entry.slot, replay);
-    if (!stats.ok()) return stats.error();
-    row.stats = *stats;
-    if (replay > 1) {
-      stats = StatsBefore(source, entry.slot, replay);
-      if (!stats.ok()) return stats.error();
-      row.stats_before = *stats;
-    }
-    log.rows.push_back(std::move(row));
+    Result<OpRow> row = ReadRow(source, entry, replay);
+    if (!row.ok()) return row.error();
+    log.rows.push_back(*std::move(row));
   }
   if (log.has_calls && !rows.empty()) {  // its rows have the same step
     if (const auto snapshot = SnapshotAt(source, rows.front().slot, replay)) {
@@ -210,28 +246,8 @@ Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
   }
   log.coverage = CoverageOf(rows);
   if (std::string gap = log.coverage.Gap(); !gap.empty()) log.gaps.push_back(std::move(gap));
-  // What a job says about its rows may be wrong: nothing below may rely on it.
-  for (std::size_t i = 0; i < log.rows.size(); ++i) {
-    OpRow& row = log.rows[i];
-    const std::size_t claimed = row.inputs.size();
-    std::erase_if(row.inputs, [&](std::uint32_t number) {
-      const OpRow* input = log.Find(number);
-      return input == nullptr || input->number >= row.number;
-    });
-    row.is_covered = row.is_covered && row.inputs.size() == claimed;
-    if (i > 0 && row.number > log.rows[i - 1].number + 1) {
-      log.gaps.push_back(
-          fmt::format("rows #{} to #{} are not here", log.rows[i - 1].number + 1, row.number - 1));
-    }
-  }
-  const auto is_its_job = [&](const Slot& process) { return process.uuid == log.uuid; };
-  std::set<std::uint64_t> orders;
-  for (const Entry& entry : rows) orders.insert(source.slots()[entry.slot].order);
-  const auto is_row = [&](const Slot& slot) { return orders.contains(slot.order); };
-  const auto adds_gaps = [](std::size_t) { return false; };  // AddGaps() has the texts
-  for (std::string& text : NotSeenTexts(source, is_its_job, is_row, adds_gaps)) {
-    log.gaps.push_back(std::move(text));
-  }
+  CheckRows(&log);
+  AddNotSeen(source, rows, &log);
   if (!log.rows.empty() && log.rows.front().number > 1) {
     log.gaps.push_back(fmt::format("rows #1 to #{} are not here", log.rows.front().number - 1));
   }

@@ -135,71 +135,91 @@ class Leak {
   std::set<std::size_t> made_of_;
 };
 
-}  // namespace
+// What is found in all logs, and what could not be looked at.
+class PaddingLeaks {
+ public:
+  explicit PaddingLeaks(const Evidence& evidence) : evidence_(evidence) {}
 
-Found FindPaddingLeaks(const Evidence& evidence) {
-  Found answer;
-  std::vector<std::string> not_looked, graphs;
-  std::size_t runs = 0, told = 0, known = 0;
-  std::string in_padding;
-  for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
-    const Log& log = evidence.logs[log_place];
-    if (log.graph_id != 0) {
-      graphs.push_back(log.graph);
-      continue;
+  Found Find() {
+    for (std::size_t log_place = 0; log_place < evidence_.logs.size(); ++log_place) {
+      if (const Log& log = evidence_.logs[log_place]; log.graph_id != 0) {
+        graphs_.push_back(log.graph);
+      } else {
+        LookAt(log_place);
+      }
     }
+    if (told_ == 0 && !evidence_.asks_padding) return std::move(found_);
+    if (told_ == 0) {
+      not_looked_.push_back("which rows are padding: nothing called cgdebug.valid_rows()");
+    } else if (told_ < runs_) {
+      not_looked_.push_back(fmt::format(
+          "the padding of {} of {} calls, for which cgdebug.valid_rows() was not called",
+          runs_ - told_, runs_));
+    }
+    if (!graphs_.empty()) {
+      not_looked_.push_back(
+          fmt::format("padding in {}: rows not known: in a captured graph", NamesText(graphs_)));
+    }
+    if (found_.findings.empty() && told_ > 0) {
+      found_.clean = fmt::format("no NaN or Inf of padding reached a real row, in {} rows{}",
+                                 known_, in_padding_);
+    }
+    found_.not_looked = fmt::format("{}", fmt::join(not_looked_, "; "));
+    return std::move(found_);
+  }
+
+ private:
+  void LookAt(std::size_t log_place) {
+    const Log& log = evidence_.logs[log_place];
     bool is_found = false;
     bool is_in_doubt = false;  // one sentence is enough
     for (std::size_t run = 0; run < log.runs.size(); ++run) {
-      ++runs;
-      told += log.runs[run].tells_rows ? 1 : 0;
+      ++runs_;
+      told_ += log.runs[run].tells_rows ? 1 : 0;
       if (log.runs[run].padding == 0) continue;
-      const Leak leak(evidence, log_place, run);
-      known += leak.known();
-      if (in_padding.empty() && leak.first_padding() != SIZE_MAX) {
-        in_padding =
+      const Leak leak(evidence_, log_place, run);
+      known_ += leak.known();
+      if (in_padding_.empty() && leak.first_padding() != SIZE_MAX) {
+        in_padding_ =
             fmt::format("; padding has NaN or Inf first in {}, {}",
-                        RowText(evidence, log_place, leak.first_padding()), RunText(log, run));
+                        RowText(evidence_, log_place, leak.first_padding()), RunText(log, run));
       }
       if (is_found) continue;
       if (leak.found()) {
         is_found = true;
-        answer.findings.push_back(leak.Describe());
-      } else if (is_in_doubt) {
-        continue;
-      } else if (leak.known() == 0) {
-        is_in_doubt = true;
-        not_looked.push_back(
-            fmt::format("the padding of {}: no row of the log is known by the rows of the batch",
-                        RunText(log, run)));
-      } else if (leak.first_unknown() != SIZE_MAX) {
-        is_in_doubt = true;
-        not_looked.push_back(fmt::format(
-            "whether padding reached real rows in {}: {} of {} rows of the log are not known by "
-            "the rows of the batch, and {} of these has NaN or Inf",
-            RunText(log, run), leak.unknown(), leak.known() + leak.unknown(),
-            RowText(evidence, log_place, leak.first_unknown())));
+        found_.findings.push_back(leak.Describe());
+      } else if (!is_in_doubt) {
+        std::string doubt = DoubtText(leak, log_place, run);
+        is_in_doubt = !doubt.empty();
+        if (is_in_doubt) not_looked_.push_back(std::move(doubt));
       }
     }
   }
-  if (told == 0 && !evidence.asks_padding) return answer;
-  if (told == 0) {
-    not_looked.push_back("which rows are padding: nothing called cgdebug.valid_rows()");
-  } else if (told < runs) {
-    not_looked.push_back(
-        fmt::format("the padding of {} of {} calls, for which cgdebug.valid_rows() was not called",
-                    runs - told, runs));
+
+  // Why padding may have leaked unseen; empty if it cannot.
+  std::string DoubtText(const Leak& leak, std::size_t log_place, std::size_t run) const {
+    const std::string run_text = RunText(evidence_.logs[log_place], run);
+    if (leak.known() == 0) {
+      return fmt::format("the padding of {}: no row of the log is known by the rows of the batch",
+                         run_text);
+    }
+    if (leak.first_unknown() == SIZE_MAX) return {};
+    return fmt::format(
+        "whether padding reached real rows in {}: {} of {} rows of the log are not known by the "
+        "rows of the batch, and {} of these has NaN or Inf",
+        run_text, leak.unknown(), leak.known() + leak.unknown(),
+        RowText(evidence_, log_place, leak.first_unknown()));
   }
-  if (!graphs.empty()) {
-    not_looked.push_back(
-        fmt::format("padding in {}: rows not known: in a captured graph", NamesText(graphs)));
-  }
-  if (answer.findings.empty() && told > 0) {
-    answer.clean =
-        fmt::format("no NaN or Inf of padding reached a real row, in {} rows{}", known, in_padding);
-  }
-  answer.not_looked = fmt::format("{}", fmt::join(not_looked, "; "));
-  return answer;
-}
+
+  const Evidence& evidence_;
+  Found found_;
+  std::vector<std::string> not_looked_, graphs_;
+  std::size_t runs_ = 0, told_ = 0, known_ = 0;
+  std::string in_padding_;
+};
+
+}  // namespace
+
+Found FindPaddingLeaks(const Evidence& evidence) { return PaddingLeaks(evidence).Find(); }
 
 }  // namespace cgdebug::analysis::why

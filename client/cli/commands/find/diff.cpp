@@ -144,29 +144,59 @@ bool ComparesProbes(const DiffCommand& command) {
          command.align == "step" || command.stat || command.name_only;
 }
 
-int RunDiff(Context& context, DiffCommand& command) {
-  if (command.by == "request" && ComparesProbes(command)) {
-    return context.Fail(kExitTrouble,
-                        "--by request compares rows; of the options it takes PROBE, --replays, "
-                        "--graph, --shape and --exit-zero. Type: cgdebug-cli diff " +
-                            ShellWord(command.a) + " " + ShellWord(command.b) + " --by request");
+// Turns what was typed into what is compared.
+// Fails: a bad glob, number or map, or options that do not go together.
+Result<void> SettleDiff(const Context& context, DiffCommand* command) {
+  if (command->by == "request" && ComparesProbes(*command)) {
+    return Error{
+        "--by request compares rows; of the options it takes PROBE, --replays, --graph, --shape "
+        "and --exit-zero. Type: cgdebug-cli diff " +
+        ShellWord(command->a) + " " + ShellWord(command->b) + " --by request"};
   }
-  Result<analysis::Scope> scope = MakeScope(context, command.scope);
-  if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
-  analysis::DiffOptions& options = command.diff;
-  options.align.scope = *std::move(scope);
+  Result<analysis::Scope> scope = MakeScope(context, command->scope);
+  if (!scope.ok()) return scope.error();
+  analysis::AlignOptions& align = command->diff.align;
+  align.scope = *std::move(scope);
   if (!context.ranks.selects_all()) {
     // A process without a rank may be compared with one of several.
-    options.align.scope.wants_rank = [ranks = context.ranks](int rank) {
+    align.scope.wants_rank = [ranks = context.ranks](int rank) {
       return rank < 0 || ranks.Contains(rank);
     };
   }
-  options.align.by_order = command.by == "order";
-  options.align.by_step = command.align == "step";
-  if (!command.map.empty()) {
-    const Result<void> read = ReadMap(command.map, &options.align);
-    if (!read.ok()) return context.Fail(kExitTrouble, read.error().message);
+  align.by_order = command->by == "order";
+  align.by_step = command->align == "step";
+  return command->map.empty() ? Result<void>() : ReadMap(command->map, &align);
+}
+
+void ShowDiff(Context& context, const DiffCommand& command, source::Source& a, source::Source& b,
+              const analysis::Diff& diff) {
+  if (context.options.json) return Context::PrintJson(analysis::DiffJson(a, b, diff));
+  if (command.name_only) {
+    Context::Print(PrintableLines(analysis::DiffNamesText(a, diff)));
+    if (diff.missing_count > 0) {
+      context.Say(
+          "not everything was compared. Why: the same command with --stat, without --name-only");
+    }
+  } else if (command.stat) {
+    Context::Print(PrintableLines(analysis::DiffStatText(a, diff, /*all=*/false)) + "\n");
+  } else {
+    Context::Print(AnswerText(context.out, analysis::DiffAnswer(a, b, diff)));
+    HintAtTolerance(context, command, diff);
+    HintAtOps(context, a, diff);
+    for (source::Source* source : {&a, &b}) {
+      const source::Description about = source->Describe();
+      if (about.kind != "recordings" || !context.ranks.selects_all()) continue;
+      if (const std::string ranks = RanksHere(*source); !ranks.empty()) {
+        context.Note(PrintableLines(about.path + ": " + ranks.substr(0, ranks.size() - 1)));
+      }
+    }
   }
+  if (diff.probes.empty()) context.Say(NothingInCommon(a, b, command));
+}
+
+int RunDiff(Context& context, DiffCommand& command) {
+  const Result<void> settled = SettleDiff(context, &command);
+  if (!settled.ok()) return context.Fail(kExitTrouble, settled.error().message);
   std::unique_ptr<source::Source> a, b;
   // If one source is a live job, --session says which.
   const bool has_live = command.a == "live" || command.b == "live";
@@ -177,41 +207,16 @@ int RunDiff(Context& context, DiffCommand& command) {
       return failed;
     }
   }
-  const auto is_wanted = [&](const auto& slot) { return options.align.scope.Wants(slot); };
+  const auto is_wanted = [&](const auto& slot) { return command.diff.align.scope.Wants(slot); };
   if (std::none_of(a->slots().begin(), a->slots().end(), is_wanted)) {
     return FailNoProbe(context, *a, command.scope,
                        ShellWord(command.a) +
                            (takes_session(command.a) ? context.SameJob() : context.SameRanks()));
   }
   if (command.by == "request") return CompareByRequest(context, command, a.get(), b.get());
-  const Result<analysis::Diff> diff = analysis::Compare(*a, *b, options);
+  const Result<analysis::Diff> diff = analysis::Compare(*a, *b, command.diff);
   if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
-
-  if (context.options.json) {
-    Context::PrintJson(analysis::DiffJson(*a, *b, *diff));
-  } else if (command.name_only) {
-    Context::Print(PrintableLines(analysis::DiffNamesText(*a, *diff)));
-    if (diff->missing_count > 0) {
-      context.Say(
-          "not everything was compared. Why: the same command with --stat, without --name-only");
-    }
-  } else if (command.stat) {
-    Context::Print(PrintableLines(analysis::DiffStatText(*a, *diff, /*all=*/false)) + "\n");
-  } else {
-    Context::Print(AnswerText(context.out, analysis::DiffAnswer(*a, *b, *diff)));
-    HintAtTolerance(context, command, *diff);
-    HintAtOps(context, *a, *diff);
-    for (source::Source* source : {a.get(), b.get()}) {
-      const source::Description about = source->Describe();
-      if (about.kind != "recordings" || !context.ranks.selects_all()) continue;
-      if (const std::string ranks = RanksHere(*source); !ranks.empty()) {
-        context.Note(PrintableLines(about.path + ": " + ranks.substr(0, ranks.size() - 1)));
-      }
-    }
-  }
-  if (!context.options.json && diff->probes.empty()) {
-    context.Say(NothingInCommon(*a, *b, command));
-  }
+  ShowDiff(context, command, *a, *b, *diff);
   const int code = ExitCodeOf(diff->outcome());
   return code == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : code;
 }

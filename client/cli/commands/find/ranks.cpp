@@ -61,7 +61,51 @@ std::string VerdictText(const analysis::RankRow& row) {
   return text;
 }
 
-// Ranks whose lines would be the same share one.
+// A line of the table: ranks whose lines would be the same share one.
+struct RankLine {
+  std::vector<std::string> cells;  // without those that come first: run and rank
+  std::vector<std::size_t> rows;   // of the report
+  bool is_bad = false;
+};
+
+std::vector<std::string> CellsOf(const analysis::RankRow& row, bool has_restarts,
+                                 const Style& style) {
+  const analysis::RankProcess& process = row.process;
+  const auto& nan = process.first_nonfinite;
+  std::string verdict = Printable(VerdictText(row));
+  if (row.verdict == analysis::ReplicaVerdict::kDifferent ||
+      row.verdict == analysis::ReplicaVerdict::kTie) {
+    verdict = style.Red(verdict);
+  }
+  std::vector<std::string> cells;
+  if (has_restarts) cells.push_back(std::to_string(process.restart));
+  cells.push_back(std::to_string(process.replay));
+  cells.push_back(process.step < 0 ? "-" : std::to_string(process.step));
+  cells.push_back(std::to_string(row.lost));
+  cells.push_back(nan ? style.Red(Printable(fmt::format("{} @{}{}", nan->probe,
+                                                        nan->is_call ? "call:" : "", nan->replay)))
+                      : "-");
+  cells.push_back(std::move(verdict));
+  cells.push_back(process.last ? Printable(process.last->probe) : "-");
+  return cells;
+}
+
+std::vector<RankLine> RankLinesOf(const analysis::RanksReport& report, bool has_restarts,
+                                  const Style& style) {
+  std::vector<RankLine> lines;
+  std::map<std::vector<std::string>, std::size_t> places;
+  for (std::size_t at = 0; at < report.rows.size(); ++at) {
+    const analysis::RankRow& row = report.rows[at];
+    std::vector<std::string> cells = CellsOf(row, has_restarts, style);
+    std::vector<std::string> key = cells;
+    key.push_back(row.process.run);
+    const auto [place, is_new] = places.try_emplace(key, lines.size());
+    if (is_new) lines.push_back({.cells = std::move(cells), .rows = {}, .is_bad = IsBad(row)});
+    lines[place->second].rows.push_back(at);
+  }
+  return lines;
+}
+
 TextTable RanksTable(const analysis::RanksReport& report, const Style& style, std::size_t max_rows,
                      std::size_t* left_out) {
   using Align = TextTable::Align;
@@ -85,44 +129,14 @@ TextTable RanksTable(const analysis::RanksReport& report, const Style& style, st
                                  {"REPLICAS"},
                                  {"WHERE", Align::kLeft, true}});
   TextTable table(columns);
-  struct Line {
-    std::vector<std::string> cells;
-    std::vector<std::size_t> rows;
-    bool is_bad = false;
-  };
-  std::vector<Line> lines;
-  std::map<std::vector<std::string>, std::size_t> places;
-  for (std::size_t at = 0; at < report.rows.size(); ++at) {
-    const analysis::RankRow& row = report.rows[at];
-    const analysis::RankProcess& process = row.process;
-    const auto& nan = process.first_nonfinite;
-    std::string verdict = Printable(VerdictText(row));
-    if (row.verdict == analysis::ReplicaVerdict::kDifferent ||
-        row.verdict == analysis::ReplicaVerdict::kTie) {
-      verdict = style.Red(verdict);
-    }
-    std::vector<std::string> cells;
-    if (has_restarts) cells.push_back(std::to_string(process.restart));
-    cells.push_back(std::to_string(process.replay));
-    cells.push_back(process.step < 0 ? "-" : std::to_string(process.step));
-    cells.push_back(std::to_string(row.lost));
-    cells.push_back(nan ? style.Red(Printable(fmt::format(
-                              "{} @{}{}", nan->probe, nan->is_call ? "call:" : "", nan->replay)))
-                        : "-");
-    cells.push_back(std::move(verdict));
-    cells.push_back(process.last ? Printable(process.last->probe) : "-");
-    std::vector<std::string> key = cells;
-    key.push_back(process.run);
-    const auto [place, is_new] = places.try_emplace(key, lines.size());
-    if (is_new) lines.push_back({.cells = std::move(cells), .rows = {}, .is_bad = IsBad(row)});
-    lines[place->second].rows.push_back(at);
-  }
+  std::vector<RankLine> lines = RankLinesOf(report, has_restarts, style);
   if (lines.size() > max_rows) {
-    std::stable_partition(lines.begin(), lines.end(), [](const Line& line) { return line.is_bad; });
+    std::stable_partition(lines.begin(), lines.end(),
+                          [](const RankLine& line) { return line.is_bad; });
     for (std::size_t i = max_rows; i < lines.size(); ++i) *left_out += lines[i].rows.size();
     lines.resize(max_rows);
   }
-  for (Line& line : lines) {
+  for (RankLine& line : lines) {
     const analysis::RankProcess& first = report.rows[line.rows.front()].process;
     const std::string ranks =
         first.rank < 0 ? Printable(first.session) : RanksOfRows(report, line.rows);
@@ -173,20 +187,20 @@ class Reading {
       if (whole_ != nullptr) return whole_.get();
       const auto known = opened_.find(path);
       if (known != opened_.end()) return known->second.get();
-      Result<std::unique_ptr<source::Source>> source = OpenOne(path);
+      Result<std::unique_ptr<source::Source>> source = source::OpenRecording(path);
       if (!source.ok()) return nullptr;
       if (opened_.size() >= kMostOpen) opened_.clear();
-      return (opened_[path] = *std::move(source)).get();
+      return (opened_[path] = WantedOf(*std::move(source))).get();
     };
     return options_;
   }
 
-  // The recording, or its session that was asked for. Fails: it cannot be read.
-  Result<std::unique_ptr<source::Source>> OpenOne(const std::string& path) const {
-    Result<std::unique_ptr<source::Source>> opened = source::OpenRecording(path);
-    if (!opened.ok() || context_.options.session.empty()) return opened;
-    std::set<std::string> wanted = UuidsOf(**opened, context_.options.session);
-    return source::OnlyOf(*std::move(opened), std::move(wanted));
+  // The recording, or its session that was asked for; nullptr without one.
+  std::unique_ptr<source::Source> WantedOf(std::unique_ptr<source::Source> recording) const {
+    const std::string& session = context_.options.session;
+    if (session.empty()) return recording;
+    std::set<std::string> wanted = UuidsOf(*recording, session);
+    return wanted.empty() ? nullptr : source::OnlyOf(std::move(recording), std::move(wanted));
   }
 
   struct Seen {
@@ -217,12 +231,9 @@ class Reading {
       unreadable_.erase(path);
       std::unique_ptr<source::Source> source = *std::move(opened);
       seen_[path].is_growing = source->Describe().is_growing;
-      if (!session.empty()) {
-        std::set<std::string> wanted = UuidsOf(*source, session);
-        if (wanted.empty()) continue;
-        is_any = true;
-        source = source::OnlyOf(std::move(source), std::move(wanted));
-      }
+      source = WantedOf(std::move(source));
+      if (source == nullptr) continue;
+      is_any = true;
       if (const int failed = Take(*source, path); failed != kExitOk) return failed;
     }
     if (is_any || command_.follow) return kExitOk;
