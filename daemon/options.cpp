@@ -111,6 +111,33 @@ void AddMetricsOptions(CLI::App& app, metrics::ExportOptions* options) {
       ->type_name("N");
 }
 
+// How long it lives and what it may take. Returns the option of how long.
+const CLI::Option* AddLimits(CLI::App& app, DaemonOptions* options) {
+  const CLI::Option* idle_timeout = AddParsed(
+      app, "--idle-timeout", &ParseWait, &options->idle_timeout, "DURATION",
+      "end after this long without a live job or a client; 0 = never (10m; 0 with metrics)");
+  AddParsed(app, "--keep-dead", &ParseWait, &options->keep_dead, "DURATION",
+            "how long the last values of an ended job stay readable (1h)");
+  AddParsed(
+      app, "--max-memory", [](const std::string& text) { return ParseBytes(text); },
+      &options->max_memory_bytes, "SIZE", "for tensor values; 0 = statistics only (1G)");
+  app.add_option("--max-clients", options->max_clients, "connections at a time (64)")
+      ->check(WholeNumber(1, 4096))
+      ->type_name("N");
+  app.add_option("--workers", options->workers,
+                 "threads that copy and compute large snapshots; 0 = the reading thread does it "
+                 "(max of min(4, cores/2) and min(8, cores/4))")
+      ->check(WholeNumber(0, 64))
+      ->type_name("N");
+  AddParsed(
+      app, "--max-message",
+      [](const std::string& text) {
+        return ParseBytes(text, kLeastMessageBytes, wire::kMaxMessageBytes);
+      },
+      &options->max_message_bytes, "SIZE", "largest request, 4K to 16M (16M)");
+  return idle_timeout;
+}
+
 }  // namespace
 
 ParsedOptions ParseOptions(int argc, char** argv) {
@@ -127,28 +154,7 @@ ParsedOptions ParseOptions(int argc, char** argv) {
       ->type_name("PATH");
   app.add_flag("--foreground", options.foreground, "stay in this terminal");
   app.add_flag("--spawned", options.spawned, "started by a probe or a client: quiet");
-  const CLI::Option* idle_timeout = AddParsed(
-      app, "--idle-timeout", &ParseWait, &options.idle_timeout, "DURATION",
-      "end after this long without a live job or a client; 0 = never (10m; 0 with metrics)");
-  AddParsed(app, "--keep-dead", &ParseWait, &options.keep_dead, "DURATION",
-            "how long the last values of an ended job stay readable (1h)");
-  AddParsed(
-      app, "--max-memory", [](const std::string& text) { return ParseBytes(text); },
-      &options.max_memory_bytes, "SIZE", "for tensor values; 0 = statistics only (1G)");
-  app.add_option("--max-clients", options.max_clients, "connections at a time (64)")
-      ->check(WholeNumber(1, 4096))
-      ->type_name("N");
-  app.add_option("--workers", options.workers,
-                 "threads that copy and compute large snapshots; 0 = the reading thread does it "
-                 "(max of min(4, cores/2) and min(8, cores/4))")
-      ->check(WholeNumber(0, 64))
-      ->type_name("N");
-  AddParsed(
-      app, "--max-message",
-      [](const std::string& text) {
-        return ParseBytes(text, kLeastMessageBytes, wire::kMaxMessageBytes);
-      },
-      &options.max_message_bytes, "SIZE", "largest request, 4K to 16M (16M)");
+  const CLI::Option* idle_timeout = AddLimits(app, &options);
   AddRecordingOptions(app, &options.recording);
   AddMetricsOptions(app, &options.metrics);
   app.add_option("--log-level", options.log_level,

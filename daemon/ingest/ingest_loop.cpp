@@ -98,48 +98,10 @@ void IngestLoop::Run() {
   bool caught_up = false;
   while (!stopping_) {
     if (Clock::now() >= next_scan_) FindSegments();
-    for (const pipeline::ControlChange& change : destination_.controls->Take()) {
-      for (Segment& segment : segments_) segment.attached->SetControl(change);
-    }
-    for (const pipeline::RingSwitch& rings : destination_.controls->TakeSwitches()) {
-      for (Segment& segment : segments_) segment.attached->Switch(rings);
-    }
-    for (const pipeline::JobNotice& notice : destination_.controls->TakeNotices()) {
-      for (Segment& segment : segments_) segment.attached->Tell(notice);
-    }
-    destination_.reads->Serve(
-        [this](const pipeline::RingRequest& request) {
-          pipeline::RingContent content;
-          for (Segment& segment : segments_) segment.attached->Read(request, &content);
-          return content;
-        },
-        [this] { return Heads(); });
-    if (destination_.controls->TakePrune()) Prune();
-    const bool thorough = Clock::now() >= next_thorough_;
-    const bool any = PollAll(thorough);
-    destination_.reads->Settle([this](const pipeline::RingHead& head) {
-      std::uint64_t unread = 0;
-      for (const Segment& segment : segments_) unread += segment.attached->Unread(head);
-      return unread;
-    });
-    if (thorough) {
-      next_thorough_ = Clock::now() + std::max<nanoseconds>(kThorough, kPerSlot * LiveSlots());
-    }
-    if (Clock::now() >= next_check_) {
-      for (Segment& segment : segments_) CheckProducer(&segment);
-      RemoveExpired();
-      ServeRoomRequests();
-      destination_.sink->Tick();
-      next_check_ = Clock::now() + kCheck;
-    }
-    if (Clock::now() >= next_refresh_) {
-      const std::size_t slots = LiveSlots();
-      for (Segment& segment : segments_) {
-        const std::size_t share = segment.attached->slot_count() * kRefreshed;
-        segment.attached->RefreshSome(slots <= kRefreshed ? share : share / slots + 1);
-      }
-      next_refresh_ = Clock::now() + kRefresh;
-    }
+    ServeRequests();
+    const bool any = ReadNew();
+    if (Clock::now() >= next_check_) Check();
+    if (Clock::now() >= next_refresh_) Refresh();
     if (!catch_up_until) catch_up_until = Clock::now() + kCatchUp;
     if (!caught_up && (!any || Clock::now() >= *catch_up_until)) {
       caught_up_.set_value();
@@ -152,6 +114,59 @@ void IngestLoop::Run() {
   mark_.Drop();
   segments_.clear();  // gives the readers' locks back
   watcher_ = nullptr;
+}
+
+// What clients and the daemon's other threads ask for.
+void IngestLoop::ServeRequests() {
+  for (const pipeline::ControlChange& change : destination_.controls->Take()) {
+    for (Segment& segment : segments_) segment.attached->SetControl(change);
+  }
+  for (const pipeline::RingSwitch& rings : destination_.controls->TakeSwitches()) {
+    for (Segment& segment : segments_) segment.attached->Switch(rings);
+  }
+  for (const pipeline::JobNotice& notice : destination_.controls->TakeNotices()) {
+    for (Segment& segment : segments_) segment.attached->Tell(notice);
+  }
+  destination_.reads->Serve(
+      [this](const pipeline::RingRequest& request) {
+        pipeline::RingContent content;
+        for (Segment& segment : segments_) segment.attached->Read(request, &content);
+        return content;
+      },
+      [this] { return Heads(); });
+  if (destination_.controls->TakePrune()) Prune();
+}
+
+// Returns whether any snapshot came.
+bool IngestLoop::ReadNew() {
+  const bool thorough = Clock::now() >= next_thorough_;
+  const bool any = PollAll(thorough);
+  destination_.reads->Settle([this](const pipeline::RingHead& head) {
+    std::uint64_t unread = 0;
+    for (const Segment& segment : segments_) unread += segment.attached->Unread(head);
+    return unread;
+  });
+  if (thorough) {
+    next_thorough_ = Clock::now() + std::max<nanoseconds>(kThorough, kPerSlot * LiveSlots());
+  }
+  return any;
+}
+
+void IngestLoop::Check() {
+  for (Segment& segment : segments_) CheckProducer(&segment);
+  RemoveExpired();
+  ServeRoomRequests();
+  destination_.sink->Tick();
+  next_check_ = Clock::now() + kCheck;
+}
+
+void IngestLoop::Refresh() {
+  const std::size_t slots = LiveSlots();
+  for (Segment& segment : segments_) {
+    const std::size_t share = segment.attached->slot_count() * kRefreshed;
+    segment.attached->RefreshSome(slots <= kRefreshed ? share : share / slots + 1);
+  }
+  next_refresh_ = Clock::now() + kRefresh;
 }
 
 void IngestLoop::FindSegments() {

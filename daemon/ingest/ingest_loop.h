@@ -54,6 +54,10 @@ class IngestLoop {
 
   void Run();
   void FindSegments();
+  void ServeRequests();
+  bool ReadNew();
+  void Check();
+  void Refresh();
   pipeline::RingHeads Heads();
   void TryAttach(const std::string& name);
   bool PollAll(bool thorough);

@@ -96,6 +96,30 @@ std::string NewRecording(const RingFreeze& freeze) {
   return path;
 }
 
+// What a recording of rings lacks, and why; empty if it has all.
+std::string LackingText(const FrozenInfo& written) {
+  std::string lost;
+  const std::uint64_t explained = written.left_out + written.stood_still;
+  if (written.lost > explained) {
+    lost = fmt::format(" ({} more could not be had)", written.lost - explained);
+  }
+  if (written.left_out != 0) {
+    lost += fmt::format(
+        ". {} older one{} left out: {}. More room: --max-disk and --min-free-disk of the daemon, "
+        "or CGDEBUG_MAX_DISK and CGDEBUG_MIN_FREE_DISK where it starts",
+        written.left_out, written.left_out == 1 ? " was" : "s were", written.why);
+  }
+  if (written.stood_still != 0) {
+    lost += fmt::format(
+        ". {} snapshot{} of {} not written, because the rings stood still for part of a replay, "
+        "or the probe was turned off. Type: cgdebug-cli info {}",
+        written.stood_still, written.stood_still == 1 ? "" : "s",
+        FirstNames(written.partial) + (written.stood_still == 1 ? " was" : " were"),
+        written.directory);
+  }
+  return lost;
+}
+
 }  // namespace
 
 FrozenRings::FrozenRings(const Daemon& daemon, const recording::WriterOptions& options, Tell tell)
@@ -275,18 +299,10 @@ void FrozenRings::GoOn(const Freezes& freezes) {
   daemon_.reads->Wake();
 }
 
-// Returns what to say about it.
-std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
-                               std::vector<SlotRecord> slots) {
+// Why the rings stopped, and which others did.
+std::string FrozenRings::WhyText(const Cause& cause, const Stopped& stopped) {
   const auto& [freezes, running] = stopped;
   const RingFreeze& first = cause.freeze;
-  FreezeRequest request;
-  request.device_rings = true;
-  request.running = running;
-  request.directory = NewRecording(first);
-  std::set<std::string> probes;
-  for (const SlotRecord& slot : slots) probes.insert(slot.slot->probe);
-  request.slots = std::move(slots);
   std::string what = cause.is_comparison
                          ? fmt::format("{} failed its comparison in replay {}",
                                        ProbeText(*first.slot), first.replay)
@@ -304,29 +320,25 @@ std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
     what +=
         fmt::format(", the rings of cuda:{} did not stop in time and may have newer ones", device);
   }
+  return what;
+}
+
+// Returns what to say about it.
+std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
+                               std::vector<SlotRecord> slots) {
+  const auto& [freezes, running] = stopped;
+  FreezeRequest request;
+  request.device_rings = true;
+  request.running = running;
+  request.directory = NewRecording(cause.freeze);
+  std::set<std::string> probes;
+  for (const SlotRecord& slot : slots) probes.insert(slot.slot->probe);
+  request.slots = std::move(slots);
+  const std::string what = WhyText(cause, stopped);
   const auto written = Freeze(request, options_, *daemon_.store, daemon_.reads);
   if (!written.ok()) {
     return fmt::format("{}, but not all that the device kept could be recorded: {}", what,
                        written.error().message);
-  }
-  std::string lost;
-  const std::uint64_t explained = written->left_out + written->stood_still;
-  if (written->lost > explained) {
-    lost = fmt::format(" ({} more could not be had)", written->lost - explained);
-  }
-  if (written->left_out != 0) {
-    lost += fmt::format(
-        ". {} older one{} left out: {}. More room: --max-disk and --min-free-disk of the daemon, "
-        "or CGDEBUG_MAX_DISK and CGDEBUG_MIN_FREE_DISK where it starts",
-        written->left_out, written->left_out == 1 ? " was" : "s were", written->why);
-  }
-  if (written->stood_still != 0) {
-    lost += fmt::format(
-        ". {} snapshot{} of {} not written, because the rings stood still for part of a replay, "
-        "or the probe was turned off. Type: cgdebug-cli info {}",
-        written->stood_still, written->stood_still == 1 ? "" : "s",
-        FirstNames(written->partial) + (written->stood_still == 1 ? " was" : " were"),
-        written->directory);
   }
   const bool is_one = written->snapshots == 1;
   const bool is_plain = !cause.is_comparison && freezes.size() == 1 && running.empty();
@@ -336,7 +348,7 @@ std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
                      is_plain          ? "that replay"
                      : freezes.empty() ? "now: no ring stopped in time"
                                        : "there",
-                     is_one ? "is" : "are", written->directory, lost);
+                     is_one ? "is" : "are", written->directory, LackingText(*written));
 }
 
 }  // namespace cgdebug::pipeline

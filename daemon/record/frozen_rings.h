@@ -63,6 +63,7 @@ class FrozenRings final : public Sink {
   bool IsWanted(const Cause& cause, const std::vector<SlotRecord>& slots);
   // Stops the rings of all devices that `slots` use.
   Stopped StopAll(const Cause& cause, const std::vector<SlotRecord>& slots);
+  static std::string WhyText(const Cause& cause, const Stopped& stopped);
   std::string Write(const Cause& cause, const Stopped& stopped, std::vector<SlotRecord> slots);
   void AwaitRest(const Freezes& freezes, std::vector<SlotRecord>* slots);
   // What the registry knows of them now. Those that it has forgotten keep what it knew.

@@ -144,6 +144,58 @@ void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
                                  request.probe(), call, SameSession(request.session())));
 }
 
+// What a request for a tensor means.
+struct Meant {
+  std::vector<Candidate> candidates = {};  // with a snapshot, here or left on the device
+  bool has_probe = false;
+  pipeline::SessionState state = pipeline::SessionState::kAlive;  // of its job
+  std::string left_on_device = {};  // why values that are there cannot be shown
+};
+
+// Of the last of `sessions` that has the probe. Nothing, only without `may_wait`: a ring may hold
+// the replay, so the ingest thread must be asked.
+std::optional<Meant> MeantBy(const v1::GetRequest& request,
+                             const std::vector<SessionRecord>& sessions, bool may_wait,
+                             const Model& model) {
+  Meant meant;
+  const When when = WhenOf(request);
+  for (auto session = sessions.rbegin(); session != sessions.rend() && !meant.has_probe;
+       ++session) {
+    for (SlotRecord& slot : model.registry->Slots(session->session, {.probe = request.probe()})) {
+      if (!Means(request, *model.registry, *slot.slot)) continue;
+      meant.has_probe = true;
+      meant.state = session->state;
+      Candidate candidate = {std::move(slot), {}};
+      candidate.history = model.store->History(candidate.slot.slot);
+      if (RingMayHave(candidate, when, request.metadata_only())) {
+        if (!may_wait) return std::nullopt;
+        AddFromRing(&candidate, when, model.reads);
+      }
+      if (candidate.slot.slot->IsOnDevice() && candidate.slot.counters.produced != 0) {
+        meant.left_on_device = WhyLeftOnDevice(request, candidate.slot, meant.state);
+      }
+      if (!candidate.history.empty() || candidate.left_on_device) {
+        meant.candidates.push_back(std::move(candidate));
+      }
+    }
+  }
+  return meant;
+}
+
+// That no probe, or no call of it, is what the request means.
+void SetNotMeant(const v1::GetRequest& request, const std::vector<SessionRecord>& sessions,
+                 const pipeline::Registry& registry, v1::Error* error) {
+  std::vector<std::string> names;
+  for (const SessionRecord& session : sessions) {
+    for (const pipeline::SlotPtr& slot : registry.SlotPtrs(session.session->key)) {
+      names.push_back(slot->probe);
+    }
+  }
+  const bool is_known = std::find(names.begin(), names.end(), request.probe()) != names.end();
+  is_known ? SetNoCall(request, error)
+           : SetNoProbe(request.probe(), request.session(), sessions, names, error);
+}
+
 }  // namespace
 
 Handlers::Handlers(const Model& model, const ServeOptions& options)
@@ -345,10 +397,6 @@ void Handlers::Graphs(const v1::GraphsRequest& request, Answer* answer) const {
 
 bool Handlers::Get(const v1::GetRequest& request, bool may_wait, Answer* answer,
                    pipeline::PayloadPtr* payload) const {
-  const auto fail = [&](v1::Error::Code code, std::string message) {
-    SetError(answer, code, std::move(message));
-    return true;
-  };
   auto sessions = SelectSessions(*model_.registry, request.session(), answer->mutable_error());
   if (!sessions) return true;
   if (sessions->empty()) {
@@ -360,52 +408,20 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, Answer* answer,
   std::stable_partition(sessions->begin(), sessions->end(), [](const SessionRecord& session) {
     return session.state != pipeline::SessionState::kAlive;
   });
-  std::vector<Candidate> candidates;
-  bool found_probe = false;
-  std::string left_on_device;
-  pipeline::SessionState state = pipeline::SessionState::kAlive;
-  for (auto session = sessions->rbegin(); session != sessions->rend() && !found_probe; ++session) {
-    for (SlotRecord& slot : model_.registry->Slots(session->session, {.probe = request.probe()})) {
-      if (!Means(request, *model_.registry, *slot.slot)) continue;
-      found_probe = true;
-      state = session->state;
-      Candidate candidate = {std::move(slot), {}};
-      candidate.history = model_.store->History(candidate.slot.slot);
-      if (RingMayHave(candidate, WhenOf(request), request.metadata_only())) {
-        if (!may_wait) return false;
-        AddFromRing(&candidate, WhenOf(request), model_.reads);
-      }
-      if (candidate.slot.slot->IsOnDevice() && candidate.slot.counters.produced != 0) {
-        left_on_device = WhyLeftOnDevice(request, candidate.slot, state);
-      }
-      if (!candidate.history.empty() || candidate.left_on_device) {
-        candidates.push_back(std::move(candidate));
-      }
-    }
+  std::optional<Meant> meant = MeantBy(request, *sessions, may_wait, model_);
+  if (!meant) return false;
+  if (!meant->has_probe) {
+    SetNotMeant(request, *sessions, *model_.registry, answer->mutable_error());
+  } else if (!meant->candidates.empty()) {
+    FillGet(request, meant->state, &meant->candidates, answer, payload);
+  } else if (!meant->left_on_device.empty()) {
+    SetError(answer, v1::Error::NO_SNAPSHOT, meant->left_on_device);
+  } else {
+    SetError(answer, v1::Error::NO_SNAPSHOT,
+             fmt::format("probe '{}' has no snapshot yet: its graph has not been replayed. "
+                         "Type: cgdebug-cli tail -f{} '{}'",
+                         request.probe(), SameSession(request.session()), request.probe()));
   }
-  if (!found_probe) {
-    std::vector<std::string> names;
-    for (const SessionRecord& session : *sessions) {
-      for (const pipeline::SlotPtr& slot : model_.registry->SlotPtrs(session.session->key)) {
-        names.push_back(slot->probe);
-      }
-    }
-    const bool is_known = std::find(names.begin(), names.end(), request.probe()) != names.end();
-    is_known
-        ? SetNoCall(request, answer->mutable_error())
-        : SetNoProbe(request.probe(), request.session(), *sessions, names, answer->mutable_error());
-    return true;
-  }
-  if (candidates.empty() && !left_on_device.empty()) {
-    return fail(v1::Error::NO_SNAPSHOT, left_on_device);
-  }
-  if (candidates.empty()) {
-    return fail(v1::Error::NO_SNAPSHOT,
-                fmt::format("probe '{}' has no snapshot yet: its graph has not been replayed. "
-                            "Type: cgdebug-cli tail -f{} '{}'",
-                            request.probe(), SameSession(request.session()), request.probe()));
-  }
-  FillGet(request, state, &candidates, answer, payload);
   return true;
 }
 
