@@ -63,10 +63,30 @@ struct RowBatch {
   std::vector<capture::OpLogTensor> tensors;
 };
 
-}  // namespace
+// What `stream` has captured: how many nodes, which of them are not in order with all others, and
+// the pairs of `accesses` (node, first byte, behind the last, whether it writes) in conflict.
+using Access = std::tuple<std::uintptr_t, std::uint64_t, std::uint64_t, bool>;
+auto OrderOfCapture(std::uintptr_t stream, const std::vector<Access>& given) {
+  apart::CaptureOrder order;
+  {
+    const WithoutGil unlocked;
+    std::vector<apart::NodeAccess> accesses;
+    for (const auto& [node, begin, end, writes] : given) {
+      accesses.push_back({Pointer(node), begin, end, writes});
+    }
+    order = apart::OrderOf(Pointer(stream), accesses);
+  }
+  std::vector<std::uintptr_t> unordered;
+  for (const void* node : order.unordered) {
+    unordered.push_back(reinterpret_cast<std::uintptr_t>(node));
+  }
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;
+  for (const apart::Conflict& one : order.conflicts) pairs.emplace_back(one.first, one.second);
+  return std::tuple(order.nodes, unordered, pairs);
+}
 
-void RegisterApart(py::module_& module) {
-  // Of one capture: which nodes came since the last call.
+// Of one capture: which nodes came since the last call.
+void RegisterCaptureNodes(py::module_& module) {
   py::class_<capture::CaptureNodes>(module, "CaptureNodes")
       .def(py::init<std::uint64_t>(), py::arg("capture"))
       .def(
@@ -81,6 +101,9 @@ void RegisterApart(py::module_& module) {
             return Addresses(nodes.TakeRest(Pointer(stream)));
           },
           py::arg("stream"), py::call_guard<WithoutGil>());
+}
+
+void RegisterGraph(py::module_& module) {
   py::class_<ApartGraph>(module, "ApartGraph")
       .def(py::init([](std::uintptr_t graph) {
              const WithoutGil unlocked;
@@ -102,31 +125,6 @@ void RegisterApart(py::module_& module) {
           "put_into",
           [](const ApartGraph& graph, std::uintptr_t other) { graph.PutInto(Pointer(other)); },
           py::arg("graph"), py::call_guard<WithoutGil>());
-  // What `stream` has captured: how many nodes, which of them are not in order with all others, and
-  // the pairs of `accesses` (node, first byte, behind the last, whether it writes) in conflict.
-  module.def(
-      "order_of_capture",
-      [](std::uintptr_t stream,
-         const std::vector<std::tuple<std::uintptr_t, std::uint64_t, std::uint64_t, bool>>& given) {
-        apart::CaptureOrder order;
-        {
-          const WithoutGil unlocked;
-          std::vector<apart::NodeAccess> accesses;
-          for (const auto& [node, begin, end, writes] : given) {
-            accesses.push_back({Pointer(node), begin, end, writes});
-          }
-          order = apart::OrderOf(Pointer(stream), accesses);
-        }
-        std::vector<std::uintptr_t> unordered;
-        for (const void* node : order.unordered) {
-          unordered.push_back(reinterpret_cast<std::uintptr_t>(node));
-        }
-        std::vector<std::pair<std::size_t, std::size_t>> pairs;
-        for (const apart::Conflict& one : order.conflicts)
-          pairs.emplace_back(one.first, one.second);
-        return std::tuple(order.nodes, unordered, pairs);
-      },
-      py::arg("stream"), py::arg("accesses"));
   module.def(
       "enable_nodes",
       [](std::uintptr_t exec, std::uintptr_t graph, bool only_own, bool is_on) {
@@ -134,6 +132,12 @@ void RegisterApart(py::module_& module) {
       },
       py::arg("exec"), py::arg("graph"), py::arg("only_own"), py::arg("is_on"),
       py::call_guard<WithoutGil>());
+  module.def(
+      "remove_nodes", [](std::uintptr_t graph) { apart::RemoveNodes(Pointer(graph)); },
+      py::arg("graph"), py::call_guard<WithoutGil>());
+}
+
+void RegisterRowBatch(py::module_& module) {
   module.attr("row_scratch_bytes") = capture::ScratchBytesOfRows();
   // The statistics of dense tensors: (address, number of the dtype, elements).
   py::class_<RowBatch>(module, "RowBatch")
@@ -164,9 +168,15 @@ void RegisterApart(py::module_& module) {
           },
           py::arg("rows"), py::arg("scratch"), py::arg("device"), py::arg("stream"),
           py::call_guard<WithoutGil>());
-  module.def(
-      "remove_nodes", [](std::uintptr_t graph) { apart::RemoveNodes(Pointer(graph)); },
-      py::arg("graph"), py::call_guard<WithoutGil>());
+}
+
+}  // namespace
+
+void RegisterApart(py::module_& module) {
+  RegisterCaptureNodes(module);
+  RegisterGraph(module);
+  RegisterRowBatch(module);
+  module.def("order_of_capture", &OrderOfCapture, py::arg("stream"), py::arg("accesses"));
   module.def(
       "await_stream",
       [](std::uintptr_t stream, double most_s) {

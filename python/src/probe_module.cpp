@@ -392,11 +392,7 @@ py::object MakeCounter(CountedPointer graph) {
   return counter;
 }
 
-}  // namespace
-
-PYBIND11_MODULE(_probe, module) {
-  module.doc() = "The native half of cgdebug's probes. Use cgdebug.CudaGraphTensorProbe.";
-  py::register_exception_translator(&Translate);
+void RegisterProbe(py::module_& module) {
   py::class_<NativeProbe>(module, "NativeProbe")
       .def(py::init(&MakeProbe), py::arg("name"), py::kw_only(), py::arg("mode"),
            py::arg("copy_non_contiguous"), py::arg("site"), py::arg("print"), py::arg("record"),
@@ -410,6 +406,13 @@ PYBIND11_MODULE(_probe, module) {
       .def("status", &NativeProbe::Status)
       .def("follow_calls", &NativeProbe::FollowCalls)
       .def("close", &NativeProbe::Close);
+  module.def(
+      "check_part",
+      [](const std::string& who, const std::string& part) { (void)ParsePart(who, part); },
+      py::arg("who"), py::arg("part"));
+}
+
+void RegisterOpLog(py::module_& module) {
   py::class_<NativeOpLog>(module, "NativeOpLog")
       .def(py::init<>())
       .def("add", &NativeOpLog::Add, py::arg("name"), py::arg("op"), py::arg("site"),
@@ -427,6 +430,10 @@ PYBIND11_MODULE(_probe, module) {
       .def("end", &NativeOpLog::End)
       .def("wait_consumed", &NativeOpLog::WaitConsumed, py::arg("timeout_s"))
       .def("close", &NativeOpLog::Close);
+}
+
+// Where the program is: its step, its calls, its rank, its own places.
+void RegisterProgress(py::module_& module) {
   module.def(
       "set_step",
       [](std::optional<std::int64_t> step, std::optional<std::uintptr_t> stream) {
@@ -441,6 +448,17 @@ PYBIND11_MODULE(_probe, module) {
   module.def("set_sees_eager", &SetSeesEager, py::arg("sees"));
   module.def("set_rank", &SetRank, py::arg("rank"), py::arg("world_size"), py::arg("meeting"));
   module.def(
+      "set_site_provider",
+      [](const py::object& function) {
+        site_function = function.inc_ref().ptr();
+        SetSiteProvider(&CallSite);
+      },
+      py::arg("function"));
+}
+
+// What captures are called, and what is in them.
+void RegisterCaptures(py::module_& module) {
+  module.def(
       "set_graph_label",
       [](std::string label, bool scoped) {
         const GraphLabel before = SetGraphLabel({std::move(label), scoped});
@@ -451,6 +469,28 @@ PYBIND11_MODULE(_probe, module) {
       "capture_of",
       [](std::uintptr_t stream) { return CaptureIdOf(reinterpret_cast<void*>(stream)); },
       py::arg("stream"), py::call_guard<WithoutGil>());
+  module.def(
+      "named_nodes",
+      [](std::uintptr_t graph) {
+        std::vector<std::tuple<std::uintptr_t, std::size_t, std::string>> nodes;
+        const WithoutGil unlocked;
+        for (const NamedNode& one : NamedNodesOf(reinterpret_cast<void*>(graph))) {
+          nodes.emplace_back(reinterpret_cast<std::uintptr_t>(one.node), one.place, one.name);
+        }
+        return nodes;
+      },
+      py::arg("graph"));
+  module.def(
+      "graph_nodes",
+      [](std::uintptr_t stream, std::uintptr_t graph) {
+        return graph != 0 ? CountNodes(reinterpret_cast<void*>(graph))
+                          : CountNodesOfCapture(reinterpret_cast<void*>(stream));
+      },
+      py::arg("stream") = 0, py::arg("graph") = 0, py::call_guard<WithoutGil>());
+}
+
+// Captured graphs, and how often each is replayed.
+void RegisterGraphs(py::module_& module) {
   py::class_<Graph>(module, "Graph")
       .def(
           "end",
@@ -487,32 +527,11 @@ PYBIND11_MODULE(_probe, module) {
       },
       py::arg("capture"), py::arg("stack"), py::call_guard<WithoutGil>());
   module.attr("count_unlisted") = MakeCounter(nullptr);
-  module.def(
-      "named_nodes",
-      [](std::uintptr_t graph) {
-        std::vector<std::tuple<std::uintptr_t, std::size_t, std::string>> nodes;
-        const WithoutGil unlocked;
-        for (const NamedNode& one : NamedNodesOf(reinterpret_cast<void*>(graph))) {
-          nodes.emplace_back(reinterpret_cast<std::uintptr_t>(one.node), one.place, one.name);
-        }
-        return nodes;
-      },
-      py::arg("graph"));
-  module.def(
-      "graph_nodes",
-      [](std::uintptr_t stream, std::uintptr_t graph) {
-        return graph != 0 ? CountNodes(reinterpret_cast<void*>(graph))
-                          : CountNodesOfCapture(reinterpret_cast<void*>(stream));
-      },
-      py::arg("stream") = 0, py::arg("graph") = 0, py::call_guard<WithoutGil>());
-  python::RegisterWords(module);
-  python::RegisterApart(module);
+}
+
+// What nobody saw, what was found, and what the daemon has read.
+void RegisterAccount(py::module_& module) {
   module.def("tell_malformed_settings", &TellMalformedSettings);
-  module.def("session", &SessionDict);
-  module.def(
-      "check_part",
-      [](const std::string& who, const std::string& part) { (void)ParsePart(who, part); },
-      py::arg("who"), py::arg("part"));
   module.def(
       "finding",
       [](int kind) {
@@ -534,13 +553,22 @@ PYBIND11_MODULE(_probe, module) {
         return std::tuple(state.all, state.lost, state.left_out, state.not_compared, state.unseen);
       },
       py::arg("timeout_s"), py::call_guard<WithoutGil>());
-  module.def(
-      "set_site_provider",
-      [](const py::object& function) {
-        site_function = function.inc_ref().ptr();
-        SetSiteProvider(&CallSite);
-      },
-      py::arg("function"));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_probe, module) {
+  module.doc() = "The native half of cgdebug's probes. Use cgdebug.CudaGraphTensorProbe.";
+  py::register_exception_translator(&Translate);
+  RegisterProbe(module);
+  RegisterOpLog(module);
+  RegisterProgress(module);
+  RegisterCaptures(module);
+  RegisterGraphs(module);
+  RegisterAccount(module);
+  python::RegisterWords(module);
+  python::RegisterApart(module);
+  module.def("session", &SessionDict);
   module.def("start_daemon", &StartDaemon, py::call_guard<WithoutGil>());
   module.def(
       "finish", [](double timeout_s) { return Finish(Seconds(timeout_s)); }, py::arg("timeout_s"),
