@@ -56,14 +56,10 @@ bool HaveJobsEnded(const Source& source) {
 
 namespace {
 
-// What a job calls the gaps of its eager op logs, each of which has a row, too: _TOLD_ACCOUNT in
-// python/cgdebug/_op_log/rows.py.
-constexpr std::string_view kToldByGapRows = "op log rows";
-
 // Whether gap rows of its process tell all of it, and `lacks` none of them.
 bool IsToldOfOthers(const Source& source, const NotSeen& process, const layout::NotSeen& what,
                     const std::function<bool(std::size_t)>& lacks) {
-  if (!lacks || what.count != 1 || what.name != kToldByGapRows) return false;
+  if (!lacks || what.count != 1 || what.name != layout::kToldByGapRows) return false;
   bool is_told = false;
   for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
     const Slot& row = source.slots()[slot];

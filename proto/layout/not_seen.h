@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "proto/layout/field.h"
 
@@ -21,6 +22,9 @@ enum class NotSeenKind : std::uint32_t {
   kNeverSent = 6,    // rows of op logs that the job had when it died
   kMalformed = 7,    // variables of the environment that the job goes on without
 };
+
+// NotSeen::name of what the gap rows of eager op logs (IsOpGap) tell as well.
+inline constexpr std::string_view kToldByGapRows = "op log rows";
 
 // All of one kind in one process.
 struct NotSeen {

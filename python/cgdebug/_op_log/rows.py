@@ -36,7 +36,7 @@ UNKNOWN = 0  # of an input: no row shows what the op read
 _NO_DETAILS = Details()  # of a row that has none
 # What the account of the process calls what logs lack: what no gap row tells, and what one does.
 ACCOUNT = "op log"
-_TOLD_ACCOUNT = "op log rows"  # kToldByGapRows in client/source/source.cpp
+_TOLD_ACCOUNT = "op log rows"  # layout::kToldByGapRows
 
 
 class Nodes(typing.NamedTuple):
