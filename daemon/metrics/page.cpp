@@ -163,16 +163,16 @@ void AddSession(const SessionRecord& record, const Labels& labels, Page* page) {
               "Replays of the graph of the job that was replayed most often.", labels,
               static_cast<double>(record.replay));
   page->Gauge("cgdebug_session_probes", "Probes of the job.", labels,
-              static_cast<double>(record.probe_count));
+              static_cast<double>(record.probes.all));
   page->Gauge("cgdebug_session_calls", "Calls of probes in captured graphs, or eager.", labels,
               static_cast<double>(record.slot_count));
   page->Gauge("cgdebug_session_shm_bytes", "Shared memory that the job's rings take.", labels,
               static_cast<double>(record.shm_bytes));
   page->Gauge("cgdebug_session_nonfinite_probes",
               "Probes that saw a NaN or Inf in any replay, masks aside.", labels,
-              static_cast<double>(record.nonfinite_probes));
+              static_cast<double>(record.probes.nonfinite));
   page->Gauge("cgdebug_session_failed_probes", "Probes with a comparison that failed.", labels,
-              static_cast<double>(record.failed_probes));
+              static_cast<double>(record.probes.failed));
   page->Count(
       "cgdebug_session_replicas_compared_total",
       "Snapshots of tensors that must be equal over ranks which were compared with those of "

@@ -164,8 +164,8 @@ void Registry::NoteUnseen(const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
   Session* session = Find(slot->session);
   if (session == nullptr || !session->unseen_probes.insert(slot->probe).second) return;
-  SessionRecord& sums = session->record;
-  if (++sums.unseen_probes <= kUnseenNames) sums.unseen.push_back(slot->probe);
+  ProbeCounts& counts = session->record.probes;
+  if (++counts.unseen <= kUnseenNames) counts.unseen_names.push_back(slot->probe);
 }
 
 void Registry::SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict) {
@@ -176,7 +176,7 @@ void Registry::SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict) {
   if (verdict.state == layout::VerdictState::kFail) {
     Session* session = Find(slot->session);
     session->failed_probes.insert(slot->probe);
-    session->record.failed_probes = session->failed_probes.size();
+    session->record.probes.failed = session->failed_probes.size();
   }
 }
 
@@ -200,7 +200,7 @@ void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& first
   if (session == nullptr) return;
   if (SlotRecord* record = FindSlot(slot)) record->firsts = firsts;
   session->nonfinite_probes.insert(slot->probe);
-  session->record.nonfinite_probes = session->nonfinite_probes.size();
+  session->record.probes.nonfinite = session->nonfinite_probes.size();
   Consider(slot, firsts.nan, &session->record.first_nan);
   Consider(slot, firsts.inf, &session->record.first_inf);
 }
@@ -209,7 +209,8 @@ void Registry::SetMask(const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
   Session* session = Find(slot->session);
   if (session == nullptr || !session->mask_probes.insert(slot->probe).second) return;
-  if (session->record.mask_probes++ == 0) session->record.first_mask = slot->probe;
+  ProbeCounts& counts = session->record.probes;
+  if (counts.masks++ == 0) counts.first_mask = slot->probe;
 }
 
 void Registry::AddToIndexes(Session* session, const SlotPtr& slot) {
@@ -220,7 +221,7 @@ void Registry::AddToIndexes(Session* session, const SlotPtr& slot) {
   ++sums.slot_count;
   ++sums.lanes[LaneOf(*slot)];
   ++session->slots_of_probe[slot->registration.probe_id];
-  sums.probe_count = session->slots_of_probe.size();
+  sums.probes.all = session->slots_of_probe.size();
 }
 
 void Registry::RemoveFromIndexes(Session* session, const SlotPtr& slot) {
@@ -233,7 +234,7 @@ void Registry::RemoveFromIndexes(Session* session, const SlotPtr& slot) {
   if (--lane->second == 0) sums.lanes.erase(lane);
   const auto probe = session->slots_of_probe.find(slot->registration.probe_id);
   if (--probe->second == 0) session->slots_of_probe.erase(probe);
-  sums.probe_count = session->slots_of_probe.size();
+  sums.probes.all = session->slots_of_probe.size();
 }
 
 void Registry::ForgetSlot(const SlotPtr& slot) {

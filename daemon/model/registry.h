@@ -58,6 +58,19 @@ struct FirstNonfinite {
 
 constexpr std::size_t kUnseenNames = 4;
 
+// Probes of a session, by what was seen of them.
+struct ProbeCounts {
+  std::uint64_t all = 0;
+  std::uint64_t nonfinite = 0;
+  std::uint64_t masks = 0;      // rows of op logs that hold -Inf on purpose (core/ops/masks.h)
+  std::string first_mask = {};  // of these, the one that was seen first
+  std::uint64_t failed = 0;     // a comparison
+  // With a ring in device memory of whose values some have no statistics, and the names of the
+  // first kUnseenNames.
+  std::uint64_t unseen = 0;
+  std::vector<std::string> unseen_names = {};
+};
+
 // A session without its slots.
 struct SessionRecord {
   SessionPtr session;
@@ -69,16 +82,8 @@ struct SessionRecord {
   std::uint64_t replay = 0;   // highest replay of any slot
   std::int64_t moved_ns = 0;  // of the newest snapshot of any slot; 0: none came
   std::uint64_t calls = 0;    // the newest eager call that any slot has; 0: none
-  std::uint64_t probe_count = 0;
   std::uint64_t slot_count = 0;
-  std::uint64_t nonfinite_probes = 0;
-  std::uint64_t mask_probes = 0;  // rows of op logs that hold -Inf on purpose (core/ops/masks.h)
-  std::string first_mask;         // of these, the one that was seen first
-  std::uint64_t failed_probes = 0;
-  // Probes with a ring in device memory of whose values some have no statistics, and the names of
-  // the first kUnseenNames.
-  std::uint64_t unseen_probes = 0;
-  std::vector<std::string> unseen;
+  ProbeCounts probes;
   Counters counters;
   FirstNonfinite first_nan;
   FirstNonfinite first_inf;

@@ -88,7 +88,7 @@ answers::Session SessionOf(const pipeline::SessionRecord& record,
   out.local_world_size = session.local_world_size;
   out.ended_ns = record.ended_ns;
   out.state = static_cast<answers::SessionState>(record.state);
-  out.probes = static_cast<std::uint32_t>(record.probe_count);
+  out.probes = static_cast<std::uint32_t>(record.probes.all);
   out.slots = static_cast<std::uint32_t>(record.slot_count);
   for (const auto& [lane, slots] : record.lanes) {
     out.lanes.push_back({static_cast<layout::Lane>(lane.first), ReasonText(lane.second), slots});
@@ -99,10 +99,10 @@ answers::Session SessionOf(const pipeline::SessionRecord& record,
   out.shm_bytes = record.shm_bytes;
   if (record.state == pipeline::SessionState::kAlive) out.device_bytes = record.device_bytes;
   out.counters = record.counters;
-  out.nonfinite_probes = record.nonfinite_probes;
-  out.mask_probes = record.mask_probes;
-  out.first_mask = record.first_mask;
-  out.failed_probes = record.failed_probes;
+  out.nonfinite_probes = record.probes.nonfinite;
+  out.mask_probes = record.probes.masks;
+  out.first_mask = record.probes.first_mask;
+  out.failed_probes = record.probes.failed;
   if (const auto& [slot, seen] = record.first_nan; slot != nullptr) {
     out.first_nan = FirstOf(*slot, seen, registry);
   }
@@ -114,8 +114,8 @@ answers::Session SessionOf(const pipeline::SessionRecord& record,
   out.found_inf = record.findings[1];
   out.found_mismatch = record.findings[2];
   out.found_replica = record.findings[3];
-  out.unseen_probes = record.unseen_probes;
-  out.unseen = record.unseen;
+  out.unseen_probes = record.probes.unseen;
+  out.unseen = record.probes.unseen_names;
   out.not_seen = record.not_seen;
   out.moved_ns = record.moved_ns;
   return out;

@@ -71,9 +71,9 @@ void CountUnseen(const Source& source, const Scope& scope, Check* check) {
     for (const auto& [nodes, word] :
          {std::pair(&text->unseen_before, "before"), std::pair(&text->unseen_after, "after")}) {
       if (!*nodes) continue;
-      check->unseen_kernels += (*nodes)->count;
-      if (!check->first_unseen.empty()) continue;
-      check->first_unseen = fmt::format("{}, {} {}", (*nodes)->names, word, SlotText(slot));
+      check->unseen_kernels.count += (*nodes)->count;
+      if (!check->unseen_kernels.first.empty()) continue;
+      check->unseen_kernels.first = fmt::format("{}, {} {}", (*nodes)->names, word, SlotText(slot));
     }
   }
 }

@@ -104,6 +104,19 @@ struct FirstOfKind {
 using FirstsOfKind = std::map<std::string, FirstOfKind>;  // by uuid of the process
 void TakeIfFirst(const source::Slot& slot, const FirstOfKind& one, FirstsOfKind* firsts);
 
+// How many of the probes that ought to have a snapshot of a replay have one.
+struct Presence {
+  std::uint64_t replay = 0;
+  std::size_t present = 0;
+  std::size_t expected = 0;
+};
+
+// Kernels whose results no row of an op log shows.
+struct UnseenKernels {
+  std::uint64_t count = 0;
+  std::string first = {};  // where the first of them are
+};
+
 struct Check {
   std::optional<FirstBad> first;
   // What the daemon found before that in a snapshot that is not here.
@@ -114,20 +127,15 @@ struct Check {
   std::size_t slots = 0;
   std::size_t in_part = 0;  // of these, the ones of which only a part was recorded
   std::uint64_t last_replay = 0;
-  // What `last_replay` and `replay` are: "replay", or "call" of eager probes.
+  // What the numbers of replays count: "replay", or "call" of eager probes.
   std::string replay_word = "replay";
-  // How many of the probes that ought to have a snapshot of `replay` have one.
-  std::uint64_t replay = 0;
-  std::size_t present = 0;
-  std::size_t expected = 0;
+  Presence presence;
   bool values_read = true;           // and checked against their hashes
   std::vector<std::string> missing;  // sentences
   std::uint64_t missing_count = 0;
   std::vector<std::uint64_t> replays;  // that were looked at, of any probe; ascending
   std::map<int, bool> ranks;           // that were looked at, and whether something bad was found
-  // Kernels whose results no row of an op log shows, and where the first of them are.
-  std::uint64_t unseen_kernels = 0;
-  std::string first_unseen = {};
+  UnseenKernels unseen_kernels;
   bool goes_on = false;        // more will come, and does not count as missing
   recording::Account account;  // of the probes that were looked at
   // How often a row was not finite in a replay or call of which nobody has the rows any more.
@@ -149,7 +157,7 @@ struct Check {
   std::uint64_t open() const { return rows_not_known() + may_be_excused() + let_go; }
   // Whether "nothing found" may be said: something was looked at, and nothing was missing.
   bool complete() const {
-    return missing_count == 0 && unseen_kernels == 0 && open() == 0 && snapshots > 0;
+    return missing_count == 0 && unseen_kernels.count == 0 && open() == 0 && snapshots > 0;
   }
   Outcome outcome() const { return OutcomeOf(found(), complete()); }
 

@@ -336,10 +336,10 @@ std::string NothingFound(const Check& check) {
     snapshots += fmt::format(", of {} of {} probes in the part alone", check.in_part, check.slots);
   }
   const char* how = check.values_read ? "" : " (by their statistics; values not read)";
-  if (check.missing_count == 0 && check.unseen_kernels > 0) {
+  if (check.missing_count == 0 && check.unseen_kernels.count > 0) {
     return fmt::format(
         "inconclusive: nothing found in {}{}{}, but no row shows what {} kernel{} wrote", snapshots,
-        Where(check), how, check.unseen_kernels, check.unseen_kernels == 1 ? "" : "s");
+        Where(check), how, check.unseen_kernels.count, check.unseen_kernels.count == 1 ? "" : "s");
   }
   if (check.missing_count == 0 && check.rows_not_known() > 0) {
     return fmt::format(
@@ -385,12 +385,12 @@ void AddCompleteness(const Check& check, std::size_t max_rows, Answer* answer) {
   const std::size_t before = answer->statements().size();
   AddVerdict(check, answer);
   // Nothing was expected if the probe is called eagerly with several shapes: no replay has all.
-  if (check.expected > 0) {
-    const bool lacks_some = check.present < check.expected;
+  if (check.presence.expected > 0) {
+    const bool lacks_some = check.presence.present < check.presence.expected;
     const char* word = lacks_some ? "incomplete: " : check.missing_count == 0 ? "complete: " : "";
     answer->Add(lacks_some ? Severity::kBad : Severity::kPlain,
-                fmt::format("{}{} of {} probes in {} {}", word, check.present, check.expected,
-                            check.replay_word, check.replay));
+                fmt::format("{}{} of {} probes in {} {}", word, check.presence.present,
+                            check.presence.expected, check.replay_word, check.presence.replay));
   } else if (check.complete() && !check.found()) {
     answer->Add(Severity::kPlain, "complete: none is missing");
   }
@@ -408,11 +408,11 @@ void AddCompleteness(const Check& check, std::size_t max_rows, Answer* answer) {
                                               "Inf but in masks",
                                               check.seen_finite));
   }
-  if (check.unseen_kernels > 0) {
+  if (check.unseen_kernels.count > 0) {
     answer->Add(Severity::kPlain,
                 fmt::format("not looked at: {} kernel{} that no row shows, the first: {}",
-                            check.unseen_kernels, check.unseen_kernels == 1 ? "" : "s",
-                            check.first_unseen));
+                            check.unseen_kernels.count, check.unseen_kernels.count == 1 ? "" : "s",
+                            check.unseen_kernels.first));
   }
   // Something was found, nothing is missing, and no replay has a set of probes to count.
   if (answer->statements().size() == before) {
@@ -551,7 +551,7 @@ Json CheckJson(Source& source, const Check& check) {
           {"verdict", NameOf(check.outcome())},
           {"found", check.found()},
           {"complete", check.complete()},
-          {"unseen_kernels", check.unseen_kernels},
+          {"unseen_kernels", check.unseen_kernels.count},
           {"rows_not_known", check.rows_not_known()},
           {"let_go", check.let_go},
           {"open", check.open()},
@@ -563,9 +563,9 @@ Json CheckJson(Source& source, const Check& check) {
           {"first_nonfinite", FirstJson(source, check)},
           {"first_told", check.first_told ? ToldJson(source, *check.first_told) : Json()},
           {"findings", std::move(findings)},
-          {"replay", check.replay},
-          {"present", check.present},
-          {"expected", check.expected},
+          {"replay", check.presence.replay},
+          {"present", check.presence.present},
+          {"expected", check.presence.expected},
           {"goes_on", check.goes_on},
           {"account", AccountJson(check.account)},
           {"missing_count", check.missing_count},

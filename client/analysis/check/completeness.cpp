@@ -66,34 +66,31 @@ void Completeness::Count(Check* check) {
       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   std::optional<GraphKey> shown;
   if (check->first) shown = GraphOf(source_.slots()[check->first->slot]);
-  std::map<GraphKey, Presence> all;
+  std::map<GraphKey, GraphPresence> all;
   for (const auto& [graph, members] : graphs) {
     const bool is_eager = CaptureOf(graph) == 0;
     // Modules that are called eagerly beside captured graphs, as in a warm-up, need not be called
     // equally often.
     if (is_eager && CaptureOf(largest->first) != 0 && shown != graph) continue;
     const bool has_first_bad = check->first && shown == graph;
-    Presence& one = all[graph] = PresenceIn(
+    GraphPresence& one = all[graph] = PresenceIn(
         members, has_first_bad ? std::optional(check->first->snapshot.key.replay) : std::nullopt);
     // Outside of graphs a place need not run in each call: only losses are missing, and are
     // counted.
-    if (is_eager && scan_.has_serials() && !one.absent.empty()) one = {one.replay, 0, 0, {}};
+    if (is_eager && scan_.has_serials() && !one.absent.empty()) one = {{one.replay, 0, 0}, {}};
     if (one.absent.empty()) continue;
     if (!shown) shown = graph;
     check->missing_count += one.absent.size();
     check->missing.push_back(AbsentText(graph, one.replay, one.absent));
   }
   const GraphKey& graph = shown ? *shown : largest->first;
-  const Presence& one = all[graph];
   check->replay_word = ReplayWord(source_.slots()[graphs.at(graph).front()->slot]);
-  check->replay = one.replay;
-  check->present = one.present;
-  check->expected = one.expected;
+  check->presence = all[graph];
 }
 
-Completeness::Presence Completeness::PresenceIn(const std::vector<const Scanned*>& graph,
-                                                std::optional<std::uint64_t> bad_replay) {
-  Presence one;
+Completeness::GraphPresence Completeness::PresenceIn(const std::vector<const Scanned*>& graph,
+                                                     std::optional<std::uint64_t> bad_replay) {
+  GraphPresence one;
   for (const Scanned* scanned : graph) {
     if (!scanned->keys.empty()) one.replay = std::max(one.replay, scanned->keys.back().replay);
   }

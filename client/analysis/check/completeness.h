@@ -29,18 +29,15 @@ class Completeness {
   void Count(Check* check);
 
  private:
-  // How many of a graph's probes have a snapshot of one replay.
-  struct Presence {
-    std::uint64_t replay = 0;
-    std::size_t present = 0;
-    std::size_t expected = 0;
-    std::vector<std::string> absent;
+  // Of the probes of a graph, with those that lack a snapshot.
+  struct GraphPresence : Presence {
+    std::vector<std::string> absent = {};
   };
 
   // In `bad_replay`, the replay of the first bad snapshot, if the graph has it; else in its last
   // replay.
-  Presence PresenceIn(const std::vector<const Scanned*>& graph,
-                      std::optional<std::uint64_t> bad_replay);
+  GraphPresence PresenceIn(const std::vector<const Scanned*>& graph,
+                           std::optional<std::uint64_t> bad_replay);
   bool IsWanted(std::size_t slot, std::uint64_t replay);
   bool IsOfSeveralShapes(const source::Slot& slot) const;
   // Null if the slot has none.

@@ -111,7 +111,8 @@ void MissingReplicas::TellOfRanks() {
   for (const RankRow& row : report_.rows) {
     const RankProcess& process = row.process;
     const bool is_cut_off = process.is_cut_off && !row.is_superseded;
-    report_.missing_count += row.lost + process.unread + process.repeated + (is_cut_off ? 1 : 0);
+    report_.missing_count +=
+        row.lost + process.unread.count + process.repeated.count + (is_cut_off ? 1 : 0);
     for (std::string& sentence : SentencesOf(row)) {
       if (told++ < kMostMissing) {
         report_.missing.push_back(std::move(sentence));
@@ -137,17 +138,17 @@ std::vector<std::string> MissingReplicas::SentencesOf(const RankRow& row) {
     sentences.push_back(fmt::format("{} lacks {} snapshot{}: lost, or no longer kept",
                                     RankText(row), row.lost, row.lost == 1 ? "" : "s"));
   }
-  if (process.unread > 0) {
-    sentences.push_back(fmt::format("{} has {} snapshot{} that cannot be read, the first: {}",
-                                    RankText(row), process.unread, process.unread == 1 ? "" : "s",
-                                    process.first_unread));
+  if (process.unread.count > 0) {
+    sentences.push_back(fmt::format(
+        "{} has {} snapshot{} that cannot be read, the first: {}", RankText(row),
+        process.unread.count, process.unread.count == 1 ? "" : "s", process.unread.why_first));
   }
-  if (process.repeated > 0) {
+  if (process.repeated.count > 0) {
     sentences.push_back(fmt::format(
         "{} has {} snapshot{} of replicas at steps that it had before, which are not compared: "
         "choose replays in which each step comes once, for example: --replays 1..{}",
-        RankText(row), process.repeated, process.repeated == 1 ? "" : "s",
-        std::max<std::uint64_t>(process.first_repeated, 2) - 1));
+        RankText(row), process.repeated.count, process.repeated.count == 1 ? "" : "s",
+        std::max<std::uint64_t>(process.repeated.first, 2) - 1));
   }
   if (process.is_cut_off && !row.is_superseded) {
     sentences.push_back(fmt::format("the recording of {} was cut off: what came after is not in it",

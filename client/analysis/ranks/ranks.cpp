@@ -73,22 +73,14 @@ RankProcess Describe(const Slot& slot, const std::string& path) {
   return process;
 }
 
-// Counts snapshots that are left out, the first of them at `replay`.
-void NoteRepeated(std::uint64_t replay, std::uint64_t count, RankProcess* process) {
-  if (count == 0) return;
-  const bool is_first = process->repeated == 0 || replay < process->first_repeated;
-  if (is_first) process->first_repeated = replay;
-  process->repeated += count;
-}
-
 // Adds what another fold knows of the same process.
 void Join(const RankProcess& from, RankProcess* to) {
   to->is_growing = to->is_growing || from.is_growing;
   to->is_cut_off = to->is_cut_off || from.is_cut_off;
   to->snapshots += from.snapshots;
-  to->unread += from.unread;
-  NoteRepeated(from.first_repeated, from.repeated, to);
-  if (to->first_unread.empty()) to->first_unread = from.first_unread;
+  to->unread.count += from.unread.count;
+  if (to->unread.why_first.empty()) to->unread.why_first = from.unread.why_first;
+  to->repeated.Add(from.repeated);
   to->replay = std::max(to->replay, from.replay);
   to->step = std::max(to->step, from.step);
   to->lost.insert(from.lost.begin(), from.lost.end());
@@ -401,7 +393,7 @@ class RankFold::State {
                                                 ? source::StatsOf(source, *snapshot)
                                                 : Result<numerics::Stats>(snapshot.error());
       if (!stats.ok()) {
-        if (of.unread++ == 0) of.first_unread = stats.error().message;
+        if (of.unread.count++ == 0) of.unread.why_first = stats.error().message;
         continue;
       }
       Position position = cursor.positions.Next(key.id, key.replay, key.iteration, snapshot->step,
@@ -424,7 +416,7 @@ class RankFold::State {
       if (replica == nullptr || !cursor.positions.is_certain()) continue;
       // The job counts its steps from the start again: which time is meant nobody can tell.
       if (position.is_step && cursor.newest && position <= *cursor.newest) {
-        NoteRepeated(key.replay, 1, &of);
+        of.repeated.Add({1, key.replay});
         continue;
       }
       cursor.newest = position;

@@ -64,6 +64,23 @@ struct RankPlace {
   }
 };
 
+struct UnreadSnapshots {
+  std::uint64_t count = 0;
+  std::string why_first = {};
+};
+
+// Of replicas, at a step that came before: left out.
+struct RepeatedSnapshots {
+  std::uint64_t count = 0;
+  std::uint64_t first = 0;  // its replay
+
+  void Add(const RepeatedSnapshots& more) {
+    if (more.count == 0) return;
+    if (count == 0 || more.first < first) first = more.first;
+    count += more.count;
+  }
+};
+
 // One process of a rank: a rank that was restarted has several.
 struct RankProcess {
   std::string uuid;  // or its label, where the source knows no uuid
@@ -76,16 +93,14 @@ struct RankProcess {
   bool is_growing = false;
   bool is_cut_off = false;
   std::uint64_t snapshots = 0;
-  std::uint64_t unread = 0;                   // that could not be read
-  std::uint64_t repeated = 0;                 // of replicas, at a step that came before: left out
-  std::uint64_t first_repeated = 0;           // the replay of the first of them
+  UnreadSnapshots unread = {};
+  RepeatedSnapshots repeated = {};
   std::uint64_t replay = 0;                   // the last one
   std::int64_t step = -1;                     // likewise
   std::map<std::string, std::uint64_t> lost;  // snapshots, by the path of the recording
   std::optional<RankPlace> first;
   std::optional<RankPlace> last;
   std::optional<RankPlace> first_nonfinite;
-  std::string first_unread;  // why
   // The first replica that the daemon found different from those of other ranks, and how.
   std::optional<RankPlace> first_told;
   std::string told;

@@ -266,7 +266,7 @@ Json RanksJson(const RanksReport& report, const RanksOptions& options) {
                     {"compared", row.compared},
                     {"missing", row.missing},
                     {"behind", row.behind},
-                    {"repeated", process.repeated},
+                    {"repeated", process.repeated.count},
                     {"first_missing", PlaceJson(row.first_missing)},
                     {"first_unequal", PlaceJson(row.first_unequal)},
                     {"first_different", PlaceJson(row.first_different)},

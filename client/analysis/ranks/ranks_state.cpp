@@ -37,8 +37,9 @@ void Visit(auto& code, Is<RankPlace> auto& place) {
 }
 void Visit(auto& code, Is<RankProcess> auto& of) {
   code(of.uuid, of.session, of.run, of.host, of.rank, of.world_size, of.restart, of.is_growing,
-       of.is_cut_off, of.snapshots, of.unread, of.repeated, of.first_repeated, of.replay, of.step,
-       of.lost, of.first, of.last, of.first_nonfinite, of.first_unread, of.first_told, of.told);
+       of.is_cut_off, of.snapshots, of.unread.count, of.repeated.count, of.repeated.first,
+       of.replay, of.step, of.lost, of.first, of.last, of.first_nonfinite, of.unread.why_first,
+       of.first_told, of.told);
 }
 void Visit(auto& code, Is<Stats> auto& stats) {
   std::remove_const_t<std::remove_reference_t<decltype(stats)>>::ForEachField(

@@ -55,9 +55,10 @@ void AddNotLooked(const Evidence& evidence, const Check& check, Causes* causes) 
     out.push_back(std::move(few));
   }
   out.insert(out.end(), check.missing.begin(), check.missing.end());
-  if (check.unseen_kernels > 0) {
-    out.push_back(fmt::format("{} kernel{} that no row shows, the first: {}", check.unseen_kernels,
-                              check.unseen_kernels == 1 ? "" : "s", check.first_unseen));
+  if (check.unseen_kernels.count > 0) {
+    out.push_back(
+        fmt::format("{} kernel{} that no row shows, the first: {}", check.unseen_kernels.count,
+                    check.unseen_kernels.count == 1 ? "" : "s", check.unseen_kernels.first));
   }
 }
 

@@ -504,7 +504,7 @@ TEST(Check, AProbeOfEveryThirdReplayIsExpectedInNoOther) {
   for (const std::uint64_t replay : {2, 3, 5}) source.Remove(1, replay);
   const Check check = CheckOf(source);
   EXPECT_TRUE(check.complete());
-  EXPECT_EQ(check.expected, 2u);
+  EXPECT_EQ(check.presence.expected, 2u);
   source.Remove(1, 4);
   CheckOptions options;
   options.scope.last_replay = 4;
@@ -516,8 +516,8 @@ TEST(Check, TheNewestReplayOfARunningJobIsNotMissing) {
   source.Remove(2, 4);
   source.description.is_growing = true;
   const Check check = CheckOf(source);
-  EXPECT_EQ(check.replay, 3u);
-  EXPECT_EQ(check.present, check.expected);
+  EXPECT_EQ(check.presence.replay, 3u);
+  EXPECT_EQ(check.presence.present, check.presence.expected);
   EXPECT_TRUE(check.complete()) << "nothing is missing so far";
   EXPECT_EQ(CheckText(source, check),
             "nothing found up to replay 4, in 11 snapshots\n"
@@ -533,9 +533,9 @@ TEST(Check, TheCallOfTheFirstBadProbeIsShownAlsoBesideALargerGraph) {
   const Check check = CheckOf(source);
   ASSERT_TRUE(check.first.has_value());
   EXPECT_EQ(check.first->slot, 3u);
-  EXPECT_EQ(check.replay, 1u);
-  EXPECT_EQ(check.present, 1u);
-  EXPECT_EQ(check.expected, 1u);
+  EXPECT_EQ(check.presence.replay, 1u);
+  EXPECT_EQ(check.presence.present, 1u);
+  EXPECT_EQ(check.presence.expected, 1u);
 }
 
 TEST(Check, EagerCallsOfSeveralShapesAreNotExpectedInOneReplay) {
@@ -545,7 +545,7 @@ TEST(Check, EagerCallsOfSeveralShapesAreNotExpectedInOneReplay) {
   source.Add(3, 1, {1, 2, 3});
   const Check check = CheckOf(source);
   EXPECT_TRUE(check.complete());
-  EXPECT_EQ(check.expected, 2u) << "in and mid";
+  EXPECT_EQ(check.presence.expected, 2u) << "in and mid";
 }
 
 TEST(Check, SaysSomethingOfAFindingInAProbeOfSeveralShapesWithNothingMissing) {
@@ -556,7 +556,7 @@ TEST(Check, SaysSomethingOfAFindingInAProbeOfSeveralShapesWithNothingMissing) {
   source.Add(1, 1, {1, 2});
   const Check check = CheckOf(source);
   EXPECT_TRUE(check.found());
-  EXPECT_EQ(check.expected, 0u) << "no replay is common to two shapes";
+  EXPECT_EQ(check.presence.expected, 0u) << "no replay is common to two shapes";
   EXPECT_THAT(CheckText(source, check),
               HasSubstr("non-finite: v, replay 1\ncomplete: 2 snapshots"));
 }

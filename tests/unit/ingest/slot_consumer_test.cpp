@@ -242,7 +242,7 @@ TEST_F(ConsumedOnDevice, EveryHeaderIsConsumedAndWhatStaysOnTheDeviceIsNamed) {
   EXPECT_EQ(sink_.gaps[2].last_replay, 3u);
   EXPECT_EQ(Record().counters.consumed, 3u);
   EXPECT_EQ(Record().counters.lost(), 0u);
-  EXPECT_EQ(registry_.Sessions().front().unseen_probes, 1u);
+  EXPECT_EQ(registry_.Sessions().front().probes.unseen, 1u);
 }
 
 TEST_F(ConsumedOnDevice, TheNextDaemonKnowsBeforeAnotherReplayThatNobodyHasLookedAtTheValues) {
@@ -258,7 +258,7 @@ TEST_F(ConsumedOnDevice, TheNextDaemonKnowsBeforeAnotherReplayThatNobodyHasLooke
   Attach();
   EXPECT_EQ(consumer_->consumed(), 3u);
   while (consumer_->HasWork()) Step();
-  EXPECT_EQ(registry_.Sessions().front().unseen_probes, 1u);
+  EXPECT_EQ(registry_.Sessions().front().probes.unseen, 1u);
   EXPECT_TRUE(sink_.gaps.empty()) << "the earlier daemon told of them";
 }
 

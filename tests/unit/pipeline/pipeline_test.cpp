@@ -123,7 +123,7 @@ TEST(Registry, SumsFollowEverySlotAsItComesRetiresAndGoes) {
   }
   EXPECT_EQ(sums().counters.produced, 10u);
   EXPECT_EQ(sums().counters.lost_released, 4u);
-  EXPECT_EQ(sums().probe_count, 2u);
+  EXPECT_EQ(sums().probes.all, 2u);
   EXPECT_EQ(sums().slot_count, 3u);
   EXPECT_EQ(sums().device_bytes, 100u);
   registry.SetSlot(a, {.replays = 7, .produced = 7, .consumed = 6, .kept = 1}, 1, true);
@@ -133,13 +133,13 @@ TEST(Registry, SumsFollowEverySlotAsItComesRetiresAndGoes) {
   EXPECT_EQ(sums().replay, 7u);
   EXPECT_EQ(sums().device_bytes, 0u);
   registry.ForgetSlot(b);
-  EXPECT_EQ(sums().probe_count, 2u) << "its other slot is there";
+  EXPECT_EQ(sums().probes.all, 2u) << "its other slot is there";
   EXPECT_EQ(sums().slot_count, 2u);
   registry.ForgetSlot(c);
   registry.ForgetSlot(a);
   EXPECT_EQ(sums().counters.produced, 16u);
   EXPECT_EQ(sums().replay, 7u);
-  EXPECT_EQ(sums().probe_count, 0u);
+  EXPECT_EQ(sums().probes.all, 0u);
   EXPECT_EQ(sums().slot_count, 0u);
   EXPECT_TRUE(sums().lanes.empty());
 }
@@ -154,15 +154,15 @@ TEST(Registry, AProbeOfWhoseValuesNobodyMadeStatisticsStaysUnseenWhenItIsGone) {
     registry.ForgetSlot(slot);
   };
   registry.SetSlot(MakeSlot(session, "seen", 1), {.produced = 1}, 1, false);
-  EXPECT_EQ(registry.Sessions().front().unseen_probes, 0u);
+  EXPECT_EQ(registry.Sessions().front().probes.unseen, 0u);
   unseen("a", 2);
   unseen("a", 3);
   unseen("b", 4);
-  EXPECT_EQ(registry.Sessions().front().unseen_probes, 2u);
-  EXPECT_EQ(registry.Sessions().front().unseen, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(registry.Sessions().front().probes.unseen, 2u);
+  EXPECT_EQ(registry.Sessions().front().probes.unseen_names, (std::vector<std::string>{"a", "b"}));
   for (std::uint64_t order = 5; order < 17; ++order) unseen(std::to_string(order), order);
-  EXPECT_EQ(registry.Sessions().front().unseen_probes, 14u);
-  EXPECT_EQ(registry.Sessions().front().unseen.size(), kUnseenNames);
+  EXPECT_EQ(registry.Sessions().front().probes.unseen, 14u);
+  EXPECT_EQ(registry.Sessions().front().probes.unseen_names.size(), kUnseenNames);
 }
 
 TEST(Registry, LanesAreCountedByWhyTheyAreNotTheDirectOne) {
@@ -197,7 +197,7 @@ TEST(Registry, FirstNonfiniteIsTheEarliestSerialThenTheEarliestRegistration) {
   EXPECT_EQ(registry.Sessions().front().first_inf.slot, late);
   registry.SetFirsts(late, {.nan = {8, -1, 1, 800}});
   EXPECT_EQ(registry.Sessions().front().first_nan.slot, early);
-  EXPECT_EQ(registry.Sessions().front().nonfinite_probes, 2u);
+  EXPECT_EQ(registry.Sessions().front().probes.nonfinite, 2u);
 }
 
 TEST(Registry, FirstNonfiniteOfTwoGraphsIsNotTheOneWithTheSmallerReplayNumber) {
