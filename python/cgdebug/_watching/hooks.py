@@ -12,6 +12,7 @@ import typing
 import weakref
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 from .._job import _accepted, _aside, _native, _tags
 from .._job._after_import import constant_in_traces
@@ -309,10 +310,14 @@ def _observe_now(place: Place, grad: Place | None, path: str, tensor: torch.Tens
 
 
 def _observe(token: str, key: str, tensor: torch.Tensor, shard: str = "") -> None:
+    observe = torch.ops.cgdebug.observe.default
     try:
         if type(tensor) is not torch.Tensor:
             _native.know_dtensor()  # a DTensor says by itself which part it is
-        torch.ops.cgdebug.observe.default(tensor, key, shard)
+        elif torch._C._len_torch_dispatch_stack() and not _native.is_capturing():
+            with no_dispatch():  # a mode of the program may know its own ops alone
+                return observe(tensor, key, shard)
+        observe(tensor, key, shard)
     except Exception as error:  # the job goes on
         _native.op_refused()
         place = places.of_token(token)

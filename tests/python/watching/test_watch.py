@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import cgdebug
 from cgdebug import TensorRecord
@@ -136,6 +137,29 @@ def test_a_hook_that_comes_in_the_call_of_a_module_that_had_hooks_is_said(job):
         """).finish()
     assert "a hook that is new may have changed it" in out
     assert out.endswith("[False, True, True]\n")
+
+
+def test_a_mode_of_the_program_sees_the_ops_of_the_program_alone():
+    class Ops(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.names = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    def ops():
+        net.zero_grad()
+        with Ops() as mode:
+            net(torch.ones(1, 8)).sum().backward()
+        return mode.names
+
+    net = Net()
+    expected = ops()
+    with cgdebug.watch(net, grads=True, inputs=True, values=2) as w:
+        assert ops() == expected
+        assert values(w, "fwd/Net") and values(w, "grad/Net")
 
 
 def test_a_watched_model_is_gone_when_the_program_leaves_it(recwarn):
