@@ -27,6 +27,8 @@ _UNWRITTEN = frozenset(
         *("reserve", "reserveSpace"),
     }
 )
+# The same by place. CTC loss writes its table as far as each sequence reaches.
+_UNWRITTEN_PLACES = {"_ctc_loss": (1,)}
 # They write arguments that their schemas do not mark, if their argument `training` is true.
 _STATISTICS = ("running_mean", "running_var")
 _UNMARKED = {
@@ -128,7 +130,11 @@ def plan_of(op) -> Plan:
         tuple(argument.name for argument in schema.arguments),
         tuple(mutated),
         tuple(read),
-        frozenset(n for n, one in enumerate(schema.returns) if one.name in _UNWRITTEN),
+        frozenset(
+            n
+            for n, one in enumerate(schema.returns)
+            if one.name in _UNWRITTEN or n in _UNWRITTEN_PLACES.get(base, ())
+        ),
         base.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")),
         namespace in ("aten", "prims") and kind in (Kind.PLAIN, Kind.EMPTY),
         torch.Tag.pointwise in getattr(op, "tags", ()),

@@ -351,3 +351,15 @@ def test_redistributions_of_two_ranks_are_those_that_debug_mode_shows(daemon, jo
         placed = dict(rows)
         assert placed["aten.mm.default"] == "on DTensors: self=f32[4,4] S(0), mat2=f32[4,4] S(0)"
         assert placed["aten.sum.default"] == "on DTensors: self=f32[4,4] R"
+
+
+def test_memory_that_an_op_leaves_as_it_was_has_no_row(daemon):
+    scores = torch.randn(12, 2, 5).log_softmax(-1).requires_grad_()
+    with cgdebug.debug_mode(eager=True) as dm:
+        loss = torch.nn.functional.ctc_loss(
+            scores, torch.randint(1, 5, (2, 4)), torch.tensor([12, 9]), torch.tensor([4, 3])
+        )
+        loss.backward()
+    rows = [row for row in dm.log().rows if "_ctc_loss" in row.op]
+    assert [row.op.split(".")[1] for row in rows] == ["_ctc_loss", "_ctc_loss_backward"]
+    assert tuple(rows[0].shape) == (2,)  # one loss for each sequence, and no table of its steps
