@@ -62,7 +62,8 @@ enum class FindingKind {
   // These may be intended, so `check` does not exit 1 because of them:
   kConstant,  // never changed while an earlier probe of its graph did: a weight, a mask?
   kZero,      // nothing but zeros in every replay
-  kLargest,   // a row that holds the largest number of its dtype, as masks do; not for float8
+  kLargest,   // a row with the largest number of its dtype, or a probe with the lowest, as masks
+              // have
   // Rows of op logs with NaN or Inf that has an excuse (masks.h):
   kMask,          // -Inf, maybe on purpose
   kAbsorbed,      // no later row inherits it

@@ -140,8 +140,10 @@ void Scan::Look(const Key& key, const Snapshot& snapshot, const Stats& stats, Sc
                                   .inf = stats.pos_inf + stats.neg_inf});
   }
   const double share = ShareOfMaximum(slot, stats);
+  // What overflows does not stop at the lowest number there is, and stay far from the largest.
+  const bool is_lowest = stats.max <= -kNearOverflowShare * stats.min;
   // float8 has its largest number wherever a value was cut off.
-  if (is_row && share == 1 && ElementBytes(slot) > 1) {
+  if ((is_row || is_lowest) && share == 1 && ElementBytes(slot) > 1) {
     scanned->largest.Add(FindingKind::kLargest, index, key.replay);
   } else if (share > kNearOverflowShare) {
     scanned->near_overflow.Add(FindingKind::kNearOverflow, index, key.replay, share);

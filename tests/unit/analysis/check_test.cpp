@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "client/analysis/check/check_report.h"
@@ -435,6 +436,20 @@ TEST(Check, FindsNeverWrittenNearOverflowAndZero) {
   EXPECT_THAT(CheckText(source, check),
               AllOf(HasSubstr("near overflow: half, up to 62% of float16 max, replay 4"),
                     HasSubstr("never written: never"), HasSubstr("note: zero is all zeros")));
+}
+
+TEST(Check, TheLowestNumberOfItsTypeIsAMaskAndNoOverflow) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  MemorySource source;
+  source.Add(source.AddSlot("scores", {2}), 1, {-kMax, 3});
+  source.Add(source.AddSlot("largest", {2}), 1, {kMax, 3});
+  source.Add(source.AddSlot("low", {2}), 1, {-0.9F * kMax, 3});
+  const Check check = CheckOf(source);
+  ASSERT_NE(FindingOf(check, FindingKind::kLargest), nullptr);
+  EXPECT_THAT(
+      CheckText(source, check),
+      AllOf(HasSubstr("note: scores holds the largest float32 there is, in replay 1: a mask?"),
+            HasSubstr("near overflow: largest"), HasSubstr("near overflow: low")));
 }
 
 TEST(Check, AProbeWithASnapshotThatIsNotZeroInAnotherShapeIsNotAllZeros) {
