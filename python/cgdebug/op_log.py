@@ -15,7 +15,8 @@ from ._job import _native
 from ._op_log import torch_debug_mode
 from ._op_log.extras import after_run
 from ._op_log.options import LEVELS, LogOptions
-from ._op_log.rows import UNKNOWN, Coverage, OpLog
+from ._op_log.rows import OpLog
+from ._op_log.rows.row import UNKNOWN, Coverage
 from ._op_log.scopes import Scope
 from ._shared._answers import is_no_row
 from ._shared._op_details import details_of

@@ -191,7 +191,7 @@ def _tell_of_fork(module) -> None:
     a DataLoader call them, are no models."""
     global _has_told_of_fork
     if not _has_told_of_fork and next(module.parameters(), None) is not None:
-        from .._op_log.rows import ACCOUNT
+        from .._op_log.rows.gaps import ACCOUNT
         from . import _native
 
         _has_told_of_fork = True

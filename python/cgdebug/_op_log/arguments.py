@@ -8,7 +8,7 @@ from . import names, written
 from .calls import Call, part_of
 from .details import Details, text_of, type_of
 from .memory import Memory
-from .rows import UNKNOWN
+from .rows.row import UNKNOWN
 
 EMPTY = -1  # in the place of a row: nobody has written the memory yet
 _SAME_PART = frozenset({"alias", "detach", "lift_fresh"})  # views that a read does not name

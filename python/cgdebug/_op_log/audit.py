@@ -24,7 +24,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._job import _graphs, _native
 from . import written
-from .rows import add_note
+from .rows.gaps import add_note
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

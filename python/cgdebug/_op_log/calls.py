@@ -7,7 +7,7 @@ import typing
 import torch
 
 from . import names, written
-from .rows import UNKNOWN
+from .rows.row import UNKNOWN
 
 if typing.TYPE_CHECKING:
     from .collectives import Collective

@@ -20,7 +20,7 @@ from .._job._fail_soft import guard
 from . import names
 from .following import CollectorStopped, Followed
 from .recorder import Recorder
-from .rows import UNKNOWN, Nodes
+from .rows.row import UNKNOWN, Nodes
 from .written import Kind, storage_of
 
 _SENT = (Kind.C10D, Kind.FUNCTIONAL)  # they run on a stream of their own

@@ -13,7 +13,7 @@ import torch
 
 from .._job import _native
 from .node_map import Given, NodeMap, Op
-from .rows import add_note
+from .rows.gaps import add_note
 
 _MAX_TEXT_BYTES = 470  # of a note; kMaxOpBytes, less what comes before it
 _MAX_NOTES = 32  # of a graph and a kind

@@ -24,7 +24,9 @@ from .collectives import Collective, Collectives
 from .details import Details
 from .extras.added import Added
 from .memory import Memory
-from .rows import ACCOUNT, UNKNOWN, Nodes, OpLog
+from .rows import OpLog
+from .rows.gaps import ACCOUNT
+from .rows.row import UNKNOWN, Nodes
 from .steps import Steps
 from .written import Kind
 

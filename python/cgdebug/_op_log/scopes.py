@@ -22,7 +22,8 @@ from .following import CollectorStopped, Followed
 from .options import LogOptions
 from .outputs import OutputRecorder
 from .recorder import Recorder
-from .rows import ACCOUNT, GapRows, OpLog
+from .rows import OpLog
+from .rows.gaps import ACCOUNT, GapRows
 
 # What a recorder does while the job waits.
 _TIMED = (

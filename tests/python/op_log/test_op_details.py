@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug._op_log import rows
+from cgdebug._op_log.rows import call_details
 from op_logs import make, needs_mode, tokens
 
 pytestmark = needs_mode
@@ -162,7 +162,7 @@ def test_an_op_that_raises_leaves_rows_of_what_it_was_given(debug_mode, cli, cli
 def test_what_varies_from_call_to_call_is_said_to_vary_and_makes_no_page_for_each(
     debug_mode, cli, monkeypatch
 ):
-    monkeypatch.setattr(rows, "_MAX_EXACT_CALLS", 1)
+    monkeypatch.setattr(call_details, "_MAX_EXACT_CALLS", 1)
     model = torch.nn.Identity()
     dm = debug_mode(model)
     calls, x = 4, torch.ones(2)

@@ -1,6 +1,5 @@
 """Where rows of compiled code lie: no hook runs for the modules in it."""
 
-import collections
 import threading
 
 import pytest
@@ -8,8 +7,9 @@ import torch
 from torch import nn
 
 import cgdebug
-from cgdebug._op_log import compiled_names, following, names, rows, scopes, written
+from cgdebug._op_log import compiled_names, following, names, scopes, written
 from cgdebug._op_log.following import compiled_code, triton_kernels
+from cgdebug._op_log.rows import gaps
 
 
 class Layer(nn.Module):
@@ -317,13 +317,11 @@ def test_a_log_that_could_not_be_opened_can_be_opened_again(monkeypatch):
 
 
 def test_a_log_says_that_reasons_found_no_room(monkeypatch):
-    monkeypatch.setattr(rows, "_MAX_GAPS", 1)
-    log = rows.OpLog.__new__(rows.OpLog)
-    log._lock, log.gaps, log.graph = threading.Lock(), collections.Counter(), 1
-    log._new_gaps = collections.Counter()
+    monkeypatch.setattr(gaps, "_MAX_GAPS", 1)
+    found = gaps.Gaps(graph=1)
     for reason in ("first", "second", "third", "first"):
-        log.note(reason)
-    assert log.gaps == {"first": 2, rows._MORE_GAPS: 2}
+        found.note(reason)
+    assert found.counts == {"first": 2, gaps._MORE_GAPS: 2}
 
 
 class Told:
