@@ -15,7 +15,7 @@ Begin with `scopes`, then read on in this order:
     memory            what is known of memory, by the storage that tensors share
     steps             where the calls of an eager log begin and end
     collectives       results that are there when somebody has waited
-    padding           which rows of a batch are real
+    padding           which rows of a batch are real; padding_rows: what a log says of them
     names             what rows are called, and where their ops are called
     compiled_names    the module and the line of an op in code that a compiler made
     regions           annotate(), record_function and NVTX

@@ -10,11 +10,11 @@ known, and what others write is found by the nodes that the graph gets between t
 
 from __future__ import annotations
 
+import functools
 import threading
 import typing
 
 import torch
-from torch.utils._mode_utils import no_dispatch
 
 from .._job import _accepted, _native
 from . import audit, names, padding, written
@@ -24,6 +24,7 @@ from .collectives import Collective, Collectives
 from .details import Details
 from .extras.added import Added
 from .memory import Memory
+from .padding_rows import PaddingRows
 from .rows import OpLog
 from .rows.gaps import ACCOUNT
 from .rows.row import UNKNOWN, Nodes
@@ -63,8 +64,7 @@ class Recorder:
         self.steps = Steps(log, self._next_run)
         self.holdings: audit.Holdings | None = None  # of a capture
         self.is_done = False
-        self._selects = selects
-        self._selected: dict[str, bool] = {}
+        self._is_wanted = functools.cache(selects)  # whether rows of a module are
         self._captured = captured
         self._counter = names.Counter()
         # The row that wrote it last, or UNKNOWN, or EMPTY.
@@ -72,17 +72,11 @@ class Recorder:
         self._arguments = Arguments(log, module_names)
         self._arguments.begin_run(self._rows)
         self._collectives = Collectives()
-        self._row_places: padding.RowPlaces | None = None  # of this run; None: without padding
-        self._marks: padding.Marks | None = None  # the newest, or those of others
-        self._mixes = False  # whether the newest op may have read other rows for a row
+        self._padding = PaddingRows(log, captured)
         self._dtypes = frozenset(_accepted.torch_dtypes())
         self._inside = 0  # ops and kernels that are running
         self._unseen_code = 0  # calls of code that are running, whose kernels are not seen
         self._lock = threading.RLock()
-        marks = padding.newest()
-        if marks is not None and marks.is_taken:
-            self._marks = marks
-        self.take_marks(marks)
 
     def begin_run(self) -> None:
         with self._lock:
@@ -91,25 +85,12 @@ class Recorder:
             self._arguments.begin_run(self._rows)
             self._collectives.begin_run()
             self.steps.begin_run()
-            if self._row_places is not None and self._row_places.is_told:
-                self._row_places = None  # else they were told for what comes now
             self.log.begin_run()
-            self.take_marks(padding.newest())
+            self._padding.begin_run()
 
     def take_marks(self, marks: padding.Marks | None) -> None:
-        """Which rows of this run are real. Marks are of one run."""
         with self._lock:
-            if marks is None or marks is self._marks:
-                return
-            self._marks = marks
-            marks.is_taken = True
-            if self._captured:
-                self.log.note(padding.IN_GRAPH)
-            elif marks.mask is None:
-                self.log.note(padding.ON_GPU)
-            else:
-                with no_dispatch(), torch.no_grad():
-                    self._row_places = padding.RowPlaces(marks)
+            self._padding.take(marks)
 
     def before(self, op, args, kwargs) -> Call | None:
         """Must be followed by after(). None: the op is of no interest."""
@@ -472,10 +453,7 @@ class Recorder:
                 self.log.drop_nodes()
             return
         outputs = written.returned_by(result)
-        if self._row_places is not None and self._row_places.has_padding:
-            self._mixes = self._row_places.follow(
-                plan, call.arguments, call.given(), [tensor for _, tensor in outputs]
-            )
+        self._padding.follow(call, outputs)
         self._note_unseen(tensor for _, tensor in outputs)
         if plan.kind in (Kind.EMPTY, Kind.UNKNOWN):
             for _, tensor in outputs:
@@ -517,6 +495,14 @@ class Recorder:
             return
         for collective in call.overwritten:
             self._note_unread(collective.op)
+        self._add_writes(call, result, changed, made, len(outputs))
+
+    def _add_writes(self, call: Call, result, changed, made, outputs: int) -> None:
+        """A row for each tensor that the op has changed or made: (name of the argument, place among
+        its tensors or among the outputs, tensor, argument).
+
+        outputs: how many it has"""
+        plan = call.plan
         for link in call.links:
             if link.row is None:
                 link.row = self._link(link.tensor, call.place, plan.base, link.argument.name)
@@ -535,7 +521,7 @@ class Recorder:
                 if source is None or source.is_list or not parts:
                     parts.append(str(place))
                 name = ".".join([stem, *parts])
-            count = len(source.tensors) if source else len(outputs)
+            count = len(source.tensors) if source else outputs
             inputs = call.inputs_of(place, count)
             self._add(name, plan.name, tensor, inputs, call.place, details)
 
@@ -565,7 +551,7 @@ class Recorder:
         row = UNKNOWN
         if self._is_wanted(place.module) and self._is_logged(name, tensor):
             try:
-                self._tell_rows(place)
+                self._padding.tell(place.site)
                 details = Details.of(place.line) if details is None else details.copy()
                 computed: dict[str, torch.Tensor] = {}
                 if self.added.extras:
@@ -577,7 +563,8 @@ class Recorder:
                 )
                 for stat, value in computed.items():
                     self._add_computed(f"{name}.{stat}", f"stats.{stat}", value, row, place)
-                self._add_padding(name, tensor, row, place, is_input=op == "input")
+                if padding_rows := self._padding.of(tensor, is_input=op == "input"):
+                    self._add_computed(f"{name}.padding", *padding_rows, row, place)
             except Exception as error:  # the job goes on
                 _native.op_refused()
                 self._note(op, error)
@@ -590,31 +577,6 @@ class Recorder:
             self.log.add_row(name, op, value, [row], place.site)
         except Exception as error:  # the job goes on
             self._note(op, error)
-
-    def _tell_rows(self, place: names.Place) -> None:
-        """In front of the first row of a run: which rows are real."""
-        places = self._row_places
-        if places is not None and not places.is_told:
-            places.is_told = True
-            mask, op = places.mask, padding.MASK_OP
-            self.log.add_row(f"in/{op}", op, mask, (), place.site)
-
-    def _add_padding(self, name: str, tensor, row: int, place: names.Place, is_input: bool) -> None:
-        """What lies in the padding rows of what was logged as `row`."""
-        if self._row_places is None or not self._row_places.has_padding:
-            return
-        with no_dispatch(), torch.no_grad():
-            part = self._row_places.padding_of(tensor)
-        if part is None:
-            return
-        op = padding.MIXED_OP if self._mixes and not is_input else padding.ROW_OP
-        self._add_computed(f"{name}.padding", op, part, row, place)
-
-    def _is_wanted(self, module: str) -> bool:
-        wanted = self._selected.get(module)
-        if wanted is None:
-            wanted = self._selected[module] = self._selects(module)
-        return wanted
 
     def _is_logged(self, name: str, tensor: torch.Tensor) -> bool:
         if tensor.dtype not in self._dtypes or tensor.is_quantized:
