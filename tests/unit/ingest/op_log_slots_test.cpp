@@ -152,7 +152,7 @@ TEST_F(OpLogSlots, EachRowIsAProbeWithStatisticsOfEachReplay) {
   ASSERT_THAT(Records(), SizeIs(3));
   EXPECT_EQ(Records()[2].counters.consumed, 2u);
   EXPECT_EQ(Records()[2].counters.bytes, 2 * sizeof(layout::DeviceStats));
-  EXPECT_EQ(registry_.Sessions()[0].probe_count, 3u);
+  EXPECT_EQ(registry_.Sessions()[0].probes.all, 3u);
   EXPECT_THAT(store_.History(sink_.opened[2]), SizeIs(2));
 }
 
@@ -354,10 +354,10 @@ TEST_F(MasksOfOpLogs, AreNoFindingHoweverManyInfTheyHave) {
   Write(0, 20, {3, 3, 0});
   Pass();
   EXPECT_THAT(Found(), ElementsAre());
-  EXPECT_EQ(Session().nonfinite_probes, 0u);
+  EXPECT_EQ(Session().probes.nonfinite, 0u);
   EXPECT_EQ(Session().first_inf.slot, nullptr);
-  EXPECT_EQ(Session().mask_probes, 2u);
-  EXPECT_EQ(Session().first_mask, "1 aten.masked_fill.Scalar");
+  EXPECT_EQ(Session().probes.masks, 2u);
+  EXPECT_EQ(Session().probes.first_mask, "1 aten.masked_fill.Scalar");
   EXPECT_TRUE(sink_.consumed[1]->is_mask);
   EXPECT_FALSE(sink_.consumed[2]->is_mask);
 }
@@ -374,7 +374,7 @@ TEST_F(MasksOfOpLogs, DoNotHideAnInfThatAnOpMade) {
   EXPECT_THAT(Found(), ElementsAre("2 aten.log.default @2", "3 aten.add.Tensor 1 @3"))
       << "more than the mask has is no mask";
   EXPECT_EQ(Session().first_inf.slot->probe, "2 aten.log.default");
-  EXPECT_EQ(Session().nonfinite_probes, 2u);
+  EXPECT_EQ(Session().probes.nonfinite, 2u);
 }
 
 TEST_F(MasksOfOpLogs, AreInheritedFromAnotherPageOfTheReplay) {
@@ -387,7 +387,7 @@ TEST_F(MasksOfOpLogs, AreInheritedFromAnotherPageOfTheReplay) {
   }
   for (int i = 0; i < 2; ++i) Pass();
   EXPECT_THAT(Found(), ElementsAre());
-  EXPECT_EQ(Session().mask_probes, 2u);
+  EXPECT_EQ(Session().probes.masks, 2u);
 }
 
 TEST_F(MasksOfOpLogs, AreInheritedFromAPageThatIsReadLater) {
@@ -401,7 +401,7 @@ TEST_F(MasksOfOpLogs, AreInheritedFromAPageThatIsReadLater) {
   Write(0, 10, {2});
   Pass();
   EXPECT_THAT(Found(), ElementsAre());
-  EXPECT_EQ(Session().mask_probes, 3u);
+  EXPECT_EQ(Session().probes.masks, 3u);
   Write(1, 20, {2, 2});
   Pass();
   Write(0, 20, {0});
@@ -444,7 +444,7 @@ TEST_F(MasksOfOpLogs, AreNoFindingInAProbeThatKeepsTheirValues) {
   write(20);
   Pass();
   EXPECT_EQ(Found().size(), 2u);
-  EXPECT_EQ(Session().mask_probes, 2u);
+  EXPECT_EQ(Session().probes.masks, 2u);
 }
 
 TEST_F(MasksOfOpLogs, ThatNoRowWroteAreNoneOnceTheyChange) {
