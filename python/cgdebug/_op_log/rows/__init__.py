@@ -18,14 +18,12 @@ from torch.utils._mode_utils import no_dispatch
 
 from ..._job import _accepted, _native
 from ..._shared import _torch_logs
+from ..details import Details
 from .call_details import CallDetails
 from .gaps import ACCOUNT, BEGIN_AGAIN, MAX_CALLS, TOLD_ACCOUNT, Gaps
 from .pending import Pending
 from .probes import RowProbes
 from .row import NO_DETAILS, UNKNOWN, Coverage, Nodes, Row
-
-if typing.TYPE_CHECKING:
-    from ..details import Details
 
 _MAX_DIMENSIONS = 4  # kMaxOpLogDimensions
 
