@@ -712,9 +712,15 @@ def test_a_collective_is_seen_when_somebody_reads_its_result(log_of):
 
 
 def test_a_collective_whose_result_nobody_reads_is_a_gap(log_of):
-    log = log_of("x = torch.ones(3); dist.all_reduce(x)")
+    log = log_of("x = torch.ones(3); dist.all_reduce(x, async_op=True)")
     assert [row[0] for row in log["rows"]] == ["fwd/ones_0"]
     assert any("nothing read its result" in gap for gap in log["gaps"])
+
+
+def test_a_collective_that_was_waited_for_is_a_row_though_nobody_reads_it(log_of):
+    log = log_of("x = torch.ones(3); dist.all_reduce(x)")
+    assert [row[0] for row in log["rows"]] == ["fwd/ones_0", "fwd/c10d.allreduce__0"]
+    assert log["gaps"] == []
 
 
 def test_a_functional_collective_is_seen_when_it_is_waited_for(log_of):
