@@ -15,7 +15,7 @@ CALLS, BATCH, SIZE = 6, 8, 16
 # name: kind, level, words of the first sentence
 EXPECTED = {
     "a_replica_drifts": ("replica", "shown", ("param/weight", "from call 4 on")),
-    "ranks_replay_unlike_buckets": ("hang", "consistent", ("rank",)),
+    "ranks_replay_unlike_buckets": ("hang unlike_ranks", "consistent", ("rank",)),
     "a_rank_waits_for_ever": ("hang", "consistent", ("rank 0",)),
     "a_nan_of_one_rank_reaches_all": (
         "domain", "shown", ("div_0", "0 divided by 0", "in call 4 of rank 1"),
