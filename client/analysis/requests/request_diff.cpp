@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <set>
@@ -17,7 +16,6 @@
 namespace cgdebug::analysis::requests {
 namespace {
 
-using numerics::TensorView;
 using source::Slot;
 using source::Source;
 
@@ -116,7 +114,7 @@ struct SharedRows {
 class Missing {
  public:
   void Add(const std::string& reason, const std::string& where) {
-    auto [entry, is_new] = entries_.try_emplace(reason, Entry{0, where, order_.size()});
+    auto [entry, is_new] = entries_.try_emplace(reason, Entry{0, where});
     if (is_new) order_.push_back(reason);
     ++entry->second.count;
   }
@@ -136,7 +134,6 @@ class Missing {
   struct Entry {
     std::uint64_t count = 0;
     std::string where;
-    std::size_t place = 0;
   };
   std::map<std::string, Entry> entries_;
   std::vector<std::string> order_;
@@ -308,7 +305,7 @@ class Comparer {
     const Slot& slot = a_.slots()[seen.slot];
     const std::string name = source::SlotName(slot);
     const auto [found, is_new] = places_.try_emplace(name, result_.probes.size());
-    if (is_new) result_.probes.push_back({.slot = seen.slot, .name = name});
+    if (is_new) result_.probes.push_back({.name = name});
     return found->second;
   }
 

@@ -33,8 +33,7 @@ struct RowPair {
 };
 
 struct ProbeRows {
-  std::size_t slot = 0;  // of A; one of them
-  std::string name;      // as SlotName()
+  std::string name;  // as SlotName()
   std::uint64_t compared = 0;
   std::uint64_t equal = 0;  // of them bit for bit
   std::uint64_t grown = 0;  // of them with growth of the error

@@ -54,10 +54,9 @@ void AddGrowth(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
   for (std::size_t i = 0; i < std::min(grown.size(), kMostProbes); ++i) {
     where += fmt::format("{}{} {}", i == 0 ? "" : ", ", grown[i]->name, grown[i]->grown);
   }
-  answer->Add(
-      Severity::kPlain,
-      fmt::format("  {} grows in {} of {}: {}{}", "it", diff.grown, Count(diff.tokens, "token"),
-                  where, AndMore(grown.size(), std::min(grown.size(), kMostProbes))));
+  answer->Add(Severity::kPlain,
+              fmt::format("  it grows in {} of {}: {}{}", diff.grown, Count(diff.tokens, "token"),
+                          where, AndMore(grown.size(), std::min(grown.size(), kMostProbes))));
 }
 
 void AddLargest(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
