@@ -167,9 +167,10 @@ class Disorder:
             client.set("ring", mode=mode, every=self.random.randrange(5), session=key, ttl=0.5)
 
     def look(self):
-        """Whose jobs the daemon shows: this user's."""
+        """Whose jobs the daemon shows: this user's, and what an earlier test has left behind."""
         with self.daemon.connect() as client:
-            shown = {one.pid for one in client.sessions()}
+            pids = {one.pid for one in client.sessions()}
+        shown = {pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()}
         own = {one.process.pid for one in self.jobs} | {os.getpid()}
         assert shown <= own, f"the daemon shows {shown - own}, which are not this user's"
 
