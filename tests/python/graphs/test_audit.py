@@ -3,8 +3,10 @@ for the capture: what is asked is where its tensors were then, and where they ar
 
 import gc
 import json
+import os
 import pathlib
 import random
+import sys
 
 import audited_programs
 import pytest
@@ -16,7 +18,7 @@ import cgdebug
 from cgdebug._op_log import audit
 from cgdebug._op_log.audit import Held, Place, Places, judge, texts_of
 from cgdebug._op_log.names import ModuleNames
-from conftest import capture, own_session
+from conftest import capture
 
 SIZE = 64
 
@@ -37,7 +39,7 @@ class Net(nn.Module):
 class World:
     """A model whose call was captured, with what it was given."""
 
-    def __init__(self, run=None, model=None, number=0):
+    def __init__(self, run=None, model=None):
         self.net = model or Net()
         self.bytes = bytearray(8 * SIZE * 4)
         self.x = torch.frombuffer(self.bytes, dtype=torch.float32).view(8, SIZE)
@@ -49,7 +51,6 @@ class World:
             self.holdings = following.hold(0, None)
             run(self)
             self.holdings.finish()
-        self.holdings.capture = number
 
     def findings(self):
         gc.collect()
@@ -274,38 +275,49 @@ def test_host_memory_is_called_so():
 # --- from the job to the command --------------------------------------------------------------------
 
 
-@pytest.fixture
-def told(daemon, cli):
-    """The JSON and the exit code of `cgdebug-cli audit`, when the daemon has been told."""
+LOADS = """
+import json
+from audited_programs import captured, load
+from cgdebug._op_log import audit
 
-    def ask(holdings):
-        with audit._lock:
-            assert audit._native_log.wait_consumed(60)
-        done = cli("--json", "audit", own_session())
-        document = json.loads(done.stdout)
-        (graph,) = [one for one in document["graphs"] if one["graph_id"] == holdings.capture]
-        return graph, done.returncode
+def show():
+    assert audit._native_log.wait_consumed(60)
+    print(json.dumps(cgdebug.audit().wrong))
+    sys.stdin.readline()
 
-    return ask
+net = captured()
+show()
+load(net, assign=True)
+show()
+"""
 
 
-def test_loading_weights_audits_by_itself_and_the_command_shows_it(daemon, cli, told):
-    world = World(number=4711)
-    audit.keep(world.holdings)
-    graph, code = told(world.holdings)
-    assert (graph["known"], graph["tensors"], graph["wrong"]) == (True, 7, [])
+def test_loading_weights_audits_by_itself_and_the_command_shows_it(daemon, cli, job):
+    running = job(LOADS, PYTHONPATH=os.pathsep.join(sys.path))
+    session = ("-s", f"{running.pid}")
+
+    def shown():
+        """What Python says, and the graph and the exit code of the command."""
+        wrong = json.loads(running.line())
+        done = cli("--json", *session, "audit")
+        (graph,) = json.loads(done.stdout)["graphs"]
+        return wrong, graph, done.returncode
+
+    wrong, graph, code = shown()
+    assert (wrong, graph["known"], graph["tensors"], graph["wrong"]) == ([], True, 5, [])
     assert code in (0, 3)
-    assigned(world)
-    graph, code = told(world.holdings)
+    running.process.stdin.write("\n")
+    running.process.stdin.flush()
+    wrong, graph, code = shown()
     assert code == 1
-    assert any(text.startswith("moved: table: the graph reads 0x") for text in graph["wrong"])
-    assert "wrong   moved: table" in cli("audit", own_session()).stdout
-    causes = cli("--json", "why", own_session())
+    assert any("0.weight" in text for text in wrong)
+    moved = [text for text in graph["wrong"] if text.startswith("moved: ")]
+    assert any("the graph reads 0x" in text for text in moved)
+    assert "wrong   moved: " in cli(*session, "audit").stdout
+    causes = cli("--json", *session, "why")
     kinds = {one["kind"]: one for one in json.loads(causes.stdout)["findings"]}
     assert kinds["moved_pointer"]["level"] == "shown"
     assert "cgdebug-cli audit" in kinds["moved_pointer"]["next"]
-    found = cgdebug.audit()
-    assert not found.ok and any("table" in text for text in found.wrong)
 
 
 @pytest.fixture(scope="module")
