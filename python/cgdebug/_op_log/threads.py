@@ -10,8 +10,7 @@ import time
 import typing
 import weakref
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
+from .mode import Mode
 from .run_op import run
 
 if typing.TYPE_CHECKING:
@@ -65,10 +64,8 @@ def expect() -> None:
     _wrap()
 
 
-class _Unfollowed(TorchDispatchMode):
+class _Unfollowed(Mode):
     """Stays until the thread ends."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, thread: str):
         super().__init__()
@@ -77,10 +74,6 @@ class _Unfollowed(TorchDispatchMode):
         self._watcher: Watcher | None = None
         self._began = 0.0
         self._is_done = False  # it is followed, or that it is not has been said
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if not self._is_done:

@@ -435,3 +435,37 @@ def test_a_mode_of_the_program_ends_as_it_would_when_the_log_was_opened_inside_i
     assert flops.get_total_flops() == counted == 2 * 2 * 4 * 4
     assert [row.op for row in log.log().rows if "addmm" in row.op] == ["aten.addmm.default"]
     assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
+
+
+@pytest.mark.parametrize("ends_first", ["log", "mode"])
+def test_compiled_code_runs_eagerly_as_long_as_a_mode_of_the_program_wants_it(
+    debug_mode, ends_first
+):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    compiled, runs = [], []
+
+    def backend(graph, _):
+        compiled.append(graph)
+        return lambda *inputs: runs.append(1) or graph(*inputs)
+
+    torch._dynamo.reset()
+    # Code that ran eagerly once stays so, also without a log: each is called once more.
+    functions = [torch.compile(eval("lambda x: x.sin()"), backend=backend) for _ in range(3)]
+
+    def runs_compiled(function):
+        runs.clear()
+        function(torch.ones(2))
+        return bool(runs)
+
+    assert all(map(runs_compiled, functions))
+    log, flops = debug_mode(), FlopCounterMode(display=False)
+    first, second = (log, flops) if ends_first == "log" else (flops, log)
+    first.__enter__()
+    second.__enter__()
+    assert not runs_compiled(functions[0])
+    first.__exit__(None, None, None)
+    assert runs_compiled(functions[1]) == (ends_first == "mode")
+    second.__exit__(None, None, None)
+    assert runs_compiled(functions[2])
+    assert len(compiled) == 3

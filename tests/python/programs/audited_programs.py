@@ -4,7 +4,6 @@ call stands for the capture."""
 import gc
 
 import torch
-import torch._dynamo  # an op log imports it when it begins
 from serve_programs import serve
 from torch import nn
 

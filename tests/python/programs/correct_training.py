@@ -5,7 +5,7 @@ rows that are masked out, noise that is seeded."""
 import copy
 
 import torch
-import torch._dynamo  # an op log and an optimizer import it when they begin
+import torch._dynamo  # an optimizer imports it when it begins
 import torch.distributed.tensor
 import torch.onnx
 from serve_programs import serve

@@ -3,7 +3,6 @@
 
 import numpy
 import torch
-import torch._dynamo  # an op log imports it when it begins
 from serve_programs import serve
 from torch import nn
 

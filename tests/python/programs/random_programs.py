@@ -3,7 +3,7 @@
 import random
 
 import torch
-import torch._dynamo  # an op log and an optimizer import it when they begin
+import torch._dynamo  # an optimizer imports it when it begins
 import torch.distributed.tensor
 import torch.onnx
 from serve_programs import serve

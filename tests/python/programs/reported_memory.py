@@ -4,7 +4,7 @@ nothing yet. What another stream, graph or rank does is written past torch, whic
 alone."""
 
 import torch
-import torch._dynamo  # an op log and an optimizer import it when they begin
+import torch._dynamo  # an optimizer imports it when it begins
 import torch.distributed.tensor
 import torch.onnx
 from serve_programs import serve

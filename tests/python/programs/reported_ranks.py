@@ -4,7 +4,7 @@
 import os
 
 import torch
-import torch._dynamo  # an op log and an optimizer import it when they begin
+import torch._dynamo  # an optimizer imports it when it begins
 import torch.distributed as dist
 import torch.distributed.tensor
 import torch.onnx

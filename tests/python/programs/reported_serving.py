@@ -2,7 +2,7 @@
 (serve_programs.py). Of those without an entry in EXPECTED it says nothing yet."""
 
 import torch
-import torch._dynamo  # an op log and an optimizer import it when they begin
+import torch._dynamo  # an optimizer imports it when it begins
 import torch.distributed.tensor
 import torch.onnx
 from serve_programs import serve

@@ -560,6 +560,22 @@ def test_a_log_goes_on_when_its_first_model_is_gone(run, factor, code):
     assert "after 4 calls" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("watch, options", [("*", ()), ("op:*", ("--eager",))])
+def test_a_model_that_the_program_drops_is_gone_and_no_compiler_is_imported(run, watch, options):
+    code = """
+        import gc, sys, weakref
+        gc.disable()  # what is dropped does not wait for the collector
+        for _ in range(2):
+            net = Net()
+            net(torch.ones(4, 8))
+            gone = weakref.ref(net)
+            del net
+            assert gone() is None
+        assert "torch._dynamo" not in sys.modules
+    """
+    run(MODEL, code, watch=watch, options=options)
+
+
 def test_calls_are_those_of_another_model_when_the_first_is_called_no_more(run):
     program = """
         first, net = nn.Linear(8, 8), Net()

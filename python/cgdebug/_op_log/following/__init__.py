@@ -7,10 +7,10 @@ import gc
 import typing
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._job import _aside
 from .. import names, written
+from ..mode import Mode
 from ..run_op import run
 from . import compiled_code, triton_kernels
 
@@ -75,19 +75,13 @@ class CollectorStopped:
             gc.enable()
 
 
-class OpMode(TorchDispatchMode):
+class OpMode(Mode):
     """While it is entered, a recorder sees every op of this thread, and of the backward passes that
     it starts."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, recorder: Recorder):
         super().__init__()
         self.recorder = recorder
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # else compiled code runs eagerly, even after this mode has ended
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -144,3 +138,19 @@ def leave(mode: OpMode) -> None:
     mode.__exit__(None, None, None)
     for other in reversed(above):
         torch.utils._python_dispatch._push_mode(other)
+    _heed_those_that_stay()
+
+
+def _heed_those_that_stay() -> None:
+    """A mode that ends gives back what it found when it was entered: whether compiled code runs
+    eagerly, because a mode wants to see each of its ops. Since then others may have begun or
+    ended."""
+    torch_modes = torch.utils._python_dispatch
+    flag = "_is_in_any_mode_without_ignore_compile_internals"
+    if not hasattr(torch_modes, flag):
+        return
+    stay = torch_modes._get_current_dispatch_mode_stack()
+    is_eager = any(not one.ignore_compile_internals() for one in stay)
+    setattr(torch_modes, flag, is_eager)
+    if hasattr(torch_modes, "set_is_in_mode_without_ignore_compile_internals"):
+        torch_modes.set_is_in_mode_without_ignore_compile_internals(is_eager)
