@@ -155,7 +155,7 @@ class RunExcuses {
       const bool passes_on = PassesValuesOn(*reader.row);
       if (!one.bad->has_nan) {
         if (passes_on && reader.bad != nullptr) return Known::kNo;
-        is_read = is_read || passes_on;
+        is_read = is_read || passes_on || IsGiven(one);
         continue;
       }
       // A NaN that becomes an index, or that an op hides as the sign does, is used.
@@ -166,6 +166,15 @@ class RunExcuses {
       is_read = true;
     }
     return is_unknown ? Known::kNobodyKnows : is_read ? Known::kYes : Known::kNo;
+  }
+
+  // Whether the program gives it its values: an Inf is a bound then, if nothing but a comparison
+  // reads it.
+  bool IsGiven(const Here& one) const {
+    return one.op() == "input" || (ops::HasTrait(ops::OpTrait::kGiven, one.op()) &&
+                                   std::ranges::all_of(one.inputs, [&](std::size_t place) {
+                                     return rows_[place].bad == nullptr;
+                                   }));
   }
 
   bool MayHaveOne(const Here& one) const {

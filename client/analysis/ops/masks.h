@@ -40,7 +40,8 @@ enum class Excuse : std::uint8_t {
   kMask,  // ops::MaskFinder. An input whose number of -Inf changes has none: nobody knows who wrote
           // it
   // Of the rows that read it none has a NaN or an Inf of it. What reads a NaN is an op that would
-  // pass on what it takes of it: where(), index(), or a product that read another part.
+  // pass on what it takes of it: where(), index(), or a product that read another part. What only
+  // comparisons read is an Inf that the program gives.
   kAbsorbed,
   kPadding,       // padding rows alone have it, as cgdebug.valid_rows() tells
   kSkipped,       // a gradient in which torch's GradScaler found it, and then skipped the step

@@ -194,6 +194,28 @@ TEST(Masks, WhatNobodyReadsIsNotAbsorbed) {
   EXPECT_TRUE(CheckOf(loss).found()) << "which element is the largest says nothing of the values";
 }
 
+TEST(Masks, AnInfThatTheProgramGivesAsABoundIsANote) {
+  for (const char* op : {"input", "aten.full.default", "aten.where.self"}) {
+    Log log;
+    log.Row("input", {0, 1});
+    log.Row(op, {kInf, 1}, std::string(op) == "aten.where.self" ? "1" : "");
+    EXPECT_TRUE(CheckOf(log).found()) << op << ": nobody reads it";
+    log.Row("aten.le.Tensor", {1, 1}, "1 2");
+    log.Slots()[2].dtype = layout::Dtype::kInt32;
+    const Check check = CheckOf(log);
+    EXPECT_FALSE(check.found()) << op;
+    EXPECT_NE(FindingOf(check, FindingKind::kAbsorbed), nullptr) << "it is not hidden";
+    log.Row("aten.add.Tensor", {kInf, 2}, "1 2");
+    EXPECT_TRUE(CheckOf(log).found()) << op << ": a later row inherits it";
+  }
+  Log log;
+  log.Row("input", {0, 1});
+  log.Row("aten.reciprocal.default", {kInf, 1}, "1");
+  log.Row("aten.le.Tensor", {1, 1}, "1 2");
+  log.Slots()[2].dtype = layout::Dtype::kInt32;
+  EXPECT_TRUE(CheckOf(log).found()) << "an op made it, so what is compared may be wrong";
+}
+
 // A NaN of row 2, which row 3 has too; what reads that is left to the test.
 Log NanInTwoRows() {
   Log log;
