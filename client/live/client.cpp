@@ -177,13 +177,12 @@ Result<void> Client::Hello(const ConnectOptions& options) {
                                      OurVersion() + ". " + kRestart);
 }
 
-// Containers may share /tmp, where the daemon listens, and not /dev/shm, where the jobs write. Who
-// names a socket may mean a daemon of another container.
+// Containers may share /tmp, where the daemon listens, and not /dev/shm, where the jobs write.
 Result<void> Client::CheckSeesJobs(const ConnectOptions& options, std::uint64_t its_device) {
   const std::uint64_t ours = DeviceOf(layout::kShmDirectory);
   const bool is_known = its_device != 0 && ours != 0;
-  if (!is_known || its_device == ours ||
-      IsChosen(RuntimeEnvironment::OfThisProcess(), options.socket)) {
+  if (!is_known || its_device == ours) return {};
+  if (!options.is_for_job && IsChosen(RuntimeEnvironment::OfThisProcess(), options.socket)) {
     return {};
   }
   return Fail(Failure::kNoDaemon, wire::OtherContainer(socket_, daemon_pid_).message);

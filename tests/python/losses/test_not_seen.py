@@ -683,8 +683,11 @@ def test_a_daemon_that_sees_another_shm_is_refused_and_not_believed(tmp_path):
             "ConnectionError: the daemon at" in python.stderr
             and "another container" in python.stderr
         )
-        chosen = run(cli, "--socket", str(tmp_path / "cgdebug" / "daemon.sock"), "ps")
-        assert "no job" in chosen.stderr, chosen  # who names a socket means that daemon
+        chosen = ["--socket", str(tmp_path / "cgdebug" / "daemon.sock")]
+        asked = run(cli, *chosen, "ps")
+        assert "no job" in asked.stderr, asked  # who names a socket means that daemon
+        job = run(cli, *chosen, "run", "--", "true")
+        assert job.returncode == 4 and "belongs to another container" in job.stderr, job
     finally:
         if pid is not None:
             os.kill(pid, signal.SIGTERM)

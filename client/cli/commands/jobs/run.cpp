@@ -297,7 +297,9 @@ class JobRun {
 int RunJob(Context& context, RunOptions& options) {
   Result<Variables> variables = SettleOptions(context, &options);
   if (!variables.ok()) return context.Fail(kExitTrouble, variables.error().message);
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  client::ConnectOptions connect = context.MakeConnectOptions();
+  connect.is_for_job = true;
+  if (const int failed = context.ConnectWith(connect); failed != kExitOk) return failed;
   return JobRun(context, options).Run(*std::move(variables));
 }
 
