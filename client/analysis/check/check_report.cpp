@@ -53,7 +53,7 @@ std::string FrameLine(const std::string& name, const Frame& frame, std::size_t w
   std::string line = fmt::format("  {}  {:>9}  {:>9}  {:>9}", PadToColumns(name, width),
                                  Extreme(stats.min), Extreme(stats.max), Extreme(stats.abs_max));
   if (stats.nonfinite() > 0) {
-    line += fmt::format("   {} of {} elements", NonfiniteText(stats), stats.count);
+    line += fmt::format("   {} of {}", NonfiniteText(stats), stats.count);
   }
   return line;
 }

@@ -22,8 +22,8 @@ struct Scope {
   WhichSlots which;
   std::uint64_t first_replay = 1;
   std::uint64_t last_replay = UINT64_MAX;
-  std::function<bool(int rank)> wants_rank;             // empty: all
-  std::function<bool(const source::Slot&)> wants_slot;  // of the source itself; empty: all
+  std::function<bool(int rank)> wants_rank = {};             // empty: all
+  std::function<bool(const source::Slot&)> wants_slot = {};  // of the source itself; empty: all
 
   bool Wants(const source::Slot& slot) const {
     return !layout::IsNoRow(slot.op) && probes.Matches(slot.probe) && Matches(which, slot) &&

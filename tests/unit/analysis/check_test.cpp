@@ -68,7 +68,7 @@ TEST(Check, NamesTheFirstNonfiniteInReplayThenGraphOrderAndWhatLedToIt) {
   const std::string text = CheckText(source, check);
   EXPECT_THAT(text, HasSubstr("first non-finite: replay 4 (step 104), mid (probe 2 of 3 in graph "
                               "order)"));
-  EXPECT_THAT(text, HasSubstr("1 +Inf of 2 elements   <-- here"));
+  EXPECT_THAT(text, HasSubstr("1 +Inf of 2   <-- here"));
   EXPECT_THAT(text, HasSubstr("growing 32x per replay; f32 max is 3.4e+38"));
   EXPECT_THAT(text, HasSubstr("complete: 3 of 3 probes in replay 4"));
   EXPECT_EQ(CheckJson(source, check)["first_nonfinite"]["probe"], "mid");
