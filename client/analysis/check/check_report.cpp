@@ -226,11 +226,22 @@ std::string FindingText(Source& source, const Finding& finding) {
 
 namespace {
 
-// Findings of one kind from *begin on, those of one probe together, in the order of their first.
-std::vector<std::vector<const Finding*>> ByProbe(const Source& source, const Check& check,
-                                                 std::size_t* begin) {
-  std::vector<std::vector<const Finding*>> probes;
+using FindingsOfProbe = std::vector<Finding>;
+
+void Merge(const Finding& finding, Finding* into) {
+  into->first_replay = std::min(into->first_replay, finding.first_replay);
+  into->last_replay = std::max(into->last_replay, finding.last_replay);
+  into->count += finding.count;
+  into->worst = std::max(into->worst, finding.worst);
+}
+
+// Findings of one kind from *begin on, those of one probe together, in the order of their first. An
+// eager call in which an earlier row came more or less often has slots of its own: what differs in
+// nothing but its calls is one finding.
+std::vector<FindingsOfProbe> ByProbe(const Source& source, const Check& check, std::size_t* begin) {
+  std::vector<FindingsOfProbe> probes;
   std::map<std::tuple<std::string, int, std::string>, std::size_t> places;
+  std::map<std::pair<std::size_t, std::string>, std::size_t> of_calls;  // in its probe
   const FindingKind kind = check.findings[*begin].kind;
   for (; *begin < check.findings.size() && check.findings[*begin].kind == kind; ++*begin) {
     const Finding& finding = check.findings[*begin];
@@ -238,7 +249,16 @@ std::vector<std::vector<const Finding*>> ByProbe(const Source& source, const Che
     const auto [place, is_new] =
         places.try_emplace({slot.session, slot.rank, SlotName(slot)}, probes.size());
     if (is_new) probes.emplace_back();
-    probes[place->second].push_back(&finding);
+    FindingsOfProbe& probe = probes[place->second];
+    if (slot.counts_calls() && !finding.told) {
+      const auto [same, is_first] =
+          of_calls.try_emplace({place->second, SlotText(slot)}, probe.size());
+      if (!is_first) {
+        Merge(finding, &probe[same->second]);
+        continue;
+      }
+    }
+    probe.push_back(finding);
   }
   return probes;
 }
@@ -250,23 +270,22 @@ Severity SeverityOf(const Finding& finding) {
 }
 
 // "non-finite: 271 probes in calls 13..20, the first: a, b, c".
-std::string NonfiniteProbesText(const Source& source,
-                                const std::vector<std::vector<const Finding*>>& probes) {
+std::string NonfiniteProbesText(const Source& source, const std::vector<FindingsOfProbe>& probes) {
   std::uint64_t first = UINT64_MAX, last = 0;
   std::size_t lines = 0;
   std::vector<std::string> names;
-  for (const std::vector<const Finding*>& probe : probes) {
+  for (const FindingsOfProbe& probe : probes) {
     lines += probe.size() > kMostSlotsInLines ? 1 : probe.size();
-    for (const Finding* finding : probe) {
-      first = std::min(first, finding->told ? finding->told->replay : finding->first_replay);
-      last = std::max(last, finding->last_replay);
+    for (const Finding& finding : probe) {
+      first = std::min(first, finding.told ? finding.told->replay : finding.first_replay);
+      last = std::max(last, finding.last_replay);
     }
-    const Slot& slot = source.slots()[probe.front()->slot];
+    const Slot& slot = source.slots()[probe.front().slot];
     if (names.size() >= kMostNonfiniteLines) continue;
     names.push_back(SlotName(slot) +
                     (slot.rank >= 0 ? fmt::format(" (rank {})", slot.rank) : std::string()));
   }
-  const char* word = ReplayWord(source.slots()[probes.front().front()->slot]);
+  const char* word = ReplayWord(source.slots()[probes.front().front().slot]);
   return fmt::format("non-finite: {} probes in {}, the first: {} (each: --max-rows {})",
                      probes.size(),
                      first >= last ? fmt::format("{} {}", word, first)
@@ -279,28 +298,28 @@ void AddFindings(Source& source, const Check& check, std::optional<std::size_t> 
   const std::size_t max_rows = rows_wanted.value_or(kUsualRows);
   for (std::size_t i = 0; i < check.findings.size();) {
     const FindingKind kind = check.findings[i].kind;
-    const std::vector<std::vector<const Finding*>> probes = ByProbe(source, check, &i);
+    const std::vector<FindingsOfProbe> probes = ByProbe(source, check, &i);
     // They are most often behind the first, which has its own lines.
     if (kind == FindingKind::kNonfinite && !rows_wanted && probes.size() > kMostNonfiniteLines) {
-      answer->SetTitle(FindingText(source, *probes.front().front()));
+      answer->SetTitle(FindingText(source, probes.front().front()));
       answer->Add(Severity::kPlain, NonfiniteProbesText(source, probes));
       continue;
     }
     std::size_t rows = 0, hidden = 0;
-    for (const std::vector<const Finding*>& probe : probes) {
+    for (const FindingsOfProbe& probe : probes) {
       // A probe of 51 graphs would hide all others.
       const bool is_one_line = probe.size() > kMostSlotsInLines;
       std::set<std::string> said;
-      for (const Finding* finding : probe) {
-        if (is_one_line && finding != probe.front()) continue;
-        const std::string text = FindingText(source, *finding);
+      for (const Finding& finding : probe) {
+        if (is_one_line && !said.empty()) continue;
+        const std::string text = FindingText(source, finding);
         if (!said.insert(text).second) continue;
-        if (finding->is_bad()) answer->SetTitle(text);
+        if (finding.is_bad()) answer->SetTitle(text);
         if (rows++ >= max_rows) {
           ++hidden;
           continue;
         }
-        answer->Add(SeverityOf(*finding), text);
+        answer->Add(SeverityOf(finding), text);
         if (is_one_line) {
           answer->Append(fmt::format("  and {} more of its graphs or shapes (--graph, --shape)",
                                      probe.size() - 1));

@@ -48,6 +48,21 @@ TEST(Check, NothingFoundInAPartSaysSo) {
               HasSubstr("first element: nan at [1] of part first:2 of [64]"));
 }
 
+TEST(Check, OfAnEagerProbeWhatDiffersInItsCallsAloneIsOneLine) {
+  MemorySource source;
+  for (const std::uint64_t call : {1, 2}) {  // with slots of their own, as another row came before
+    const std::size_t slot = source.AddSlot("mask", {2});
+    source.Slots()[slot].op = std::to_string(call) + " input";
+    source.Slots()[slot].in_body = true;
+    source.Slots()[slot].graph_id = 0;
+    source.Add(slot, call, {-INFINITY, 0});
+    source.Add(slot, call + 2, {-INFINITY, 0});
+  }
+  const std::string text = CheckText(source, CheckOf(source));
+  EXPECT_THAT(text, HasSubstr("in 4 of calls 1..4: a mask?\n"));
+  EXPECT_EQ(text.find("a mask?"), text.rfind("a mask?")) << text;
+}
+
 TEST(Check, NamesTheFirstNonfiniteInReplayThenGraphOrderAndWhatLedToIt) {
   MemorySource source = Healthy();
   source.Change(1, 2, {100, 1});
