@@ -142,15 +142,21 @@ CACHED_JOB = """
 """
 
 
+@pytest.fixture(scope="module")
+def inductors_cache(tmp_path_factory):
+    """Of all tests that use it: g++ takes ten seconds for each kernel that is not in there."""
+    return tmp_path_factory.mktemp("inductor")
+
+
 def run_cached(job, folder, extra=False, print_effect=False):
     code = CACHED_JOB.replace("PRINT_EFFECT", str(print_effect)).replace("EXTRA", str(extra))
     out, _ = job(code, TORCHINDUCTOR_CACHE_DIR=str(folder)).finish(timeout=300)
     return json.loads(next(line for line in out.splitlines() if line[:7] == "ANSWER ")[7:])
 
 
-def test_the_next_process_takes_compiled_code_with_probes_from_torchs_caches(job, tmp_path):
-    cold = run_cached(job, tmp_path)
-    warm = run_cached(job, tmp_path, extra=True)
+def test_the_next_process_takes_compiled_code_with_probes_from_torchs_caches(job, inductors_cache):
+    cold = run_cached(job, inductors_cache)
+    warm = run_cached(job, inductors_cache, extra=True)
     assert cold["inductor"].get("fxgraph_cache_hit", 0) == 0
     assert cold["inductor"]["fxgraph_cache_miss"] == warm["inductor"]["fxgraph_cache_hit"] == 2
     assert warm["aot"]["autograd_cache_hit"] == 1
@@ -161,9 +167,9 @@ def test_the_next_process_takes_compiled_code_with_probes_from_torchs_caches(job
         assert one["starts"] == [2, 3, 4] and one["count"] == [3, 6] and one["in order"]
 
 
-def test_code_with_another_effect_is_cached_no_more_than_without_probes(job, tmp_path):
+def test_code_with_another_effect_is_cached_no_more_than_without_probes(job, inductors_cache):
     for _ in range(2):
-        answer = run_cached(job, tmp_path, print_effect=True)
+        answer = run_cached(job, inductors_cache, print_effect=True)
         assert answer["inductor"]["fxgraph_cache_bypass"] > 0
         assert "autograd_cache_hit" not in answer["aot"]
         assert answer["count"] == [3, 6]
