@@ -386,7 +386,8 @@ py::tuple DiffOps(const py::dict& given_a, const py::dict& given_b) {
     diff = analysis::DiffOpLogs(a, b);
     text = analysis::OpDiffAnswer(a, b, diff).Text();
   }
-  const std::string first = diff.first_fault ? a.rows[diff.pairs[*diff.first_fault].a].name : "";
+  const auto named = diff.first_suspect ? diff.first_suspect : diff.first_fault;
+  const std::string first = named ? a.rows[diff.pairs[*named].a].name : "";
   return py::make_tuple(analysis::NameOf(diff.verdict()), first, text);
 }
 

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <string_view>
 #include <utility>
 
+#include "client/analysis/wording.h"
 #include "daemon/core/numerics/stats_difference.h"
 
 namespace cgdebug::analysis {
@@ -12,27 +14,47 @@ namespace {
 
 using Kind = StatisticsVerdict::Kind;
 
+constexpr std::size_t kMostNamed = 3;
+
 // `what` is known of values that were not recorded.
-StatisticsVerdict Say(Kind kind, const std::string& what, std::vector<std::string> differing = {}) {
+StatisticsVerdict Say(Kind kind, const std::string& what, const StatisticsOptions& options,
+                      std::vector<std::string> differing = {}) {
   return {.kind = kind,
-          .reason = fmt::format("{}; the values were not recorded", what),
+          .reason = what + (options.is_row ? "" : "; the values were not recorded"),
           .differing = std::move(differing)};
 }
 
+// "1.18 against 1.22": as many digits as tell them apart.
+std::string Against(const numerics::StatsDifference& one) {
+  if (!one.name.ends_with("hash")) {
+    const double a = std::strtod(one.a.c_str(), nullptr), b = std::strtod(one.b.c_str(), nullptr);
+    for (int digits = 3; digits < 16; ++digits) {
+      const std::string text_a = fmt::format("{:.{}g}", a, digits);
+      const std::string text_b = fmt::format("{:.{}g}", b, digits);
+      if (text_a.size() >= one.a.size() || text_b.size() >= one.b.size()) break;
+      if (text_a != text_b) return fmt::format("{} against {}", text_a, text_b);
+    }
+  }
+  return fmt::format("{} against {}", one.a, one.b);
+}
+
 // Requires: all that both have is the same. Says whether that proves the same values.
-StatisticsVerdict JudgeEqualOnes(const RecordedStats& a, const RecordedStats& b) {
+StatisticsVerdict JudgeEqualOnes(const RecordedStats& a, const RecordedStats& b,
+                                 const StatisticsOptions& options) {
   if (!a.stats.has_hash || !b.stats.has_hash) {
     return Say(Kind::kUnknown,
                fmt::format("{} has no xor_hash of it, and equal statistics alone do not prove "
                            "equal values",
-                           (a.stats.has_hash ? b : a).path));
+                           (a.stats.has_hash ? b : a).path),
+               options);
   }
   const bool has_order = a.stats.has_ordered_hash && b.stats.has_ordered_hash;
   if (!has_order && numerics::OrderMatters(a.stats)) {
     return Say(Kind::kUnknown,
                fmt::format("{} has no ordered_hash of it, and everything else is the same for the "
                            "same elements in any order: record it again with this version",
-                           (a.stats.has_ordered_hash ? b : a).path));
+                           (a.stats.has_ordered_hash ? b : a).path),
+               options);
   }
   return {};
 }
@@ -46,10 +68,14 @@ StatisticsVerdict JudgeStatistics(const RecordedStats& a, const RecordedStats& b
   std::string differing;
   for (const numerics::StatsDifference& one : numerics::DifferencesOf(a.stats, b.stats)) {
     names.push_back(one.name);
-    differing +=
-        fmt::format("{}{} {} against {}", differing.empty() ? "" : ", ", one.name, one.a, one.b);
+    if (names.size() <= kMostNamed) {
+      differing += fmt::format("{}{} {}", differing.empty() ? "" : ", ", one.name, Against(one));
+    }
   }
-  const auto say = [&](Kind kind, const std::string& what) { return Say(kind, what, names); };
+  differing += AndMore(names.size(), kMostNamed);
+  const auto say = [&](Kind kind, const std::string& what) {
+    return Say(kind, what, options, names);
+  };
   const bool has_nan = options.can_be_nan && a.stats.nan + b.stats.nan > 0;
   if (has_nan && !tolerance.bitwise && !tolerance.equal_nan) {
     return say(Kind::kDifferent,
@@ -81,7 +107,7 @@ StatisticsVerdict JudgeStatistics(const RecordedStats& a, const RecordedStats& b
   if (!names.empty()) {
     return say(Kind::kDifferent, fmt::format("the statistics differ: {}", differing));
   }
-  return JudgeEqualOnes(a, b);
+  return JudgeEqualOnes(a, b, options);
 }
 
 }  // namespace cgdebug::analysis

@@ -160,7 +160,7 @@ void JudgePair(const OpRow& a, const OpRow& b, OpPair* pair) {
   const layout::DtypeInfo* info = layout::FindDtype(a.dtype);
   const StatisticsVerdict verdict =
       JudgeStatistics({*a.stats, "A"}, {*b.stats, "B"}, {.equal_nan = true},
-                      {.can_be_nan = info != nullptr && info->is_floating});
+                      {.can_be_nan = info != nullptr && info->is_floating, .is_row = true});
   pair->reason = verdict.reason;
   switch (verdict.kind) {
     case StatisticsVerdict::Kind::kSame:
@@ -216,18 +216,17 @@ class Ancestry {
   Places found_;
 };
 
-// Finds the first pair that differs although all that it is made of agrees, as far as it has a
-// counterpart.
+// Finds the first pair before the first fault that differs although all that it is made of agrees,
+// as far as it has a counterpart.
 void FindSuspects(const OpLog& a, const OpLog& b, const std::vector<const OpPair*>& pair_of_a,
-                  OpDiff* diff) {
-  std::vector<const OpPair*> pair_of_b(b.rows.size(), nullptr);
-  for (const OpPair& pair : diff->pairs) pair_of_b[pair.b] = &pair;
-  for (std::size_t i = 0; i < diff->pairs.size(); ++i) {
+                  const std::vector<const OpPair*>& pair_of_b, OpDiff* diff) {
+  for (std::size_t i = 0; i < diff->first_fault.value_or(diff->pairs.size()); ++i) {
     const OpPair& pair = diff->pairs[i];
     if (pair.verdict != OpPair::Verdict::kDifferent) continue;
     Ancestry of_a(a, pair_of_a), of_b(b, pair_of_b);
     if (!of_a.Agrees(pair.a) || !of_b.Agrees(pair.b)) continue;
     diff->first_suspect = i;
+    diff->first_fault.reset();
     diff->suspects_a = of_a.Take();
     diff->suspects_b = of_b.Take();
     return;
@@ -242,36 +241,40 @@ std::string ReadRows(const OpRow& row) {
   return text;
 }
 
-// "#3 NAME, #4 NAME"
-std::string RowsText(const OpLog& log, const Places& places) {
-  if (places.empty()) return "nothing else";
+// "#3 fwd/m/mul_0 (net.py:12), #4 fwd/m/relu_0 (net.py:13) and 2 more"
+std::string RowsText(const OpLog& log, const Places& places, std::size_t most) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(places.size(), kMaxSuspects); ++i) {
-    const OpRow& row = log.rows[places[i]];
-    text += fmt::format("{}#{} {}", i == 0 ? "" : ", ", row.number, row.name);
-  }
-  return text + AndMore(places.size(), kMaxSuspects);
-}
-
-// "2 rows are only in A: #3 fwd/m/mul_0 (net.py:12), #4 fwd/m/relu_0 (net.py:13)"
-std::string OnlyText(const OpLog& log, const Places& places, const char* side) {
-  std::string text =
-      fmt::format("{} only in {}: ", Count(places.size(), "row is", "rows are"), side);
-  for (std::size_t i = 0; i < std::min(places.size(), kMaxOnly); ++i) {
+  for (std::size_t i = 0; i < std::min(places.size(), most); ++i) {
     const OpRow& row = log.rows[places[i]];
     text += fmt::format("{}#{} {}", i == 0 ? "" : ", ", row.number, row.name);
     if (!row.site.empty()) text += fmt::format(" ({})", row.site);
   }
-  return text + AndMore(places.size(), kMaxOnly);
+  return text + AndMore(places.size(), most);
+}
+
+// "2 rows are only in A: #3 fwd/m/mul_0 (net.py:12), #4 fwd/m/relu_0 (net.py:13)"
+std::string OnlyText(const OpLog& log, const Places& places, const char* side) {
+  return fmt::format("{} only in {}: {}", Count(places.size(), "row is", "rows are"), side,
+                     RowsText(log, places, kMaxOnly));
+}
+
+// What a pair is made of that has no counterpart.
+std::string SuspectsText(const OpLog& a, const OpLog& b, const OpDiff& diff) {
+  std::vector<std::string> sides;
+  const auto add = [&](const OpLog& log, const Places& places, const char* side) {
+    if (places.empty()) return;
+    sides.push_back(fmt::format("only {} has: {}", side, RowsText(log, places, kMaxSuspects)));
+  };
+  add(a, diff.suspects_a, "A");
+  add(b, diff.suspects_b, "B");
+  return fmt::format("it is made of what {}", fmt::join(sides, "; and of what "));
 }
 
 // Compares the rows of A with their counterparts, in the order of A.
 class OpComparison {
  public:
   // Lifetime: both outlive it.
-  OpComparison(const OpLog& a, const OpLog& b) : a_(a), b_(b), pair_of_(a.rows.size(), nullptr) {
-    diff_.pairs.reserve(a.rows.size());  // so that `pair_of_` stays valid
-  }
+  OpComparison(const OpLog& a, const OpLog& b) : a_(a), b_(b) {}
 
   OpDiff Run() {
     const Places counterparts = RowAligner(a_, b_).Run();
@@ -282,12 +285,20 @@ class OpComparison {
         Add({.a = place, .b = counterparts[place]});
       }
     }
-    std::vector<bool> is_paired(b_.rows.size(), false);
-    for (const OpPair& pair : diff_.pairs) is_paired[pair.b] = true;
+    std::vector<const OpPair*> pair_of_a(a_.rows.size(), nullptr);
+    std::vector<const OpPair*> pair_of_b(b_.rows.size(), nullptr);
+    for (const OpPair& pair : diff_.pairs) pair_of_a[pair.a] = pair_of_b[pair.b] = &pair;
     for (std::size_t place = 0; place < b_.rows.size(); ++place) {
-      if (!is_paired[place]) diff_.only_b.push_back(place);
+      if (pair_of_b[place] == nullptr) diff_.only_b.push_back(place);
     }
-    if (!diff_.first_fault) FindSuspects(a_, b_, pair_of_, &diff_);
+    for (std::size_t i = 0; i < diff_.pairs.size() && !diff_.first_fault; ++i) {
+      const OpPair& pair = diff_.pairs[i];
+      if (pair.verdict == OpPair::Verdict::kDifferent && InputsAgree(a_, pair.a, pair_of_a) &&
+          InputsAgree(b_, pair.b, pair_of_b)) {
+        diff_.first_fault = i;
+      }
+    }
+    FindSuspects(a_, b_, pair_of_a, pair_of_b, &diff_);
     TellMissing();
     return std::move(diff_);
   }
@@ -307,20 +318,19 @@ class OpComparison {
     if (pair.verdict == OpPair::Verdict::kDifferent) {
       ++diff_.different;
       if (!diff_.first_different) diff_.first_different = diff_.pairs.size();
-      if (!diff_.first_fault && InputsAgree(row, other)) diff_.first_fault = diff_.pairs.size();
     }
     diff_.pairs.push_back(std::move(pair));
-    pair_of_[diff_.pairs.back().a] = &diff_.pairs.back();
   }
 
-  // Whether rows show all that both read, and it is the same.
-  bool InputsAgree(const OpRow& row, const OpRow& other) const {
-    const bool is_certain = row.is_covered && other.is_covered && a_.UnseenBeside(row) == nullptr &&
-                            b_.UnseenBeside(other) == nullptr;
+  // Whether rows show all that a row read, and it is the same as in the other log.
+  static bool InputsAgree(const OpLog& log, std::size_t place,
+                          const std::vector<const OpPair*>& pair_of) {
+    const OpRow& row = log.rows[place];
+    const bool is_certain = row.is_covered && log.UnseenBeside(row) == nullptr;
     return is_certain && std::ranges::all_of(row.inputs, [&](std::uint32_t number) {
-             const OpRow* input = a_.Find(number);
+             const OpRow* input = log.Find(number);
              if (input == nullptr) return false;
-             const OpPair* of = pair_of_[static_cast<std::size_t>(input - a_.rows.data())];
+             const OpPair* of = pair_of[static_cast<std::size_t>(input - log.rows.data())];
              return of != nullptr && of->verdict == OpPair::Verdict::kSame;
            });
   }
@@ -348,8 +358,7 @@ class OpComparison {
   const OpLog& a_;
   const OpLog& b_;
   OpDiff diff_;
-  std::vector<const OpPair*> pair_of_;  // by place in A
-  std::size_t uncovered_ = 0;           // pairs
+  std::size_t uncovered_ = 0;  // pairs
   std::string first_unknown_;
 };
 
@@ -392,6 +401,9 @@ Answer OpDiffAnswer(const OpLog& a, const OpLog& b, const OpDiff& diff) {
   answer.Add(SeverityOf(diff.verdict()),
              fmt::format("{}: {} compared, {} differ", NameOf(diff.verdict()),
                          Count(diff.pairs.size() - diff.unknown, "row"), diff.different));
+  if (a.replay > 0 && b.replay > 0) {
+    answer.Add(Severity::kPlain, fmt::format("in {} (A) against {} (B)", a.RunText(), b.RunText()));
+  }
   AddDifferences(a, b, diff, &answer);
   return answer;
 }
@@ -405,28 +417,28 @@ void AddDifferences(const OpLog& a, const OpLog& b, const OpDiff& diff, Answer* 
     add(inputs.empty() ? "  nothing in the log has written it before"
                        : fmt::format("  what it read, {}, agrees", inputs));
   }
-  const bool is_earlier =
-      diff.first_different && (!diff.first_fault || *diff.first_different < *diff.first_fault);
-  if (is_earlier) {
+  if (diff.first_suspect) {
+    const OpPair& pair = diff.pairs[*diff.first_suspect];
+    add(fmt::format("first divergence: {}", PairText(a, b, pair)));
+    add("  " + SuspectsText(a, b, diff));
+    add(fmt::format("  what these read agrees, so the fault is in one of them or in #{}",
+                    a.rows[pair.a].number));
+  }
+  const std::optional<std::size_t> named =
+      diff.first_suspect ? diff.first_suspect : diff.first_fault;
+  if (diff.first_different && (!named || *diff.first_different < *named)) {
     const OpPair& pair = diff.pairs[*diff.first_different];
     const OpRow& row = a.rows[pair.a];
-    add(fmt::format("{}: {}", diff.first_fault ? "differs earlier" : "first difference",
+    add(fmt::format("{}: {}", named ? "differs earlier" : "first difference",
                     PairText(a, b, pair)));
     const UnseenNodes* unseen = a.UnseenBeside(row);
     if (unseen == nullptr) unseen = b.UnseenBeside(b.rows[pair.b]);
     add(unseen != nullptr
             ? fmt::format("  its input may be what differs: no row shows {}", unseen->Text())
         : row.is_covered && b.rows[pair.b].is_covered
-            ? fmt::format("  it read {}, and not all of that was compared and agrees",
+            ? fmt::format("  of what it read, {}, something differs or was not compared",
                           ReadRows(row))
             : "  no row shows all that it read, so its input may be what differs");
-  }
-  if (diff.first_suspect) {
-    const OpPair& pair = diff.pairs[*diff.first_suspect];
-    add(fmt::format("the fault is in #{} {} or in what it is made of: {}; in B: {}",
-                    a.rows[pair.a].number, a.rows[pair.a].name, RowsText(a, diff.suspects_a),
-                    RowsText(b, diff.suspects_b)));
-    add("  what these read agrees");
   }
   for (std::size_t i = 0; i < std::min(diff.missing.size(), kMaxMissingOpLines); ++i) {
     add("not compared: " + diff.missing[i]);

@@ -39,9 +39,9 @@ struct OpDiff {
   // read the same in A and B.
   std::optional<std::size_t> first_different = {};
   std::optional<std::size_t> first_fault = {};
-  // Without a first fault: the first pair that differs although all that it is made of agrees, as
-  // far as it has a counterpart; and the rows it is made of that have none, as places. The fault is
-  // in one of these. A fused kernel has no rows for most of its ops.
+  // Instead of a first fault, if it comes before: the first pair that differs although all that it
+  // is made of agrees, as far as it has a counterpart; and the rows it is made of that have none,
+  // as places. The fault is in one of these. A fused kernel has no rows for most of its ops.
   std::optional<std::size_t> first_suspect = {};
   std::vector<std::size_t> suspects_a = {};
   std::vector<std::size_t> suspects_b = {};

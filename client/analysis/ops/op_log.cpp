@@ -160,15 +160,30 @@ Coverage CoverageOf(const Entries& entries) {
   return coverage;
 }
 
-// What the same row was before: of a call, in the one before it that had this row.
-Result<std::optional<numerics::Stats>> StatsBefore(Source& source, std::size_t slot,
+// What the same row was before: of a call, in the one before it that had this row, which has a slot
+// of its own if other rows came before it there.
+Result<std::optional<numerics::Stats>> StatsBefore(Source& source, std::size_t place,
                                                    std::uint64_t replay) {
-  if (!source.slots()[slot].counts_calls()) return StatsAt(source, slot, replay - 1);
-  const Result<std::vector<Key>> keys = source.Keys(slot);
-  if (!keys.ok()) return keys.error();
-  const auto here = std::ranges::lower_bound(*keys, replay, {}, &Key::replay);
-  if (here == keys->begin()) return std::optional<numerics::Stats>();
-  return StatsAt(source, slot, std::prev(here)->replay);
+  const Slot& slot = source.slots()[place];
+  if (!slot.counts_calls()) return StatsAt(source, place, replay - 1);
+  std::size_t newest = place;
+  std::uint64_t before = 0;
+  for (std::size_t i = 0; i < source.slots().size(); ++i) {
+    const Slot& other = source.slots()[i];
+    if (!other.counts_calls() || other.op.empty() || other.probe != slot.probe ||
+        other.session != slot.session || other.rank != slot.rank || other.dtype != slot.dtype ||
+        other.shape != slot.shape) {
+      continue;
+    }
+    const Result<std::vector<Key>> keys = source.Keys(i);
+    if (!keys.ok()) return keys.error();
+    const auto here = std::ranges::lower_bound(*keys, replay, {}, &Key::replay);
+    if (here == keys->begin() || std::prev(here)->replay <= before) continue;
+    newest = i;
+    before = std::prev(here)->replay;
+  }
+  if (before == 0) return std::optional<numerics::Stats>();
+  return StatsAt(source, newest, before);
 }
 
 // The row of `entry` in `replay`, and what it was before.

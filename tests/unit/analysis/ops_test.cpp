@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -14,6 +16,8 @@
 
 namespace cgdebug::analysis {
 namespace {
+
+using ::testing::HasSubstr;
 
 numerics::Stats StatsWith(double value) {
   numerics::Stats stats;
@@ -117,13 +121,35 @@ TEST(OpDiff, AFaultBetweenRowsThatHaveACounterpartIsBracketed) {
   EXPECT_EQ(a.rows[diff.pairs[*diff.first_suspect].a].name, "fwd/n/mm_0");
   EXPECT_EQ(diff.suspects_a, (std::vector<std::size_t>{2, 3}));
   EXPECT_EQ(diff.suspects_b, (std::vector<std::size_t>{2}));
-  EXPECT_NE(OpDiffAnswer(a, b, diff)
-                .Text()
-                .find("the fault is in #5 fwd/n/mm_0 or in what it is made of: #3 fwd/m/mul_0, #4 "
-                      "fwd/m/relu_0; in B: #3 fwd/fused_0.out_ptr0\n  what these read agrees"),
-            std::string::npos)
+  EXPECT_NE(
+      OpDiffAnswer(a, b, diff)
+          .Text()
+          .find("  it is made of what only A has: #3 fwd/m/mul_0, #4 fwd/m/relu_0; and of what "
+                "only B has: #3 fwd/fused_0.out_ptr0\n  what these read agrees, so the fault "
+                "is in one of them or in #5"),
+      std::string::npos)
       << OpDiffAnswer(a, b, diff).Text();
   EXPECT_EQ(OpDiffJson(a, b, diff)["suspects_b"][0], "fwd/fused_0.out_ptr0");
+}
+
+TEST(OpDiff, ARowThatOnlyOneSideHasIsNamedFromBothSides) {
+  const OpLog right = Log();
+  OpLog wrong = Log();  // c = h(x, roll(b))
+  wrong.rows.insert(wrong.rows.end() - 1, Row(4, "fwd/roll_0", "aten.roll.default", {3}, 8));
+  wrong.rows.back().number = 5;
+  wrong.rows.back().inputs = {1, 4};
+  wrong.rows.back().stats = StatsWith(5);
+  for (const bool is_wrong_first : {false, true}) {
+    const OpLog& a = is_wrong_first ? wrong : right;
+    const OpLog& b = is_wrong_first ? right : wrong;
+    const OpDiff diff = DiffOpLogs(a, b);
+    EXPECT_FALSE(diff.first_fault) << "what it read in the other one does not agree";
+    const std::string text = OpDiffAnswer(a, b, diff).Text();
+    EXPECT_THAT(text, HasSubstr(is_wrong_first ? "first divergence: #5 fwd/h_0"
+                                               : "first divergence: #4 fwd/h_0"));
+    EXPECT_THAT(text, HasSubstr(fmt::format("it is made of what only {} has: #4 fwd/roll_0",
+                                            is_wrong_first ? "A" : "B")));
+  }
 }
 
 TEST(OpDiff, NothingIsBracketedByWhatDiffersItselfOrIsNotShown) {

@@ -513,7 +513,7 @@ TEST_F(CliSourcesTest, RecordingsOfStatisticsAreCompared) {
               HasSubstr("same by hash and statistics; values were not recorded: 1 snap"));
   const ProcessResult different = Cli({"diff", a, other});
   EXPECT_EQ(different.code, 1);
-  EXPECT_THAT(different.out, HasSubstr("the statistics differ: max 5.0 against 6.0"));
+  EXPECT_THAT(different.out, HasSubstr("the statistics differ: max 5 against 6"));
   EXPECT_EQ(CliJson({"diff", a, other})["first"]["statistics"][0], "max");
   const ProcessResult unknown = Cli({"diff", a, none});
   EXPECT_EQ(unknown.code, 3) << unknown.out;

@@ -436,9 +436,18 @@ int RunOpsDiff(Context& context, const OpsCommand& command) {
   }
   OpLog a, b;
   std::vector<std::string> not_compared;
-  for (auto [where, log] : {std::pair(&*where_a, &a), std::pair(&*where_b, &b)}) {
+  // The side that names a replay comes first.
+  auto first = std::pair(&*where_a, &a), second = std::pair(&*where_b, &b);
+  if (!where_a->names_replay) std::swap(first, second);
+  for (auto [where, log] : {first, second}) {
     std::vector<std::string> others;
-    const int failed = OpenOpLog(context, where->source, where->choice, log, &others);
+    int failed = OpenOpLog(context, where->source, where->choice, log, &others);
+    const OpLog& named = *first.second;
+    if (failed == kExitOk && !where->names_replay && log->has_calls && named.has_calls) {
+      where->choice.replay = static_cast<std::int64_t>(named.replay);  // the same call
+      where->choice.is_call = true;
+      failed = OpenOpLog(context, where->source, where->choice, log, &others);
+    }
     if (failed != kExitOk) return failed;
     if (!log->other_ranks.empty() && context.options.ranks.empty()) {
       not_compared.push_back(fmt::format("{}: {}", where->source, OtherRanksText(*log)));
