@@ -1,9 +1,14 @@
 #include "libprobe/op_log.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <exception>
 #include <span>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "daemon/core/words/settings.h"
@@ -205,6 +210,7 @@ void OpLog::Close() {
   const ProbeTable::Lock lock = table.Acquire(*state_);
   if (std::exchange(state_->closed, true)) return;
   DropPages(table);
+  table.logs_with_rows.erase(this);
   table.probes.Remove(*state_);
   table.slots.LetGoOfAll(*state_);
 }
@@ -235,8 +241,48 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
     } catch (const ProbeError&) {  // the end of the call tells it
     }
   }
-  if (now - oldest_row_ >= kBetweenSends) SendOnHost(table, call_, /*is_end=*/false);
+  table.logs_with_rows.insert(this);
+  if (late_failure_) std::rethrow_exception(std::exchange(late_failure_, nullptr));
+  if (now - oldest_row_ >= kBetweenSends) {
+    SendOnHost(table, call_, /*is_end=*/false);
+  } else if (!table.sends_late_rows) {
+    StartToSendLateRows(table);
+  }
   return PendingRows();
+}
+
+void OpLog::SendLate(ProbeTable& table, std::chrono::steady_clock::time_point limit) {
+  if (state_->closed || rows_.empty() || oldest_row_ > limit) return;
+  try {
+    SendOnHost(table, call_, /*is_end=*/false);
+  } catch (...) {
+    late_failure_ = std::current_exception();
+  }
+}
+
+void OpLog::SendLateRows(ProbeTable* table) {
+  while (true) {
+    std::this_thread::sleep_for(kBetweenSends / 2);
+    const ProbeTable::Lock lock = table->Acquire();
+    if (table->logs_with_rows.empty()) {
+      table->sends_late_rows = false;
+      return;
+    }
+    const auto limit = std::chrono::steady_clock::now() - kBetweenSends;
+    for (OpLog* const log : std::set<OpLog*>(table->logs_with_rows)) log->SendLate(*table, limit);
+  }
+}
+
+void OpLog::StartToSendLateRows(ProbeTable& table) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run in its own threads
+  try {
+    std::thread(&OpLog::SendLateRows, &table).detach();
+    table.sends_late_rows = true;
+  } catch (const std::system_error&) {  // no more threads: rows go with those that come later
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 std::uint64_t OpLog::EndOnHost(ProbeTable& table) {
@@ -244,10 +290,12 @@ std::uint64_t OpLog::EndOnHost(ProbeTable& table) {
   if (call.number != 0) table.calls.EndRun(call);
   SendOnHost(table, call, /*is_end=*/true);
   rows_sent_ = 0;
+  if (late_failure_) std::rethrow_exception(std::exchange(late_failure_, nullptr));
   return call.number;
 }
 
 void OpLog::SendOnHost(ProbeTable& table, const EagerCall& call, bool is_end) {
+  table.logs_with_rows.erase(this);
   std::vector<ring::OpLogRow> rows = std::exchange(rows_, {});
   const std::vector<layout::DeviceStats> stats = std::exchange(stats_, {});
   // Also if there is no room for them: then the log says so.

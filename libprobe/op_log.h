@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -144,6 +145,11 @@ class OpLog {
   // `is_end`.
   void SendOnHost(ProbeTable& table, const EagerCall& call, bool is_end);
   std::uint64_t EndOnHost(ProbeTable& table);
+  // Sends the rows that came before `limit`. Requires: the lock. What fails, the next call raises.
+  void SendLate(ProbeTable& table, std::chrono::steady_clock::time_point limit);
+  // While rows wait: a call that hangs adds none, and sends the others in no other way.
+  static void SendLateRows(ProbeTable* table);
+  static void StartToSendLateRows(ProbeTable& table);
   // Forgets what is not complete; the graph goes on without it.
   void DropPages(ProbeTable& table);
   void DropPage(ProbeTable& table, Page& page);
@@ -165,6 +171,7 @@ class OpLog {
   EagerCall call_;             // theirs; none if they only say what is not shown
   std::uint64_t serial_ = 0;   // when it began
   std::chrono::steady_clock::time_point oldest_row_ = {};  // when the first of rows_ came
+  std::exception_ptr late_failure_;                        // of SendLate()
 };
 
 }  // namespace cgdebug

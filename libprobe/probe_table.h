@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <set>
 
 #include "cgdebug/probe.h"
 #include "libprobe/eager_calls.h"
@@ -17,6 +18,8 @@
 #include "libprobe/slots/store/slot_store.h"
 
 namespace cgdebug {
+
+class OpLog;
 
 // Thread:   any. The lock is never taken on the replay path, by SetStep(), or while payloads are
 //           copied.
@@ -76,6 +79,8 @@ class ProbeTable {
   SlotStore slots{&probes, &segment, &not_seen};
   SlotMaker maker{&segment, &slots, &graphs};
   OpLogPages op_logs{&probes, &segment, &slots, &maker};
+  std::set<OpLog*> logs_with_rows;  // on the CPU, that no ring has yet
+  bool sends_late_rows = false;     // whether a thread does (op_log.cpp)
   bool asked_for_daemon = false;
 
   // These need no lock.

@@ -25,6 +25,7 @@
 #include "libprobe/session.h"
 #include "tests/support/child_process.h"
 #include "tests/support/ring/probe_fixture.h"
+#include "tests/support/wait_until.h"
 
 namespace cgdebug {
 namespace {
@@ -183,6 +184,29 @@ TEST(OpLog, ALongLogHasSeveralPagesOfOneReplay) {
     EXPECT_EQ(pages[2].registration.order, pages[1].registration.order + 5);
     EXPECT_EQ(pages[1].rows[4].invocation, layout::kMaxOpLogRows + 4);
     EXPECT_EQ(pages[1].newest[4].max, layout::kMaxOpLogRows + 4);
+  });
+}
+
+TEST(OpLog, TheRowsOfARunThatStandsStillLeaveTheProcess) {
+  OpLog log;
+  log.Add({"fwd/mm", "net.py:3", "1 aten.mm"}, Cpu({1}), nullptr);
+  ASSERT_TRUE(test::WaitUntil([] { return CurrentSession().has_value(); }));
+  const std::string name = CurrentSession()->name;
+  const int code = test::InChild([&] {
+    std::vector<Page> pages;
+    const bool has_come = test::WaitUntil([&] {
+      pages.clear();
+      ReadPages(name, &pages);
+      return !pages.empty();
+    });
+    return has_come && pages[0].rows.size() == 1 ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
+  log.Add({"fwd/relu", "net.py:4", "2 aten.relu 1"}, Cpu({1}), nullptr);
+  log.End();
+  ExpectInSegment([](const std::vector<Page>& pages) {
+    ASSERT_THAT(pages, SizeIs(2));
+    EXPECT_EQ(pages[0].serial, pages[1].serial) << "one run";
   });
 }
 
