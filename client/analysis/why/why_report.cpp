@@ -45,10 +45,11 @@ void AddCause(const source::Source& source, const Finding& finding, std::size_t 
   if (finding.folded.size() > 2) {
     add("behind it: " + CountText(finding.folded.size() - 2, "more finding", "more findings"));
   }
-  if (!finding.refute.empty()) add("refuted by: " + finding.refute);
   const source::Slot& slot = source.slots()[finding.place.slot];
-  const std::string site = slot.site.empty() ? "" : "   " + slot.site;
-  add("next: " + command_of(slot, finding.place) + site);
+  const bool is_of_process = finding.place.command == "where";
+  if (!slot.site.empty() && !is_of_process) add("line: " + slot.site);
+  if (!finding.refute.empty()) add("refuted by: " + finding.refute);
+  add("next: " + command_of(slot, finding.place));
 }
 
 Json PlaceJson(const source::Source& source, const Place& place) {

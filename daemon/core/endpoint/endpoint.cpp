@@ -62,9 +62,11 @@ Error NoDaemon(const std::string& socket_path) {
 }
 
 Error OtherContainer(const std::string& socket_path, pid_t pid) {
-  return Error{"the daemon at " + socket_path + " (pid " + std::to_string(pid) +
-               ") belongs to another container: its /dev/shm is not the one that jobs write to "
-               "here. Type: export CGDEBUG_SOCKET=$(mktemp -d)/daemon.sock   and run this again"};
+  return Error{
+      "the daemon at " + socket_path + " (pid " + std::to_string(pid) +
+      ") belongs to another container: its /dev/shm is not the one that jobs write to "
+      "here. Type: export CGDEBUG_SOCKET=$(mktemp -d)/daemon.sock   and run this again; if it is "
+      "yours, end it: cgdebug-cli daemon stop"};
 }
 
 std::string LogPath(const std::string& socket_path) {

@@ -106,7 +106,7 @@ constexpr Setting kSettings[] = {
      &IsLane},
     {"CGDEBUG_OP_LOG_BATCH", "job",
      "how many rows of an op log one kernel computes at most: 1 to 64, by default 64. With 1, "
-     "`where` names the very op that hangs",
+     "`where` names the very op of a graph that hangs",
      &IsNumber<1, 64>},
     {"CGDEBUG_OP_LOG_MIB", "job",
      "how many MiB of tensors a captured op log keeps at most until a kernel has computed their "

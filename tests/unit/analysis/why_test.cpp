@@ -235,6 +235,11 @@ TEST(Why, TheFirstProbeThatIsNotFiniteIsNamedWithoutAnOpLog) {
 // The calls of two ranks of one run. Each has the rows of `Row`, in call 1, 2, ...
 class TwoRanks : public MemorySource {
  public:
+  Result<source::Snapshot> Get(std::size_t slot, const source::Key& key) override {
+    Result<source::Snapshot> snapshot = MemorySource::Get(slot, key);
+    snapshot->timestamp_ns = static_cast<std::int64_t>(10 * key.replay + slot);
+    return snapshot;
+  }
   std::size_t Row(int rank, const std::string& name, const std::string& op,
                   const std::vector<Values>& calls, std::uint64_t first_call = 1) {
     const std::size_t slot = AddSlot(name, {2});
@@ -348,6 +353,24 @@ TEST(Why, AJobThatStandsStillInsideACallIsToldAndWhere) {
   EXPECT_THAT(causes.findings[0].sentence,
               HasSubstr("the job stands in call 4, after fwd/1 and before fwd/2, for 1m15s"));
   EXPECT_FALSE(causes.found()) << "it may wait on purpose";
+}
+
+TEST(Why, RanksThatStandStillInACallAreToldAndNotCalledAlike) {
+  TwoRanks source = AlikeRanks();
+  for (const std::size_t row : {2, 5}) {
+    source.Remove(row, 4);
+    source.Slots()[row].site = "train.py:34 in average";
+  }
+  source.description.stalled_seconds = 75;
+  source.description.is_growing = true;
+  const Causes causes = CausesOf(source);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("hang"));
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("stands in call 4, after fwd/mm_0, and rank "));
+  EXPECT_EQ(causes.findings[0].facts.back().text,
+            "call 3 went on with #3 fwd/c10d.allreduce__0 (train.py:34 in average)");
+  EXPECT_FALSE(causes.complete()) << "what they do in that call is not known";
+  EXPECT_THAT(causes.clean, Not(Contains(HasSubstr("take the same way"))));
 }
 
 TEST(Why, WhereAJobStandsIsKnownIfOnlyOlderSnapshotsWereLost) {

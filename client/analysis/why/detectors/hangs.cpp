@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "client/analysis/ops/trails.h"
 #include "client/analysis/why/detectors.h"
@@ -15,6 +16,8 @@ struct Standing {
   std::size_t slot = 0;  // one of its slots
   int rank = -1;
   analysis::Place place;
+  // The row of an earlier call that came after the one where it stands.
+  std::optional<Passed> came_next = {};
 };
 
 std::string NameOf(const Standing& one) {
@@ -33,16 +36,36 @@ bool IsInside(const Standing& one) { return one.place.kind == analysis::Place::K
 
 std::string StandsText(const Standing& one) {
   if (!IsInside(one)) return fmt::format("{} has ended {}", NameOf(one), WordOf(one));
-  return fmt::format("{} stands in {}, {}before {}", NameOf(one), WordOf(one),
-                     one.place.after ? fmt::format("after {} and ", one.place.after->name) : "",
-                     one.place.before->name);
+  std::string text = fmt::format("{} stands in {}, ", NameOf(one), WordOf(one));
+  if (one.place.after) text += "after " + one.place.after->name;
+  if (one.place.after && !one.place.after->site.empty() && !one.place.before) {
+    text += fmt::format(" ({})", one.place.after->site);
+  }
+  if (one.place.before) {
+    text += fmt::format("{}before {}", one.place.after ? " and " : "", one.place.before->name);
+  }
+  return text;
 }
 
-// Where a job that does not move stands: a call that did not come to its last probe is not over.
-void StopInside(analysis::Place* place) {
-  const bool is_in_call =
-      place->kind == analysis::Place::Kind::kEager && place->before && place->count < place->total;
-  if (is_in_call) place->kind = analysis::Place::Kind::kInside;
+// Where a job that does not move stands: a call that did not come to its last probe, or to a row
+// that earlier calls had, is not over.
+void StopInside(const Trail& trail, Standing* one) {
+  analysis::Place& place = one->place;
+  if (place.kind == analysis::Place::Kind::kEager && place.before && place.count < place.total) {
+    place.kind = analysis::Place::Kind::kInside;
+  }
+  if (place.kind != analysis::Place::Kind::kEagerRuns || !place.after) return;
+  for (const Passed& passed : trail.passed) {
+    const bool is_behind = passed.graph_id == 0 && passed.number > place.after->number &&
+                           passed.replay > 0 && passed.replay < place.replay;
+    const auto& next = one->came_next;
+    const bool is_nearer = !next || passed.replay > next->replay ||
+                           (passed.replay == next->replay && passed.number < next->number);
+    if (is_behind && is_nearer) {
+      one->came_next = passed;
+    }
+  }
+  if (one->came_next) place.kind = analysis::Place::Kind::kInside;
 }
 
 // The process that is not where the others are: it is replays or calls behind, or in the middle of
@@ -91,7 +114,7 @@ Found FindHangs(const Evidence& evidence) {
       if (one.place.graph_id != 0 || passed.graph_id != 0) continue;
       one.place.replay = std::max(one.place.replay, passed.replay);
     }
-    if (stalled > 0) StopInside(&one.place);
+    if (stalled > 0) StopInside(trail, &one);
     runs[is_ranked ? slot->run : slot->session].push_back(std::move(one));
   }
   const bool is_over = HaveJobsEnded(source);
@@ -101,7 +124,10 @@ Found FindHangs(const Evidence& evidence) {
   std::size_t count = 0;
   for (const auto& [name, run] : runs) {
     const Standing* hanging = FindHanging(run, went_on, is_over || stalled > 0);
-    const bool have_ended = std::ranges::none_of(run, IsInside) && (run.size() > 1 || is_over);
+    const auto may_be_inside = [&](const Standing& one) {
+      return IsInside(one) || (!is_over && one.place.kind == analysis::Place::Kind::kEagerRuns);
+    };
+    const bool have_ended = std::ranges::none_of(run, may_be_inside) && (run.size() > 1 || is_over);
     if (hanging == nullptr && have_ended) count += run.size();
     if (hanging == nullptr) continue;
     Finding finding{.level = Level::kConsistent,
@@ -119,6 +145,12 @@ Found FindHangs(const Evidence& evidence) {
       finding.facts.push_back({{.slot = one.slot}, StandsText(one)});
     }
     if (stalled > 0) finding.sentence += ", for " + FormatDuration(stalled);
+    if (const auto& next = hanging->came_next) {
+      finding.facts.push_back(
+          {{.slot = hanging->slot},
+           fmt::format("call {} went on with #{} {}{}", next->replay, next->number, next->name,
+                       next->site.empty() ? "" : fmt::format(" ({})", next->site))});
+    }
     answer.findings.push_back(std::move(finding));
   }
   SetClean(count, "process has ended its last replay or call",

@@ -140,6 +140,12 @@ Found FindUnlikeRanks(const Evidence& evidence) {
     }
   }
   if (evidence.check->missing_count > 0) return answer;  // such as a collective without a row
+  if (ranks > 1 && evidence.source->Describe().stalled_seconds > 0) {
+    answer.not_looked =
+        "which way the ranks take in the call that stands still: not all of it has "
+        "been logged";
+    return answer;
+  }
   SetClean(ranks, "", "ranks take the same way through graphs and collectives", &answer);
   return answer;
 }

@@ -107,8 +107,8 @@ void HintAtOps(const Context& context, const source::Source& a, const analysis::
   const source::Slot& slot = a.slots()[diff.first->a.slot];
   if (!slot.op.empty() || !slot.probe.starts_with("fwd/")) return;
   context.Note(
-      "which op in it: record both with cgdebug-cli run --watch 'op:*' --eager, and type: "
-      "cgdebug-cli ops diff A B");
+      "which op in it: record both with cgdebug-cli run --watch 'op:*' --eager -o A.cgrec -- "
+      "COMMAND (the other: B.cgrec), and type: cgdebug-cli ops diff A.cgrec B.cgrec");
 }
 
 // The tensor in which the error grew.

@@ -427,9 +427,9 @@ int RunOpsDiffOfRuns(Context& context, const OpsCommand& command, const LogPlace
 }
 
 int RunOpsDiff(Context& context, const OpsCommand& command) {
-  const Result<LogPlace> where_a = ParseWhere(context, command.a, "");
+  Result<LogPlace> where_a = ParseWhere(context, command.a, "");
   if (!where_a.ok()) return context.Fail(kExitTrouble, where_a.error().message);
-  const Result<LogPlace> where_b = ParseWhere(context, command.b, "");
+  Result<LogPlace> where_b = ParseWhere(context, command.b, "");
   if (!where_b.ok()) return context.Fail(kExitTrouble, where_b.error().message);
   if (!where_a->names_replay && !where_b->names_replay) {
     return RunOpsDiffOfRuns(context, command, *where_a, *where_b);
