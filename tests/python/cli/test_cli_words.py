@@ -242,7 +242,7 @@ def rounded(tmp_path):
 def test_diff_of_statistics_says_how_to_look_beyond_rounding(cli, rounded):
     first = cli("diff", "--first", *rounded)
     assert first.returncode == 1 and "fwd/0 (probe 1 of 3)" in first.stdout
-    assert "cgdebug-cli ops diff A B" in first.stderr
+    assert "cgdebug-cli ops diff A.cgrec B.cgrec" in first.stderr
     (line,) = [line for line in first.stderr.splitlines() if "next:" in line]
     words = shlex.split(line.partition("cgdebug-cli ")[2])
     assert words[-2:] == ["--rtol", "1e-3"]

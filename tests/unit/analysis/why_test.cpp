@@ -120,6 +120,33 @@ TEST(Why, TwoCausesThatDoNotFollowFromEachOtherAreBothTold) {
   EXPECT_THAT(KindsOf(CausesOf(log)), ElementsAre("nonfinite", "overflow"));
 }
 
+TEST(Why, AWeightThatJumpedBeforeTheNanIsNamed) {
+  for (const float now : {90.0f, 120.0f}) {
+    GraphLog log;
+    log.Row("in/x", "input", kMoving);
+    log.Row("in/bias", "input", {{1, 1}, {1, 1}, {1, now}, {1, now}});
+    log.Row("fwd/add_0", "aten.add.Tensor", {{2, 3}, {4, 5}, {6, now}, {8, now}}, "1 2");
+    log.Row("fwd/log_0", "aten.log.default", {{1, 2}, {1, 3}, {1, kNan}, {1, kNan}}, "3");
+    const Causes causes = CausesOf(log);
+    ASSERT_THAT(KindsOf(causes), Contains("domain"));
+    const bool is_named = causes.findings[0].facts.front().text.starts_with(
+        "it is made of in/bias, whose largest value went from 1 in replay 2 of bs=8 to 120");
+    EXPECT_EQ(is_named, now > 100) << causes.findings[0].facts.front().text;
+  }
+}
+
+TEST(Why, AnOpThatIsComputedOnceMoreOfTheSameRowsIsNoOtherCause) {
+  GraphLog log = Healthy();
+  const std::vector<Values> logarithms = {{1, 2}, {1, 3}, {1, kNan}, {1, 3}};
+  log.Row("fwd/layer/log_0", "aten.log.default", logarithms, "3");
+  log.Row("bwd/layer/log_0", "aten.log.default", logarithms, "3");
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("domain"));
+  EXPECT_THAT(causes.findings[0].sentence, HasSubstr("fwd/layer/log_0 made"));
+  ASSERT_EQ(causes.findings[0].folded.size(), 1u);
+  EXPECT_THAT(causes.findings[0].folded[0].sentence, HasSubstr("bwd/layer/log_0 made"));
+}
+
 TEST(Why, AnInputThatStaysIsConsistentAndNeverShown) {
   GraphLog log = Healthy();
   log.Row("in/layer/embedding_0.indices", "input", {{3, 4}, {3, 4}, {3, 4}, {3, 4}});

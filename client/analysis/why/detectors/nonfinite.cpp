@@ -187,6 +187,13 @@ class NonfiniteFinder {
       if (!is_made && has_found_) continue;  // it follows from what was found before
       has_found_ = true;
       told_.insert({log_place, place});
+      // A backward pass, or one that is checkpointed, computes it once more.
+      const auto [first, is_first] =
+          made_of_.try_emplace({log_place, run, row.op, row.inputs}, origins_.size());
+      if (is_made && !is_first && !row.inputs.empty()) {
+        answer_.findings[first->second].folded.push_back(Describe(log_place, place, run, is_made));
+        continue;
+      }
       answer_.findings.push_back(Describe(log_place, place, run, is_made));
       const source::Slot& slot = evidence_.SlotOf(row);
       origins_.push_back({.run = slot.run,
@@ -325,6 +332,7 @@ class NonfiniteFinder {
       finding.sentence = fmt::format("{} holds {} in {}, and not all that it read is shown", name,
                                      NonfiniteText(seen), where);
     }
+    AddJumps(log_place, place, run, &finding);
     for (const std::size_t input : row.inputs) AddInput(log_place, input, run, &finding);
     if (const std::string growth = GrowthOf(row, run); !growth.empty()) {
       finding.facts.push_back(
@@ -340,6 +348,33 @@ class NonfiniteFinder {
     finding.refute = is_made ? "rows that show what it read as not finite"
                              : "rows of what wrote it, with NaN or Inf in what that read";
     return finding;
+  }
+
+  // Of the inputs of the log that it is made of, those that became much larger since the run
+  // before: a weight that something wrote between the two.
+  void AddJumps(std::size_t log_place, std::size_t place, std::size_t run, Finding* finding) const {
+    constexpr double kJump = 100;
+    const Log& log = evidence_.logs[log_place];
+    std::set<std::size_t> seen;
+    for (std::vector<std::size_t> left = {place}; !left.empty();) {
+      const std::size_t one = left.back();
+      left.pop_back();
+      if (!seen.insert(one).second) continue;
+      const Row& row = log.rows[one];
+      left.insert(left.end(), row.inputs.begin(), row.inputs.end());
+      if (!row.is_input() || one == place || !row.at[run].is_here) continue;
+      std::size_t before = run;
+      while (before > 0 && !row.at[--before].is_here) {
+      }
+      const Seen &then = row.at[before], &now = row.at[run];
+      if (before == run || !then.is_here || !(then.abs_max > 0)) continue;
+      if (!(now.abs_max >= kJump * then.abs_max) || now.nonfinite() > 0) continue;
+      finding->facts.push_back(
+          {PlaceAt(evidence_, log_place, one, run),
+           fmt::format("it is made of {}, whose largest value went from {:.3g} in {} to {:.3g}",
+                       RowText(evidence_, log_place, one), then.abs_max, RunText(log, before),
+                       now.abs_max)});
+    }
   }
 
   void AddInput(std::size_t log_place, std::size_t input, std::size_t run, Finding* finding) const {
@@ -409,6 +444,9 @@ class NonfiniteFinder {
   std::uint64_t snapshots_ = 0;
   bool has_found_ = false;  // in this process
   std::set<std::pair<std::size_t, std::size_t>> told_;
+  // Findings, by log, run, op, and what it read.
+  std::map<std::tuple<std::size_t, std::size_t, std::string, std::vector<std::size_t>>, std::size_t>
+      made_of_;
   // By log and op: rows and runs.
   std::map<std::pair<std::size_t, std::string>, std::vector<std::pair<std::size_t, std::size_t>>>
       absorbed_;
