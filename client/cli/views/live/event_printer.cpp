@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "client/analysis/ops/op_log.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/tensor/snapshot_text.h"
 #include "client/cli/views/tensor/tensor_text.h"
@@ -140,6 +142,8 @@ std::string EventPrinter::HumanPage(const live::Event& page) {
   }
   line += Where(page.tensor) + fmt::format("{}: {} row{}", GraphText(slot),
                                            FormatGrouped(page.rows), page.rows == 1 ? "" : "s");
+  const std::optional<analysis::OpText> first = analysis::ParseOpText(slot.op);
+  if (first && first->number > 1) line += fmt::format(" from #{}", first->number);
   if (page.bad.rows > 0) {
     const std::string bad = ", " + BadRowsText(page.bad);
     const bool are_masks = page.bad.masks == page.bad.rows;
