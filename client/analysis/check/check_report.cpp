@@ -21,7 +21,7 @@ using source::Slot;
 using source::Source;
 
 constexpr std::size_t kMostSlotsInLines = 3;  // of one probe: each has a line of its own
-constexpr std::size_t kMostNonfiniteLines = 3, kUsualRows = 10;
+constexpr std::size_t kMostNonfiniteLines = 3, kUsualRows = 10, kRowsBeside = 2;
 
 std::string NonfiniteText(const Stats& stats) {
   std::string text;
@@ -295,9 +295,11 @@ std::string NonfiniteProbesText(const Source& source, const std::vector<Findings
 
 void AddFindings(Source& source, const Check& check, std::optional<std::size_t> rows_wanted,
                  Answer* answer) {
-  const std::size_t max_rows = rows_wanted.value_or(kUsualRows);
   for (std::size_t i = 0; i < check.findings.size();) {
     const FindingKind kind = check.findings[i].kind;
+    // Beside a NaN, notes are seldom what somebody looks for.
+    const bool is_beside = check.first && !check.findings[i].is_bad();
+    const std::size_t max_rows = rows_wanted.value_or(is_beside ? kRowsBeside : kUsualRows);
     const std::vector<FindingsOfProbe> probes = ByProbe(source, check, &i);
     // They are most often behind the first, which has its own lines.
     if (kind == FindingKind::kNonfinite && !rows_wanted && probes.size() > kMostNonfiniteLines) {

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <functional>
 #include <map>
 
 #include "client/analysis/diff/statistics_verdict.h"
+#include "client/analysis/ops/op_details.h"
 #include "client/analysis/wording.h"
 #include "daemon/core/numerics/format.h"
 
@@ -362,13 +364,37 @@ class OpComparison {
   std::string first_unknown_;
 };
 
+// What an op was given, without numbers of rows and addresses, which are others in each log.
+std::string Comparable(const std::string& arguments) {
+  std::string text;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    text += arguments[i];
+    const bool is_hex = arguments.compare(i, 2, "0x") == 0;
+    if (arguments[i] != '#' && !is_hex) continue;
+    i += is_hex ? 1 : 0;
+    while (i + 1 < arguments.size() &&
+           std::isxdigit(static_cast<unsigned char>(arguments[i + 1])) != 0) {
+      ++i;
+    }
+  }
+  return text;
+}
+
+// Empty if what the two ops were given does not differ, but for tensors, or is not known.
+std::string ArgumentsText(const OpRow& a, const OpRow& b) {
+  const std::string of_a = ParseOpDetails(a.details).arguments;
+  const std::string of_b = ParseOpDetails(b.details).arguments;
+  if (of_a.empty() || of_b.empty() || Comparable(of_a) == Comparable(of_b)) return "";
+  return fmt::format("\n  its arguments differ: {} against {}", of_a, of_b);
+}
+
 std::string PairText(const OpLog& a, const OpLog& b, const OpPair& pair) {
   const OpRow& row = a.rows[pair.a];
   const OpRow& other = b.rows[pair.b];
   std::string text = fmt::format("#{} {}  {}", row.number, row.name, row.type);
   if (other.name != row.name) text += fmt::format("  (B: #{} {})", other.number, other.name);
   if (!row.site.empty()) text += fmt::format("  {}", row.site);
-  return text + "\n  " + pair.reason;
+  return text + "\n  " + pair.reason + ArgumentsText(row, other);
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ void AddCause(const source::Source& source, const Finding& finding, std::size_t 
                     finding.folded[i].sentence));
   }
   if (finding.folded.size() > 2) {
-    add("behind it: " + CountText(finding.folded.size() - 2, "more finding", "more findings"));
+    add(fmt::format("behind it: {} (--json has them)",
+                    CountText(finding.folded.size() - 2, "more finding", "more findings")));
   }
   const source::Slot& slot = source.slots()[finding.place.slot];
   const bool is_of_process = finding.place.command == "where";

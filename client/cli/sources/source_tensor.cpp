@@ -206,8 +206,7 @@ Result<void> CutSlice(source::Tensor* tensor, const std::string& slice) {
   const layout::Dtype dtype = tensor->slot.dtype;
   const std::size_t item_bytes = layout::DtypeBytes(dtype);
   if (!tensor->snapshot.has_values || item_bytes == 0) {
-    return Error{
-        fmt::format("there is nothing to slice: {}. {}", kOnlyStatistics, ForValues(tensor->slot))};
+    return Error{fmt::format("there is nothing to slice: {}", WithoutValues(tensor->slot))};
   }
   if (slice.size() < 3 || slice.back() != ']')
     return Error{"'" + slice + "' is not a slice; write for example [0,:8]"};

@@ -152,6 +152,18 @@ TEST(OpDiff, ARowThatOnlyOneSideHasIsNamedFromBothSides) {
   }
 }
 
+TEST(OpDiff, ArgumentsThatDifferAreNamedAndNumbersOfRowsAreNone) {
+  OpLog a = Log(), b = Log();
+  b.rows[2].stats = StatsWith(9);
+  a.rows[2].details = R"({"args":"self=#2.t(), dim=1, group=<at 0x7f01>"})";
+  b.rows[2].details = R"({"args":"self=#12.t(), dim=0, group=<at 0x8f02>"})";
+  const auto text = [&] { return OpDiffAnswer(a, b, DiffOpLogs(a, b)).Text(); };
+  EXPECT_THAT(text(), HasSubstr("\n  its arguments differ: self=#2.t(), dim=1, group=<at 0x7f01> "
+                                "against self=#12.t(), dim=0, group=<at 0x8f02>\n"));
+  b.rows[2].details = R"({"args":"self=#12.t(), dim=1, group=<at 0x8f02>"})";
+  EXPECT_THAT(text(), ::testing::Not(HasSubstr("arguments differ")));
+}
+
 TEST(OpDiff, NothingIsBracketedByWhatDiffersItselfOrIsNotShown) {
   OpLog b = Fused(6.5, 7.5);
   b.rows[1].stats = StatsWith(2.5);  // differs before the kernel, and says so

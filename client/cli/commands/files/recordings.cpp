@@ -39,8 +39,9 @@ int ReportRecording(const Context& context, const live::Recording& recording,
   if (recording.snapshots == 0) {
     context.Hint("cgdebug-cli probes" + context.SameJob());
   } else {
-    context.Hint(next.empty() ? "cgdebug-cli check " + ShellWord(NearPath(recording.directory))
-                              : next);
+    const std::string path = ShellWord(NearPath(recording.directory));
+    context.Hint(fmt::format("cgdebug-cli {} {}", next.empty() ? "check" : "why", path));
+    if (!next.empty()) context.Hint(next);
   }
   return missing ? kExitInconclusive : kExitOk;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -31,6 +32,12 @@ int RunWhy(Context& context, const WhyCommand& command) {
   if (!causes.ok()) return context.Fail(kExitTrouble, causes.error().message);
   VerifyCauses(context, *source, command.verify, &*causes);
   const analysis::why::CommandOf command_of = CommandsIn(context, *source, command.source);
+  if (causes->findings.empty() && !source->Recordings().empty() && !source->slots().empty()) {
+    const bool has_rows = std::ranges::any_of(
+        source->slots(), [](const source::Slot& slot) { return !slot.op.empty(); });
+    context.Note(fmt::format("where a run that is right was recorded, too: cgdebug-cli {} RIGHT {}",
+                             has_rows ? "ops diff" : "diff --first", ShellWord(command.source)));
+  }
   return ShowFound(
       context, *source, causes->outcome(),
       [&] { return analysis::why::CausesJson(*source, *causes, command_of); },

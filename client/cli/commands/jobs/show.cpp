@@ -167,8 +167,8 @@ int Save(Context& context, const ShowOptions& options, const source::Tensor& ten
   const source::Slot& slot = tensor.slot;
   const std::string name = fmt::format("{}@{}", Printable(slot.probe), tensor.snapshot.key.replay);
   if (!tensor.snapshot.has_values) {
-    return context.Fail(kExitNoMatch, fmt::format("{} has no values: {}. {}", name, kOnlyStatistics,
-                                                  ForValues(slot)));
+    return context.Fail(kExitNoMatch,
+                        fmt::format("{} has no values: {}", name, WithoutValues(slot)));
   }
   const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
   const bool is_npy = options.output.ends_with(".npy");

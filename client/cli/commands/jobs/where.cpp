@@ -92,10 +92,16 @@ std::string PlaceText(const Place& place) {
                          place.kind == Place::Kind::kFinished
                              ? "no later replay was launched"
                              : "launches of this graph are not counted");
-    case Place::Kind::kEager:
+    case Place::Kind::kEager: {
+      const std::string next =
+          !place.before ? ""
+          : place.count == place.total
+              ? fmt::format(", the last of {} {}; the next call begins with {}", place.total,
+                            Noun(place, place.total), BeforeText(place))
+              : fmt::format(", before {}", BeforeText(place));
       return fmt::format("not in a graph: after {}, call {}{}", StopText(*place.after, true),
-                         place.replay,
-                         place.before ? fmt::format(", before {}", BeforeText(place)) : "");
+                         place.replay, next);
+    }
     case Place::Kind::kEagerRuns:
       break;
   }
@@ -313,7 +319,8 @@ int RunLive(Context& context, const std::string& wanted) {
   std::vector<live::Session> shown = wanted.empty() ? live::Current(*sessions) : *sessions;
   if (shown.empty()) {
     return context.FailNoJob(
-        "no job with a probe is here. Type: cgdebug-cli ps -a, or cgdebug-cli run -- python "
+        "no job with a probe is here. Type: cgdebug-cli ps -a, or cgdebug-cli run --watch '*' -- "
+        "python "
         "train.py");
   }
   const Result<std::vector<live::Probe>> probes = live::ListProbesAndGaps(context.client(), wanted);

@@ -218,8 +218,7 @@ Result<std::string> TensorReport(const source::Tensor& tensor, const TensorRepor
   std::string out = Head(tensor, style) + StatisticsBlock(tensor, style);
   if (options.where.empty() && options.topk == 0) out += Histogram(tensor.stats);
   if (!HasPayload(tensor)) {
-    return out + style.Yellow(fmt::format("\n  no values: {}. {}\n", kOnlyStatistics,
-                                          ForValues(tensor.slot)));
+    return out + style.Yellow(fmt::format("\n  no values: {}\n", WithoutValues(tensor.slot)));
   }
   const Result<TensorView> view = ViewOf(tensor);
   if (!view.ok()) return view.error();

@@ -19,12 +19,18 @@ std::string TensorLine(const source::Tensor& tensor, bool colour, std::size_t ty
   return type + "  " + numerics::FormatStats(slot.dtype, slot.shape, tensor.stats, colour);
 }
 
-std::string ForValues(const source::Slot& slot) {
+std::string WithoutValues(const source::Slot& slot) {
   if (!analysis::ParseOpText(slot.op)) {
-    return "Use TensorRecord, or type: cgdebug-cli run --watch '*' --on nan -- python train.py";
+    return "only the statistics were kept (TensorStats, set to statistics, over the daemon's "
+           "memory "
+           "limit, or left on the device). Use TensorRecord, or type: cgdebug-cli run --watch '*' "
+           "--on nan -- python train.py";
   }
-  return fmt::format("Type: cgdebug-cli run --watch 'op:*'{} --values {} -- python train.py",
-                     slot.graph_id == 0 ? " --eager" : "", Printable(ShellWord(slot.probe)));
+  const std::string name = Printable(slot.probe);
+  return fmt::format(
+      "a row has statistics alone. {0}.value has them after this run: cgdebug-cli run --watch "
+      "'op:*'{1} --values {2} -- python train.py",
+      name, slot.graph_id == 0 ? " --eager" : "", Printable(ShellWord(slot.probe)));
 }
 
 }  // namespace cgdebug::cli
