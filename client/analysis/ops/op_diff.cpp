@@ -6,6 +6,7 @@
 #include <cctype>
 #include <functional>
 #include <map>
+#include <string_view>
 
 #include "client/analysis/diff/statistics_verdict.h"
 #include "client/analysis/ops/op_details.h"
@@ -380,12 +381,37 @@ std::string Comparable(const std::string& arguments) {
   return text;
 }
 
+// "self=#3.view([8, 4])", "dim=1"
+std::vector<std::string> ArgumentsOf(const OpRow& row) {
+  std::vector<std::string> arguments(1);
+  int depth = 0;
+  for (const char c : ParseOpDetails(row.details).arguments) {
+    depth += std::string_view("([{<").find(c) != std::string_view::npos ? 1 : 0;
+    depth -= std::string_view(")]}>").find(c) != std::string_view::npos ? 1 : 0;
+    if (c == ',' && depth == 0) {
+      arguments.emplace_back();
+    } else if (c != ' ' || !arguments.back().empty()) {
+      arguments.back() += c;
+    }
+  }
+  return arguments;
+}
+
 // Empty if what the two ops were given does not differ, but for tensors, or is not known.
 std::string ArgumentsText(const OpRow& a, const OpRow& b) {
-  const std::string of_a = ParseOpDetails(a.details).arguments;
-  const std::string of_b = ParseOpDetails(b.details).arguments;
-  if (of_a.empty() || of_b.empty() || Comparable(of_a) == Comparable(of_b)) return "";
-  return fmt::format("\n  its arguments differ: {} against {}", of_a, of_b);
+  const std::vector<std::string> of_a = ArgumentsOf(a), of_b = ArgumentsOf(b);
+  if (of_a.front().empty() || of_b.front().empty()) return "";
+  std::vector<std::string> only_a, only_b;
+  for (std::size_t i = 0; i < std::max(of_a.size(), of_b.size()); ++i) {
+    const bool are_same =
+        i < of_a.size() && i < of_b.size() && Comparable(of_a[i]) == Comparable(of_b[i]);
+    if (are_same) continue;
+    if (i < of_a.size()) only_a.push_back(of_a[i]);
+    if (i < of_b.size()) only_b.push_back(of_b[i]);
+  }
+  if (only_a.empty() && only_b.empty()) return "";
+  return fmt::format("\n  its arguments differ: {} against {}", fmt::join(only_a, ", "),
+                     fmt::join(only_b, ", "));
 }
 
 std::string PairText(const OpLog& a, const OpLog& b, const OpPair& pair) {

@@ -158,8 +158,7 @@ TEST(OpDiff, ArgumentsThatDifferAreNamedAndNumbersOfRowsAreNone) {
   a.rows[2].details = R"({"args":"self=#2.t(), dim=1, group=<at 0x7f01>"})";
   b.rows[2].details = R"({"args":"self=#12.t(), dim=0, group=<at 0x8f02>"})";
   const auto text = [&] { return OpDiffAnswer(a, b, DiffOpLogs(a, b)).Text(); };
-  EXPECT_THAT(text(), HasSubstr("\n  its arguments differ: self=#2.t(), dim=1, group=<at 0x7f01> "
-                                "against self=#12.t(), dim=0, group=<at 0x8f02>\n"));
+  EXPECT_THAT(text(), HasSubstr("\n  its arguments differ: dim=1 against dim=0\n"));
   b.rows[2].details = R"({"args":"self=#12.t(), dim=1, group=<at 0x8f02>"})";
   EXPECT_THAT(text(), ::testing::Not(HasSubstr("arguments differ")));
 }
