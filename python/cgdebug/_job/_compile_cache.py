@@ -13,7 +13,7 @@ import sys
 import threading
 
 _OPS = ("cgdebug::observe", "cgdebug::observe_at", "cgdebug::note_at")
-_lock = threading.Lock()
+_lock = threading.RLock()
 _done = False
 
 

@@ -68,7 +68,7 @@ class _Asking:
     """Asks beside the job, so that no step waits."""
 
     def __init__(self):
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._pause_until = 0.0
         self._last: Verdict | None = None

@@ -25,7 +25,9 @@ OP_LIBRARY = pathlib.Path(__file__).parents[1] / "lib" / "libcgdebug_torch.so"
 _FINISH_TIMEOUT_S = 2.0
 _NEWER_TORCH = f"Type: pip install 'torch>={OP_TORCH}'"
 
-_lock = threading.Lock()
+# A handler of a signal may come while its thread has the lock.
+_lock = threading.RLock()
+_is_loading = False
 _op_loaded = False
 _when_op_loads: list[typing.Callable[[], None]] = []
 _op_library = None
@@ -68,12 +70,22 @@ def native_extension_available() -> NativeExtension:
 def load():
     """The native module, with the torch op registered.
 
-    Fails: NativeExtensionUnavailableError.
+    Fails: NativeExtensionUnavailableError; also in a signal's handler that has interrupted the
+    first call.
     """
+    global _is_loading
     with _lock:
-        probe = _load_module()
-        _load_op()
-        _graphs.watch(probe)
+        if _is_loading:
+            raise NativeExtensionUnavailableError(
+                "cgdebug is being loaded by what this handler interrupts.", "Call it again later"
+            )
+        _is_loading = not _op_loaded
+        try:
+            probe = _load_module()
+            _load_op()
+            _graphs.watch(probe)
+        finally:
+            _is_loading = False
         return probe
 
 

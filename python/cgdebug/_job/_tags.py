@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from . import _compile_cache, _effects, _native  # noqa: F401  # _effects: orders the ops
 from ._after_import import constant_in_traces
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _numbers = itertools.count(1)
 _tags: weakref.WeakValueDictionary[int, Tag] = weakref.WeakValueDictionary()
 _gpus: set[int] = set()  # for which tags have tensors

@@ -150,7 +150,7 @@ class OrderNotes:
     Nothing that goes wrong in it reaches the job. Thread: any."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._native: typing.Any = None
 
     def tell(self, capture: int, order: Order) -> None:

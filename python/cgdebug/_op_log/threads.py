@@ -22,7 +22,7 @@ _PATIENCE_S = 1.0
 _MOST_NAMES = 8  # a pool may start threads for ever
 
 _watchers: list[Watcher] = []  # of open logs
-_lock = threading.Lock()
+_lock = threading.RLock()
 _is_wrapped = False
 _is_expected = False
 

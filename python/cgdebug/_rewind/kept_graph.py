@@ -74,7 +74,7 @@ class KeptGraph:
         self._kept_replays = replays
         self._raw = _apart.plain(type(graph).raw_cuda_graph)
         self._exec = _apart.plain(type(graph).raw_cuda_graph_exec)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._question: Question | None = None
         self.forget()
 

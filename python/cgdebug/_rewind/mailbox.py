@@ -31,7 +31,7 @@ _MOST_QUESTION_BYTES = 1 << 20
 _MOST_ANSWER_S = 600.0  # once the job has begun to answer
 _SENDS_FOR_S = 10.0
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _graphs: weakref.WeakSet[KeptGraph] = weakref.WeakSet()
 _listener: socket.socket | None = None
 
@@ -113,7 +113,7 @@ def _listen() -> None:
 def _forget_listener() -> None:
     """In a child process, which has no thread for it."""
     global _listener, _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     if _listener is not None:
         _listener.close()
     _listener = None

@@ -33,7 +33,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
-_lock = threading.Lock()
+_lock = threading.RLock()
 _probe: CudaGraphTensorProbe | None = None
 
 

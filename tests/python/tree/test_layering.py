@@ -50,6 +50,7 @@ def run(tree, path, text):
         ("python/cgdebug/client.py", "if True:\n    import torch"),
         ("python/cgdebug/errors.py", "from .snapshot import Stats\nfrom .probe import step"),
         ("python/cgdebug/unheard_of.py", "import os"),
+        ("python/cgdebug/_job/a.py", "import threading\nlock = threading.Lock()"),
     ],
 )
 def test_a_violation_is_found_and_named(tmp_path, path, text):

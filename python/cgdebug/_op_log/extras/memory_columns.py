@@ -35,7 +35,7 @@ class MemoryColumns:
     __name__ = "memory"
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._touched: dict[int, tuple[StorageWeakRef, int]] = {}  # by StorageImpl, with its size
         self._peak = 0
 

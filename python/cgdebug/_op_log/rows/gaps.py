@@ -29,7 +29,7 @@ class GapRows:
 
     def __init__(self, of: int | str):
         self._of = of
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._told: set[str] = set()
         self._native: typing.Any = None
 
