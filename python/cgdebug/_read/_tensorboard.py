@@ -48,5 +48,7 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, *exception) -> None:
-        self._file.close()
+    def __exit__(self, kind: type[BaseException] | None, *_) -> None:
+        # Ctrl-C may have left a lock of its queue locked, for which close() would wait.
+        if kind is None:
+            self._file.close()

@@ -699,3 +699,13 @@ def test_plugin_keeps_the_recording_of_a_failed_test_only(tmp_path):
     assert [p.name for p in (tmp_path / "cgdebug-failed").iterdir()] == [kept.parent.name]
     assert cgdebug.open(tmp_path / kept)["x"][1].numpy() == [1]
     assert cgdebug.open(tmp_path / kept.parent / "more" / kept.name).complete
+
+
+def test_an_interrupted_export_to_tensorboard_does_not_wait_for_its_thread(tmp_path):
+    pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    from cgdebug._read import _tensorboard
+
+    with pytest.raises(KeyboardInterrupt), _tensorboard.Writer(tmp_path) as writer:
+        # As an interrupt leaves it that comes between the lock and the code that gives it back.
+        writer._file._async_writer._byte_queue.mutex.acquire()
+        raise KeyboardInterrupt
