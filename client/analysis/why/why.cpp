@@ -107,6 +107,7 @@ Result<Causes> Find(source::Source& source, std::span<const Detector> detectors,
   evidence->asks_padding = asks_padding;
   Causes causes;
   causes.goes_on = check->goes_on;
+  causes.stands_still = source.Describe().stalled_seconds > 0;
   AddNotLooked(*evidence, *check, &causes);
   std::vector<Finding> findings;
   for (const Detector detect : detectors) {

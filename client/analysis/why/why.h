@@ -72,7 +72,8 @@ struct Causes {
   // What needs more than was recorded, and how to ask for it: sentences. Nobody asked, so it does
   // not make the answer incomplete.
   std::vector<std::string> not_asked;
-  bool goes_on = false;  // of a live job: more will come
+  bool goes_on = false;       // of a live job: more will come
+  bool stands_still = false;  // likewise: it has not moved for a while
 
   bool found() const { return !findings.empty() && findings.front().level != Level::kConsistent; }
   // Whether "nothing found" may be said.

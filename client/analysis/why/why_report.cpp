@@ -125,7 +125,10 @@ Answer CausesAnswer(const source::Source& source, const Causes& causes, const Co
     add(fmt::format("not looked at: and {} more like these", causes.not_looked.size() - gaps));
   }
   for (const std::string& sentence : causes.not_asked) add("not asked for: " + sentence);
-  if (causes.goes_on) add("more will come: the job goes on");
+  if (causes.goes_on) {
+    add(causes.stands_still ? "the job stands still: more will come if it goes on"
+                            : "more will come: the job goes on");
+  }
   return answer;
 }
 

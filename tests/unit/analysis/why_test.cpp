@@ -395,7 +395,9 @@ TEST(Why, RanksThatStandStillInACallAreToldAndNotCalledAlike) {
   EXPECT_THAT(causes.findings[0].sentence,
               HasSubstr("stands in call 4, after fwd/mm_0, and rank "));
   EXPECT_EQ(causes.findings[0].facts.back().text,
-            "call 3 went on with #3 fwd/c10d.allreduce__0 (train.py:34 in average)");
+            "in rank 0, call 3 went on with #3 fwd/c10d.allreduce__0 (train.py:34 in average)");
+  EXPECT_THAT(CausesAnswer(source, causes, CommandsOf("live")).Text(),
+              HasSubstr("the job stands still"));
   EXPECT_FALSE(causes.complete()) << "what they do in that call is not known";
   EXPECT_THAT(causes.clean, Not(Contains(HasSubstr("take the same way"))));
 }

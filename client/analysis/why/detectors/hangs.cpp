@@ -148,7 +148,8 @@ Found FindHangs(const Evidence& evidence) {
     if (const auto& next = hanging->came_next) {
       finding.facts.push_back(
           {{.slot = hanging->slot},
-           fmt::format("call {} went on with #{} {}{}", next->replay, next->number, next->name,
+           fmt::format("in {}, call {} went on with #{} {}{}", NameOf(*hanging), next->replay,
+                       next->number, next->name,
                        next->site.empty() ? "" : fmt::format(" ({})", next->site))});
     }
     answer.findings.push_back(std::move(finding));
