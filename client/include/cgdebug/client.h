@@ -37,14 +37,14 @@ namespace cgdebug::client {
 struct ConnectOptions {
   std::string socket;         // empty: $CGDEBUG_SOCKET, else the user's runtime directory
   bool start_daemon = false;  // when nobody listens
-  // A job of this /dev/shm follows, which the daemon must see. Else only a daemon that nobody chose
-  // must: who names a socket may mean one of another container.
-  bool is_for_job = false;
-  std::string name = "c++";  // what the daemon's log calls this client
+  std::string name = "c++";   // what the daemon's log calls this client
   // Of each request except Tail. Freeze, StartRecording and StopRecording wait for the disk, as
   // long as the daemon answers others.
   std::chrono::milliseconds timeout = std::chrono::seconds(10);
   std::vector<std::string> daemon_options = {};  // of a daemon that is started
+  // A job of this /dev/shm follows, which the daemon must see. Else only a daemon that nobody chose
+  // must: who names a socket may mean one of another container.
+  bool is_for_job = false;
 };
 
 enum class Failure {
