@@ -6,6 +6,7 @@
 #include <charconv>
 #include <map>
 #include <set>
+#include <string_view>
 #include <tuple>
 
 #include "client/analysis/diff/align.h"
@@ -160,33 +161,6 @@ Coverage CoverageOf(const Entries& entries) {
   return coverage;
 }
 
-// What the same row was before: of a call, in the one before it that had this row, which has a slot
-// of its own if other rows came before it there.
-Result<std::optional<numerics::Stats>> StatsBefore(Source& source, std::size_t place,
-                                                   std::uint64_t replay) {
-  const Slot& slot = source.slots()[place];
-  if (!slot.counts_calls()) return StatsAt(source, place, replay - 1);
-  std::size_t newest = place;
-  std::uint64_t before = 0;
-  for (std::size_t i = 0; i < source.slots().size(); ++i) {
-    const Slot& other = source.slots()[i];
-    if (!other.counts_calls() || other.op.empty() || other.probe != slot.probe ||
-        other.session != slot.session || other.rank != slot.rank || other.dtype != slot.dtype ||
-        other.shape != slot.shape) {
-      continue;
-    }
-    const Result<std::vector<Key>> keys = source.Keys(i);
-    if (!keys.ok()) return keys.error();
-    const auto here = std::ranges::lower_bound(*keys, replay, {}, &Key::replay);
-    if (here == keys->begin() || std::prev(here)->replay <= before) continue;
-    newest = i;
-    before = std::prev(here)->replay;
-  }
-  if (before == 0) return std::optional<numerics::Stats>();
-  return StatsAt(source, newest, before);
-}
-
-// The row of `entry` in `replay`, and what it was before.
 Result<OpRow> ReadRow(Source& source, const Entry& entry, std::uint64_t replay) {
   const Slot& slot = source.slots()[entry.slot];
   OpRow row{.number = entry.text.number,
@@ -202,11 +176,46 @@ Result<OpRow> ReadRow(Source& source, const Entry& entry, std::uint64_t replay) 
   Result<std::optional<numerics::Stats>> stats = StatsAt(source, entry.slot, replay);
   if (!stats.ok()) return stats.error();
   row.stats = *stats;
-  if (replay <= 1) return row;
-  stats = StatsBefore(source, entry.slot, replay);
-  if (!stats.ok()) return stats.error();
-  row.stats_before = *stats;
   return row;
+}
+
+// What the rows were before: in a call, in the one before it that had the row, which has a slot of
+// its own if other rows came before it there. `rows`: as in the log.
+Result<void> AddBefore(Source& source, const Entries& rows, OpLog* log) {
+  using Name = std::tuple<std::string_view, std::string_view, int, layout::Dtype>;
+  const auto name_of = [](const Slot& slot) {
+    return Name{slot.probe, slot.session, slot.rank, slot.dtype};
+  };
+  std::multimap<Name, std::size_t> named;
+  std::vector<std::pair<std::size_t, std::uint64_t>> before;  // by row: slot, and replay or 0
+  for (const Entry& entry : rows) {
+    named.emplace(name_of(source.slots()[entry.slot]), before.size());
+    before.emplace_back(entry.slot, log->has_calls || log->replay <= 1 ? 0 : log->replay - 1);
+  }
+  for (std::size_t i = 0; i < source.slots().size() && log->has_calls && log->replay > 1; ++i) {
+    const Slot& slot = source.slots()[i];
+    if (!slot.counts_calls() || slot.op.empty()) continue;
+    const auto [begin, end] = named.equal_range(name_of(slot));
+    if (begin == end) continue;
+    const Result<std::vector<Key>> keys = source.Keys(i);
+    if (!keys.ok()) return keys.error();
+    const auto here = std::ranges::lower_bound(*keys, log->replay, {}, &Key::replay);
+    if (here == keys->begin()) continue;
+    for (auto row = begin; row != end; ++row) {
+      auto& [newest, replay] = before[row->second];
+      if (log->rows[row->second].shape != slot.shape || std::prev(here)->replay <= replay) continue;
+      newest = i;
+      replay = std::prev(here)->replay;
+    }
+  }
+  for (std::size_t place = 0; place < before.size(); ++place) {
+    const auto& [slot, replay] = before[place];
+    if (replay == 0) continue;
+    const auto stats = StatsAt(source, slot, replay);
+    if (!stats.ok()) return stats.error();
+    log->rows[place].stats_before = *stats;
+  }
+  return {};
 }
 
 // What a job says about its rows may be wrong: nothing may rely on it. Afterwards, inputs are rows
@@ -273,7 +282,10 @@ Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
 Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay) {
   const Result<Entries> rows = RowsOf(source, entries, replay);
   if (!rows.ok()) return rows.error();
-  return ReadRows(source, source.slots()[entries.front().slot], *rows, replay);
+  Result<OpLog> log = ReadRows(source, source.slots()[entries.front().slot], *rows, replay);
+  if (!log.ok()) return log;
+  if (const Result<void> added = AddBefore(source, *rows, &*log); !added.ok()) return added.error();
+  return log;
 }
 
 // The row of an eager run that was registered last before `gap`; nullptr without one.

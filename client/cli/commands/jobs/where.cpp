@@ -320,8 +320,7 @@ int RunLive(Context& context, const std::string& wanted) {
   if (shown.empty()) {
     return context.FailNoJob(
         "no job with a probe is here. Type: cgdebug-cli ps -a, or cgdebug-cli run --watch '*' -- "
-        "python "
-        "train.py");
+        "python train.py");
   }
   const Result<std::vector<live::Probe>> probes = live::ListProbesAndGaps(context.client(), wanted);
   if (!probes.ok()) return context.Fail(probes.error());

@@ -22,9 +22,8 @@ std::string TensorLine(const source::Tensor& tensor, bool colour, std::size_t ty
 std::string WithoutValues(const source::Slot& slot) {
   if (!analysis::ParseOpText(slot.op)) {
     return "only the statistics were kept (TensorStats, set to statistics, over the daemon's "
-           "memory "
-           "limit, or left on the device). Use TensorRecord, or type: cgdebug-cli run --watch '*' "
-           "--on nan -- python train.py";
+           "memory limit, or left on the device). Use TensorRecord, or type: cgdebug-cli run "
+           "--watch '*' --on nan -- python train.py";
   }
   const std::string name = Printable(slot.probe);
   return fmt::format(
