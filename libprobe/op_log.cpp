@@ -242,7 +242,6 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
     }
   }
   table.logs_with_rows.insert(this);
-  if (late_failure_) std::rethrow_exception(std::exchange(late_failure_, nullptr));
   if (now - oldest_row_ >= kBetweenSends) {
     SendOnHost(table, call_, /*is_end=*/false);
   } else if (!table.sends_late_rows) {

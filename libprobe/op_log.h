@@ -145,7 +145,7 @@ class OpLog {
   // `is_end`.
   void SendOnHost(ProbeTable& table, const EagerCall& call, bool is_end);
   std::uint64_t EndOnHost(ProbeTable& table);
-  // Sends the rows that came before `limit`. Requires: the lock. What fails, the next call raises.
+  // Sends the rows that came before `limit`. Requires: the lock. What fails, End() raises.
   void SendLate(ProbeTable& table, std::chrono::steady_clock::time_point limit);
   // While rows wait: a call that hangs adds none, and sends the others in no other way.
   static void SendLateRows(ProbeTable* table);
