@@ -14,6 +14,7 @@ std::optional<PieceNote> ReadPieceNote(const source::Slot& slot) {
   const std::optional<std::uint64_t> graph_id = TakeNumber(&rest);
   if (!graph_id) return std::nullopt;
   const std::string_view kind = TakeWord(&rest);
+  if (*graph_id == 0) (void)TakeNumber(&rest);
   PieceNote note{.graph_id = *graph_id, .order = slot.order, .text = std::string(rest)};
   if (kind == "stands") {
     note.kind = PieceNote::Kind::kStands;
@@ -28,6 +29,7 @@ std::optional<PieceNote> ReadPieceNote(const source::Slot& slot) {
 }
 
 std::string ToText(const PieceNote& note) {
+  if (note.graph_id == 0) return "no op since " + note.text;
   return fmt::format("graph {}, launched kernel by kernel, {}: {}", note.graph_id,
                      note.kind == PieceNote::Kind::kFailed ? "failed" : "stands", note.text);
 }

@@ -1,5 +1,6 @@
 // pieces.h: where a graph stands or has failed that is launched kernel by kernel (`run
-// --blocking`), as its job tells it.
+// --blocking`), and which op that waits for other ranks a program has called and not gone on from,
+// as their job tells it.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,14 @@ struct PieceNote {
     kFailed,
   };
   Kind kind = Kind::kStands;
-  std::uint64_t graph_id = 0;
-  std::uint64_t order = 0;  // of the notes of a process
-  std::string text;         // what it runs
+  std::uint64_t graph_id = 0;  // 0: of eager ops
+  std::uint64_t order = 0;     // of the notes of a process
+  std::string text;            // what it runs
 };
 
 // Parses a note (layout::IsOpOrder) about a piece; nothing for any other slot.
 std::optional<PieceNote> ReadPieceNote(const source::Slot& slot);
-// "graph 12, launched kernel by kernel, failed: node 3, ..."
+// "graph 12, launched kernel by kernel, failed: node 3, ..."; of eager ops "no op since ...".
 std::string ToText(const PieceNote& note);
 
 // The newest note of each process.
@@ -37,19 +38,25 @@ class PieceNotes {
   void Add(const Process& process, const source::Slot& slot) {
     std::optional<PieceNote> note = ReadPieceNote(slot);
     if (!note) return;
-    PieceNote& newest = newest_[process];
+    PieceNote& newest = (note->graph_id == 0 ? eager_ : pieces_)[process];
     if (newest.order <= note->order) newest = *std::move(note);
   }
-  // Nothing if it has gone on since.
-  std::optional<PieceNote> Of(const Process& process) const {
-    const auto found = newest_.find(process);
-    if (found == newest_.end() || found->second.kind == PieceNote::Kind::kPassed) return {};
-    return found->second;
-  }
-  const std::map<Process, PieceNote>& all() const { return newest_; }
+  // Of a graph in pieces; nothing if it has gone on since.
+  std::optional<PieceNote> Of(const Process& process) const { return Of(pieces_, process); }
+  // The same of the eager ops.
+  std::optional<PieceNote> EagerOf(const Process& process) const { return Of(eager_, process); }
 
  private:
-  std::map<Process, PieceNote> newest_;
+  using Notes = std::map<Process, PieceNote>;
+
+  static std::optional<PieceNote> Of(const Notes& notes, const Process& process) {
+    const auto found = notes.find(process);
+    if (found == notes.end() || found->second.kind == PieceNote::Kind::kPassed) return {};
+    return found->second;
+  }
+
+  Notes pieces_;
+  Notes eager_;
 };
 
 }  // namespace cgdebug::analysis

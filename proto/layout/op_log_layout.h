@@ -67,6 +67,11 @@ constexpr bool IsOpGap(std::string_view op) { return op.substr(0, 4) == "gap "; 
 //       which piece runs for long, or has failed
 //   "order 12 passed"
 //       the one that ran for long has ended
+// Or what it tells of its eager ops, as capture 0; COUNT is how often it has told such a thing.
+//   "order 0 stands COUNT TEXT"
+//       which op that waits for other ranks it has called, and has called no op since
+//   "order 0 passed COUNT"
+//       it has gone on
 constexpr bool IsOpOrder(std::string_view op) { return op.substr(0, 6) == "order "; }
 // Another one: where the memory is now that captured graphs were given. Of a capture, those with
 // the greatest number behind it hold.

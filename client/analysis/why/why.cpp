@@ -48,9 +48,11 @@ void AddNotLooked(const Evidence& evidence, const Check& check, Causes* causes) 
   if (check.snapshots == 0) {
     out.push_back("anything: no snapshot is in it");
   } else if (evidence.logs.empty()) {
+    const bool is_recorded = !evidence.source->Recordings().empty();
     out.push_back(
-        "what each op did: there is no op log. Record one: cgdebug-cli run --watch 'op:*' --eager "
-        "-- COMMAND");
+        fmt::format("what each op did: there is no op log. Record one: cgdebug-cli run --watch "
+                    "'op:*' --eager {}-- COMMAND",
+                    is_recorded ? "-o ops.cgrec " : ""));
   } else if (std::string few = evidence.asks_padding ? "" : FewRunsText(evidence); !few.empty()) {
     out.push_back(std::move(few));
   }

@@ -29,6 +29,7 @@ from .rows import OpLog
 from .rows.gaps import ACCOUNT
 from .rows.row import UNKNOWN, Nodes
 from .steps import Steps
+from .waiting import waiting
 from .written import Kind
 
 if typing.TYPE_CHECKING:
@@ -98,10 +99,14 @@ class Recorder:
         call = None
         try:
             plan = written.plan_of(op)
+            if not waiting.is_empty:
+                waiting.goes_on()
             with self._lock:
                 if not self.is_done:
                     with written.one_look:
                         call = self._before(plan, args, kwargs)
+                        if not self._captured:
+                            waiting.calls(call)
                     if self.added.extras.hooks and plan.kind not in _WITHOUT_ROWS:
                         stem = self._counter.peek(call.place, plan.base)
                         self.added.before(op, call, stem)
@@ -266,6 +271,8 @@ class Recorder:
         with self._lock:
             self._end_log(is_end=True)
             self.is_done = True
+        if not self._captured:
+            waiting.end()
 
     def next_run(self) -> None:
         """What comes now in an eager log belongs to another call."""

@@ -155,7 +155,7 @@ def test_an_op_that_raises_leaves_rows_of_what_it_was_given(debug_mode, cli, cli
     assert row.name.endswith("embedding_0.indices") and row.stats.max == 12
     # Nobody knows what came of it: the call may go on, and is not called complete.
     where = cli("where", path).stdout
-    call = f"not in a graph: after {row.name} (#{row.number}, {row.site}), call {dm.log().replay}"
+    call = f"call {dm.log().replay}: after {row.name} (#{row.number}, {row.site})"
     assert call in where and "complete" not in where, where
 
 

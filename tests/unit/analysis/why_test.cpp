@@ -402,6 +402,39 @@ TEST(Why, RanksThatStandStillInACallAreToldAndNotCalledAlike) {
   EXPECT_THAT(causes.clean, Not(Contains(HasSubstr("take the same way"))));
 }
 
+// What rank `rank` tells of its eager ops (layout::IsOpOrder), after what it told before.
+void TellOfOps(TwoRanks* source, int rank, const std::string& note) {
+  const std::size_t slot = source->Row(rank, "ops/order", "order 0 " + note, {});
+  source->Slots()[slot].order = slot;
+}
+
+TEST(Why, RanksThatWaitInUnlikeOpsAreToldUntilTheyGoOn) {
+  for (const bool is_over : {false, true}) {
+    TwoRanks source = AlikeRanks();
+    source.description.is_growing = !is_over;
+    TellOfOps(&source, 0, "stands 1 c10d.barrier (train.py:33)");
+    TellOfOps(&source, 1, "stands 1 c10d.allreduce_ f32[8] (train.py:38)");
+    const Causes causes = CausesOf(source);
+    ASSERT_THAT(KindsOf(causes), ElementsAre("hang"));
+    EXPECT_THAT(causes.findings[0].sentence, HasSubstr("no op since c10d.barrier (train.py:33)"));
+    EXPECT_THAT(causes.findings[0].sentence,
+                HasSubstr("no op since c10d.allreduce_ f32[8] (train.py:38)"));
+    for (const int rank : {0, 1}) TellOfOps(&source, rank, "passed 2");
+    EXPECT_THAT(KindsOf(CausesOf(source)), IsEmpty());
+  }
+}
+
+TEST(Why, RanksThatWaitInOneOpAreToldIfTheyStandStill) {
+  for (const double stalled_seconds : {0, 75}) {
+    TwoRanks source = AlikeRanks();
+    source.description.is_growing = true;
+    source.description.stalled_seconds = stalled_seconds;
+    for (const int rank : {0, 1}) TellOfOps(&source, rank, "stands 1 c10d.barrier (train.py:33)");
+    const Causes causes = CausesOf(source);
+    EXPECT_EQ(KindsOf(causes).size(), stalled_seconds > 0 ? 1u : 0u) << "it may be slow";
+  }
+}
+
 TEST(Why, WhereAJobStandsIsKnownIfOnlyOlderSnapshotsWereLost) {
   for (const bool is_older : {true, false}) {
     InTime source = InCall(2, 75);
@@ -528,6 +561,29 @@ TEST(Why, CapturesThatFailedOrHoldNoWorkAreToldOfALiveJob) {
   EXPECT_THAT(causes.findings[0].facts[0].text, HasSubstr("captured by model.py:7 in forward"));
   const Json json = CausesJson(log, causes, CommandsOf("live"));
   EXPECT_EQ(json["findings"][0]["next"], "cgdebug-cli graphs live");
+}
+
+TEST(Why, AGraphThatWaitsForItsBatchSizeIsNoFindingIfOthersOfItsPlaceAreReplayed) {
+  GraphLog log = Healthy();
+  layout::GraphFacts used{.order = 1, .label = "bs=8", .state = layout::GraphState::kLive};
+  used.nodes = 3;
+  used.replays = 4;
+  used.stack = "engine.py:7 in capture";
+  layout::GraphFacts spare = used, elsewhere = used;
+  spare.label = "bs=16";
+  spare.replays = 0;
+  elsewhere.label = "alone";
+  elsewhere.replays = 0;
+  elsewhere.stack = "train.py:9 in capture";
+  log.graphs = {{.of = log.Slots()[0], .census = {}}};
+  log.graphs->front().census.graphs = {used, spare};
+  Causes causes = CausesOf(log);
+  EXPECT_THAT(causes.findings, IsEmpty());
+  EXPECT_THAT(causes.clean, Contains(HasSubstr("but for 1 captured where those are")));
+  log.graphs->front().census.graphs = {used, spare, elsewhere};
+  causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("unreplayed"));
+  EXPECT_THAT(causes.findings[0].sentence, HasSubstr("graph alone was never replayed"));
 }
 
 TEST(Why, CapturesOfAProcessWithoutAProbeAndThoseThatAreNotListedAreNotLookedAt) {

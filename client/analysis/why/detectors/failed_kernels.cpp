@@ -15,7 +15,8 @@ Found FindFailedKernels(const Evidence& evidence) {
   std::map<Process, std::size_t> slots;
   for (std::size_t i = 0; i < evidence.source->slots().size(); ++i) {
     const source::Slot& slot = evidence.source->slots()[i];
-    if (!ReadPieceNote(slot)) continue;
+    const std::optional<PieceNote> note = ReadPieceNote(slot);
+    if (!note || note->graph_id == 0) continue;
     notes.Add({slot.rank, slot.session}, slot);
     slots[{slot.rank, slot.session}] = i;
   }

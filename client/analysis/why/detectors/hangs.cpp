@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "client/analysis/ops/trails.h"
+#include "client/analysis/pieces.h"
 #include "client/analysis/why/detectors.h"
 #include "daemon/core/base/duration.h"
 
@@ -18,6 +20,7 @@ struct Standing {
   analysis::Place place;
   // The row of an earlier call that came after the one where it stands.
   std::optional<Passed> came_next = {};
+  std::optional<PieceNote> waits = {};  // of its eager ops
 };
 
 std::string NameOf(const Standing& one) {
@@ -44,11 +47,12 @@ std::string StandsText(const Standing& one) {
   if (one.place.before) {
     text += fmt::format("{}before {}", one.place.after ? " and " : "", one.place.before->name);
   }
+  if (one.waits) text += ", " + ToText(*one.waits);
   return text;
 }
 
 // Where a job that does not move stands: a call that did not come to its last probe, or to a row
-// that earlier calls had, is not over.
+// that earlier calls had, is not over. Nor is one from whose newest op it has not gone on.
 void StopInside(const Trail& trail, Standing* one) {
   analysis::Place& place = one->place;
   if (place.kind == analysis::Place::Kind::kEager && place.before && place.count < place.total) {
@@ -65,7 +69,16 @@ void StopInside(const Trail& trail, Standing* one) {
       one->came_next = passed;
     }
   }
-  if (one->came_next) place.kind = analysis::Place::Kind::kInside;
+  if (one->came_next || one->waits) place.kind = analysis::Place::Kind::kInside;
+}
+
+// Whether each rank waits for others, and not all in one op: no rank can go on.
+bool WaitInUnlikeOps(const std::vector<Standing>& run) {
+  const auto waits = [](const Standing& one) { return one.waits.has_value(); };
+  const auto is_elsewhere = [&](const Standing& one) {
+    return one.waits->text != run.front().waits->text;
+  };
+  return std::ranges::all_of(run, waits) && std::ranges::any_of(run, is_elsewhere);
 }
 
 // The process that is not where the others are: it is replays or calls behind, or in the middle of
@@ -98,6 +111,8 @@ Found FindHangs(const Evidence& evidence) {
     return answer;
   }
   const double stalled = source.Describe().stalled_seconds;
+  PieceNotes<std::pair<int, std::string>> notes;
+  for (const source::Slot& slot : source.slots()) notes.Add({slot.rank, slot.session}, slot);
   std::map<std::string, std::vector<Standing>> runs;  // of ranks by run, else by session
   for (const auto& entry : *trails) {
     const auto& process = entry.first;
@@ -114,7 +129,8 @@ Found FindHangs(const Evidence& evidence) {
       if (one.place.graph_id != 0 || passed.graph_id != 0) continue;
       one.place.replay = std::max(one.place.replay, passed.replay);
     }
-    if (stalled > 0) StopInside(trail, &one);
+    one.waits = notes.EagerOf(process);
+    if (stalled > 0 || one.waits) StopInside(trail, &one);
     runs[is_ranked ? slot->run : slot->session].push_back(std::move(one));
   }
   const bool is_over = HaveJobsEnded(source);
@@ -123,7 +139,8 @@ Found FindHangs(const Evidence& evidence) {
       (evidence.check->goes_on && stalled == 0) || (!source.Recordings().empty() && !is_over);
   std::size_t count = 0;
   for (const auto& [name, run] : runs) {
-    const Standing* hanging = FindHanging(run, went_on, is_over || stalled > 0);
+    const bool is_still = is_over || stalled > 0 || WaitInUnlikeOps(run);
+    const Standing* hanging = FindHanging(run, went_on && !is_still, is_still);
     const auto may_be_inside = [&](const Standing& one) {
       return IsInside(one) || (!is_over && one.place.kind == analysis::Place::Kind::kEagerRuns);
     };
@@ -138,11 +155,14 @@ Found FindHangs(const Evidence& evidence) {
                               : stalled > 0 ? "a job that computes what no probe sees, or waits on "
                                               "purpose"
                                             : "a job that was ended in this replay on purpose"};
+    bool has_other = false;
     for (const Standing& one : run) {
       if (&one == hanging) continue;
-      const bool is_first = finding.facts.empty();
-      if (is_first) finding.sentence += fmt::format(", and {}", StandsText(one));
-      finding.facts.push_back({{.slot = one.slot}, StandsText(one)});
+      if (!std::exchange(has_other, true)) {
+        finding.sentence += fmt::format(", and {}", StandsText(one));
+      } else {
+        finding.facts.push_back({{.slot = one.slot}, StandsText(one)});
+      }
     }
     if (stalled > 0) finding.sentence += ", for " + FormatDuration(stalled);
     if (const auto& next = hanging->came_next) {

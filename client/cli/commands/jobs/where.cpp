@@ -44,6 +44,7 @@ struct Rank {
   int pid = 0;
   Place place = {};
   std::optional<analysis::PieceNote> piece = {};  // of a graph that is launched in pieces
+  std::optional<analysis::PieceNote> eager = {};  // of an op that waits for other ranks
   bool is_odd = false;
   bool is_file = false;
 };
@@ -99,21 +100,26 @@ std::string PlaceText(const Place& place) {
               ? fmt::format(", the last of {} {}; the next call begins with {}", place.total,
                             Noun(place, place.total), BeforeText(place))
               : fmt::format(", before {}", BeforeText(place));
-      return fmt::format("not in a graph: after {}, call {}{}", StopText(*place.after, true),
-                         place.replay, next);
+      return fmt::format("call {}: after {}{}", place.replay, StopText(*place.after, true), next);
     }
     case Place::Kind::kEagerRuns:
       break;
   }
-  return fmt::format(
-      "not in a graph: after {}, call {} of the op log; the rows of a call come once a second, and "
-      "when it ends",
-      StopText(*place.after, true), place.replay);
+  return fmt::format("call {}: after {}", place.replay, StopText(*place.after, true));
 }
 
 std::string MovedText(const Place& place) {
   if (place.moved_ns == 0) return {};
   return fmt::format("; moved {} ago", FormatDuration(live::SecondsSince(place.moved_ns)));
+}
+
+// Whether it ran eagerly a moment ago: then it need not be where the others are.
+bool IsUnderWay(const Rank& rank) {
+  constexpr double kMomentSeconds = 2;
+  const bool is_eager =
+      rank.place.kind == Place::Kind::kEager || rank.place.kind == Place::Kind::kEagerRuns;
+  return is_eager && !rank.is_file && rank.place.moved_ns != 0 &&
+         live::SecondsSince(rank.place.moved_ns) < kMomentSeconds;
 }
 
 std::string NextCommand(const Rank& rank) {
@@ -184,20 +190,23 @@ Json RankJson(const Rank& rank) {
           {"odd", rank.is_odd},
           {"also_launched", std::move(also)},
           {"piece", rank.piece ? Json(ToText(*rank.piece)) : Json(nullptr)},
+          {"waits", rank.eager ? Json(rank.eager->text) : Json(nullptr)},
           {"next", NextCommand(rank)}};
 }
 
 int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::string>& missing) {
   bool is_unknown = !missing.empty();
-  bool has_probes = false, has_rows = false;
+  bool has_probes = false, has_rows = false, has_runs = false;
   for (Job& job : jobs) {
     std::vector<Place> places;
     for (const Rank& rank : job.ranks) places.push_back(rank.place);
     const std::vector<bool> odd = analysis::FindOdd(places);
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
-      job.ranks[i].is_odd = odd[i];
       const Place& place = places[i];
-      is_unknown |= place.kind == Place::Kind::kNowhere && !job.ranks[i].piece;
+      job.ranks[i].is_odd = odd[i] && !IsUnderWay(job.ranks[i]);
+      has_runs |= place.kind == Place::Kind::kEagerRuns;
+      is_unknown |=
+          place.kind == Place::Kind::kNowhere && !job.ranks[i].piece && !job.ranks[i].eager;
       if (place.kind != Place::Kind::kInside && place.kind != Place::Kind::kLaunched) continue;
       (place.has_rows ? has_rows : has_probes) = true;
     }
@@ -223,7 +232,9 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
                                      Printable(PlaceText(rank.place)), MovedText(rank.place));
       if (rank.is_odd) line += context.out.Red("  <-- differs");
       out += fmt::format("{}  -> {}\n", line, Printable(NextCommand(rank)));
-      if (rank.piece) out += "    " + Printable(ToText(*rank.piece)) + "\n";
+      for (const auto& note : {rank.piece, rank.eager}) {
+        if (note) out += "    " + Printable(ToText(*note)) + "\n";
+      }
       if (const std::string also = LaunchesText(rank.place); !also.empty()) {
         out += fmt::format("    launched too, and not finished: {}\n", Printable(also));
       }
@@ -240,6 +251,7 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
         "rows with .. between them are looked at together: one of their ops is not done. To name "
         "it, type: CGDEBUG_OP_LOG_BATCH=1 in front of the job's command");
   }
+  if (has_runs) context.Note("the rows of a call come once a second, and when it ends");
   for (const std::string& text : missing) context.Note(PrintableLines(text));
   return exit_code;
 }
@@ -340,7 +352,8 @@ int RunLive(Context& context, const std::string& wanted) {
                            .rank = session->rank,
                            .pid = session->pid,
                            .place = analysis::FindPlace(known.trails[session->key]),
-                           .piece = known.pieces.Of(session->key)});
+                           .piece = known.pieces.Of(session->key),
+                           .eager = known.pieces.EagerOf(session->key)});
     }
     std::ranges::stable_sort(job.ranks, {}, &Rank::rank);
     jobs.push_back(std::move(job));
@@ -411,6 +424,7 @@ int RunFile(Context& context, const std::string& path) {
                          .rank = rank,
                          .place = analysis::FindPlace(trail),
                          .piece = pieces.Of(key),
+                         .eager = pieces.EagerOf(key),
                          .is_file = true});
   }
   return Show(context, {std::move(job)}, missing);
