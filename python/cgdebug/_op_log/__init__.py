@@ -14,9 +14,10 @@ Begin with `scopes`, then read on in this order:
     written           what an op reads and writes
     memory            what is known of memory, by the storage that tensors share
     steps             where the calls of an eager log begin and end
-    collectives       results that are there when somebody has waited
+    collectives       results that are there when somebody has waited; waiting: who has not gone on
     padding           which rows of a batch are real; padding_rows: what a log says of them
     names             what rows are called, and where their ops are called
+    models            where the tensors and modules of a model are, for captures that follow fast
     compiled_names    the module and the line of an op in code that a compiler made
     regions           annotate(), record_function and NVTX
     arguments         what an op was given, with the views between rows

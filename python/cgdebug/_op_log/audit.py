@@ -23,7 +23,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._job import _graphs, _native
-from . import written
+from . import models, written
 from .rows.gaps import add_note
 
 if typing.TYPE_CHECKING:
@@ -58,9 +58,14 @@ class Place(typing.NamedTuple):
 
 
 class Places:
-    """Finds what lies where."""
+    """Finds what lies where. It goes through the places when it is asked for the first time: most
+    audits ask nothing."""
 
     def __init__(self, places: Iterable[Place]):
+        self._places: Iterable[Place] | None = places
+
+    def _sort(self, places: Iterable[Place]) -> None:
+        self._places = None
         self._all = sorted(places, key=lambda one: one.address)
         self._begins = [one.address for one in self._all]
         # The greatest end of each and those before it.
@@ -68,6 +73,8 @@ class Places:
 
     def at(self, address: int, size: int) -> list[str]:
         """The names of what overlaps these bytes."""
+        if self._places is not None:
+            self._sort(self._places)
         found = []
         place = bisect.bisect_left(self._begins, address + size) - 1
         while place >= 0 and self._ends[place] > address:
@@ -254,7 +261,8 @@ class Holdings:
         """The capture ends: the memory has the names that it has now."""
         self._had_models = bool(self.names.models())
         at: dict[int, list[Place]] = {}
-        for place in places_of(tensors_of(self.names)).values():
+        addresses = {held.address for held, _ in self._held.values()}
+        for place in _places_at(tensors_of(self.names), addresses):
             at.setdefault(place.address, []).append(place)
         for held, _ in self._held.values():
             for place in at.get(held.address, []):
@@ -268,6 +276,14 @@ class Holdings:
             self.missing.append(f"what {kernels} kernels read that are no ops")
         elif log is not None and log.gaps:
             self.missing.append(f"not logged: {next(iter(log.gaps))}")
+
+    def named(self) -> dict[str, Place]:
+        """What had a name when the capture ended, and where it was."""
+        return {
+            name: Place(name, held.address, held.bytes, held.starts[name])
+            for held, _ in self._held.values()
+            for name in held.names
+        }
 
     @property
     def is_over(self) -> bool:
@@ -322,26 +338,30 @@ def places_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Place]:
     return found
 
 
+def _places_at(tensors: Mapping[str, torch.Tensor], addresses: set[int]) -> Iterable[Place]:
+    """Those whose memory begins at one of the addresses. A capture is given few of the tensors that
+    a model has, so all are asked where they begin, and only those few for the rest."""
+    kinds = {one: not written.handles_ops(one) for one in set(map(type, tensors.values()))}
+    asked = {name: one for name, one in tensors.items() if kinds[type(one)]}  # others have none
+    begins = models.begins_of(list(asked.values()))
+    if begins is not None:
+        tensors = {
+            name: one
+            for (name, one), begin in zip(asked.items(), begins, strict=True)
+            if begin in addresses
+        }
+    return places_of(tensors).values()
+
+
 def tensors_of(module_names: ModuleNames) -> dict[str, torch.Tensor]:
     """By name: parameters, buffers and gradients of the models that have names, tensors that are
     plain attributes of their modules, and the state of the optimizers that stepped."""
     found: dict[str, torch.Tensor] = {}
     parameters: dict[int, str] = {}
     for prefix, model in module_names.models():
-        for name, one in model.named_parameters(remove_duplicate=False):
-            found[prefix + name] = one
-            parameters[id(one)] = prefix + name
-            if one.grad is not None:
-                found[f"{prefix}{name}.grad"] = one.grad
-        found.update(
-            (prefix + name, one) for name, one in model.named_buffers(remove_duplicate=False)
-        )
-        for path, module in model.named_modules():
-            for key, value in vars(module).items():
-                if key in ("_parameters", "_buffers"):
-                    continue  # they are there already
-                for part, one in _tensors_in(value):
-                    found[".".join(filter(None, (prefix + path, key))) + part] = one
+        tensors = models.tensors_of(model)
+        found.update((prefix + name, one) for name, one in tensors.all)
+        parameters.update((id(one), prefix + name) for name, one in tensors.parameters)
     for optimizer in list(module_names.optimizers):
         for parameter, state in list(optimizer.state.items()):
             name = parameters.get(id(parameter))
@@ -349,17 +369,6 @@ def tensors_of(module_names: ModuleNames) -> dict[str, torch.Tensor]:
                 if isinstance(one, torch.Tensor):
                     found[f"{name}.{key}"] = one
     return {name: getattr(one, "_local_tensor", one) for name, one in found.items()}
-
-
-def _tensors_in(value) -> list[tuple[str, torch.Tensor]]:
-    """Of an attribute: a tensor, or a list or dict of them."""
-    if isinstance(value, torch.Tensor):
-        return [("", value)]
-    if isinstance(value, (list, tuple)):
-        return [(f"[{n}]", one) for n, one in enumerate(value) if isinstance(one, torch.Tensor)]
-    if type(value) is dict:
-        return [(f"[{n!r}]", one) for n, one in value.items() if isinstance(one, torch.Tensor)]
-    return []
 
 
 # --- audits ---------------------------------------------------------------------------------------
@@ -453,8 +462,8 @@ def audit() -> Audit:
     return run(list(_all.values()))
 
 
-def run(all_of_them: Sequence[Holdings]) -> Audit:
-    """Audits these."""
+def run(all_of_them: Sequence[Holdings], are_new: bool = False) -> Audit:
+    """Audits these. are_new: their captures have just ended, so all names are where they were."""
     global _last_s, _took_s
     not_looked: list[str] = []
     graphs: list[GraphAudit] = []
@@ -462,21 +471,31 @@ def run(all_of_them: Sequence[Holdings]) -> Audit:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return Audit([], ["anything: a graph is being captured"])
         begin = time.monotonic()
-        places: dict[tuple, dict[str, Place]] = {}
         tensors: dict[tuple, dict[str, torch.Tensor]] = {}
         # One that is collected meanwhile would change what its names are found by.
         keys = [one.names.models_and_optimizers() for one in all_of_them]
-        for one, key in zip(all_of_them, keys, strict=True):
-            if key not in places:
-                tensors[key] = tensors_of(one.names)
-                places[key] = places_of(tensors[key])
-        named = Places(place for of in places.values() for place in of.values())
+        held = [one.held() for one in all_of_them]
+        named_before = [one.named() for one in all_of_them]
+        # A walk through the models would take longer than all the rest of a small capture.
+        is_walked = not are_new or not all(is_alive for of in held for _, is_alive in of)
+        now: dict[tuple, dict[str, Place]] = {}
+        for one, key, named in zip(all_of_them, keys, named_before, strict=True):
+            if key not in tensors:
+                tensors[key] = tensors_of(one.names) if is_walked else {}
+            now.setdefault(key, {}).update(named)
+        if is_walked:
+            for key, of in tensors.items():
+                now[key] = places_of({name: of[name] for name in now[key] if name in of})
+        everything = Places(place for of in tensors.values() for place in places_of(of).values())
         of_graphs = Places(place for one in all_of_them for place in one.made)
         pools = _GraphPools()
-        for one, key in zip(all_of_them, keys, strict=True):
-            graphs.append(_audit_one(one, places[key], tensors[key], named, of_graphs, pools))
+        for one, key, of_one in zip(all_of_them, keys, held, strict=True):
+            graphs.append(
+                _audit_one(one, of_one, now[key], tensors[key], everything, of_graphs, pools)
+            )
         known = {one.capture for one in all_of_them}
-        others = [capture for capture in _graphs.captured() if capture not in known]
+        captured = [] if are_new else _graphs.captured()  # new ones are asked about nothing else
+        others = [capture for capture in captured if capture not in known]
         if others:
             not_looked.append(
                 f"{len(others)} graphs that were captured without an op log, the first: capture "
@@ -518,6 +537,7 @@ class _GraphPools:
 
 def _audit_one(
     holdings: Holdings,
+    all_held: list[tuple[Held, bool]],
     now: dict[str, Place],
     tensors: dict[str, torch.Tensor],
     named: Places,
@@ -528,7 +548,7 @@ def _audit_one(
     before = holdings.newest.findings if holdings.is_over and holdings.newest else []
     findings = []
     looked = 0
-    for held, is_alive in holdings.held():
+    for held, is_alive in all_held:
         looked += 1
         is_same = functools.partial(holdings.is_same, held, tensors)
         found = judge(held, is_alive, now, named, of_graphs, is_same, holdings.capture)
@@ -585,7 +605,7 @@ def keep(holdings: Holdings) -> None:
         _all[holdings.capture] = holdings
         _arrange()
     with contextlib.suppress(Exception):  # the job goes on
-        run([holdings])  # it changes nothing of the others
+        run([holdings], are_new=True)  # it changes nothing of the others
 
 
 def forget(capture: int) -> None:

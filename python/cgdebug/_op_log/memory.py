@@ -35,6 +35,15 @@ class Memory(typing.Generic[_Value]):
         known = self._find(tensor)
         return default if known is None or known.value is None else known.value
 
+    def peek(self, tensor: torch.Tensor) -> _Value | None:
+        """As get(), and remembers nothing of the tensor: of a Memory that several have."""
+        address, storage = written.memory_of(tensor)
+        if storage is None:
+            return None
+        found = self._known.get(storage._cdata)
+        known = self._living_at(address) if found is None else found[1]
+        return None if known is None else known.value
+
     def set(self, tensor: torch.Tensor, value: _Value | None) -> None:
         known = self._find(tensor)
         if known is not None:

@@ -19,8 +19,7 @@ import torch
 from .._job import _aside
 from .._shared import _site
 from .._watching import compiled
-from .._watching.modules import modules_of
-from . import compiled_names, regions
+from . import compiled_names, models, regions
 from .memory import Memory
 from .written import storage_of
 
@@ -85,87 +84,116 @@ class ModuleNames:
 
     def __init__(self, frames: int = 1):
         self.frames = frames
-        self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
-        self._taken: set[str] = set()
-        self._owners: dict[str, tuple[weakref.ref, str]] = {}  # by path: the model, the name in it
-        self._parameters: Memory[str] = Memory()
+        # And what is in front of their names. Other captures of the models have the same ones.
+        self._models: list[tuple[str, models.ModelNames]] = []
+        self._wrappers: weakref.WeakKeyDictionary[torch.nn.Module, str] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._parameters: Memory[str] = Memory()  # that somebody has asked for
         self._lazy: list[tuple[weakref.ref, str]] = []  # parameters without memory yet
-        self._models: dict[str, weakref.ref] = {}  # by what is in front of their names
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # that stepped
-        self._other_paths: dict[str, list[str]] = {}  # by path: of a module that several have
         self._roots: set[str] = set()  # paths of models
         self._last_layer = ""  # that compiled code ran
         self._lock = threading.RLock()
 
     def add_model(self, model: torch.nn.Module) -> None:
         with self._lock:
-            found, aliases = modules_of(model)
-            root = next(iter(found))
-            known = self._paths.get(found[root])
+            found = models.names_of(model)
+            root = found.model()
+            known = None if root is None else self._known_path(root)
             if known is not None:  # called through a wrapper, such as that of torch.compile
-                self._paths[model] = known
+                if root is not model:
+                    self._wrappers[model] = known
                 return
             for number in itertools.count():
-                prefix = ("", f"{root}.")[number] if number < 2 else f"{root}_{number}."
-                if self._taken.isdisjoint(prefix + name for name in found):
+                prefix = ("", f"{found.root}.")[number] if number < 2 else f"{found.root}_{number}."
+                if not self._has_any(prefix, found.names):
                     break
-            reference = self._models[prefix] = weakref.ref(found[root])
-            self._roots.add(prefix + root)
-            for name, module in found.items():
-                path = prefix + name
-                self._paths[module] = path
-                self._taken.add(path)
-                self._owners[path] = (reference, name)
-            for name, first in aliases.items():
-                self._other_paths.setdefault(prefix + first, []).append(prefix + name)
-                self._owners.setdefault(prefix + name, (reference, name))
-            self._add_parameters(prefix, found[root])
+            self._models.append((prefix, found))
+            self._roots.add(prefix + found.root)
+            self._lazy += [(reference, prefix + name) for reference, name in found.lazy]
 
-    def _add_parameters(self, prefix: str, model: torch.nn.Module) -> None:
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            own = prefix + ".".join(
-                part
-                for part in name.split(".")
-                if part not in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-            )
-            for one, shown in ((tensor, own), (tensor.grad, f"{own}.grad")):
-                self._add_parameter(one, shown)
+    def _has_any(self, prefix: str, names: typing.Iterable[str]) -> bool:
+        """Whether a module of the models so far has such a path."""
+        return bool(self._models) and any(
+            name in one.names for path in names for one, name in self._parts_of(prefix + path)
+        )
 
-    def _add_parameter(self, tensor: torch.Tensor | None, name: str) -> None:
-        tensor = getattr(tensor, "_local_tensor", tensor)
-        if tensor is not None and torch.nn.parameter.is_lazy(tensor):
-            self._lazy.append((weakref.ref(tensor), name))
-        elif tensor is not None and self._parameters.get(tensor) is None:
-            self._parameters.set(tensor, name)
+    def _parts_of(self, path: str) -> typing.Iterator[tuple[models.ModelNames, str]]:
+        """Each model to which the path may belong, and the name in it."""
+        for prefix, one in self._models:
+            if path.startswith(prefix):
+                yield one, path[len(prefix) :]
+
+    def _known_path(self, module: torch.nn.Module) -> str | None:
+        for prefix, one in reversed(self._models):
+            if (name := one.paths.get(module)) is not None:
+                return prefix + name
+        return self._wrappers.get(module)
+
+    def _owner(self, path: str) -> tuple[weakref.ref, str] | None:
+        """The model that has a module with this path, and the module's name in it."""
+        parts = list(self._parts_of(path))
+        for one, name in parts:
+            if name in one.names:
+                return one.model, name
+        for one, name in parts:
+            if name in one.aliases:
+                return one.model, name
+        return None
+
+    def _other_paths(self, path: str) -> list[str]:
+        """Of a module that has several."""
+        for prefix, one in self._models:
+            others = one.others.get(path[len(prefix) :]) if path.startswith(prefix) else None
+            if others:
+                return [prefix + name for name in others]
+        return []
 
     def _name_lazy(self) -> None:
         """Parameters of lazy modules have memory after the first call."""
         with self._lock:
             waiting, self._lazy = self._lazy, []
             for reference, name in waiting:
-                self._add_parameter(reference(), name)
+                tensor = reference()
+                tensor = getattr(tensor, "_local_tensor", tensor)
+                if tensor is not None and torch.nn.parameter.is_lazy(tensor):
+                    self._lazy.append((reference, name))
+                elif tensor is not None and self._name_at(tensor) is None:
+                    self._parameters.set(tensor, name)
 
     def models(self) -> list[tuple[str, torch.nn.Module]]:
         """Those that live, and what is in front of the names of their modules."""
         with self._lock:
-            known = [(prefix, reference()) for prefix, reference in self._models.items()]
-        return [(prefix, model) for prefix, model in known if model is not None]
+            known = {prefix: one.model() for prefix, one in self._models}
+        return [(prefix, model) for prefix, model in known.items() if model is not None]
 
     def models_and_optimizers(self) -> tuple[frozenset, frozenset[int]]:
         """Equal for those that name the same tensors."""
-        models = frozenset((prefix, id(model)) for prefix, model in self.models())
-        return models, frozenset(map(id, self.optimizers))
+        known = frozenset((prefix, id(model)) for prefix, model in self.models())
+        return known, frozenset(map(id, self.optimizers))
 
     def parameter_at(self, tensor: torch.Tensor) -> str:
         """The name of the parameter whose memory it is; empty if it is no parameter's."""
         if self._lazy:
             self._name_lazy()
-        return self._parameters.get(tensor) or ""
+        return self._name_at(tensor) or ""
+
+    def _name_at(self, tensor: torch.Tensor) -> str | None:
+        known = self._parameters.get(tensor)
+        if known is not None:
+            return known
+        for prefix, one in self._models:
+            name = one.parameters.peek(tensor)
+            if name is not None:
+                self._parameters.set(tensor, prefix + name)
+                return prefix + name
+        return None
 
     def owner_at(self, tensor: torch.Tensor) -> str:
         """The one module whose parameter's memory it is; empty: none, or one that several have."""
         path = self.parameter_at(tensor).rpartition(".")[0]
-        return "" if path in self._other_paths else path
+        return "" if self._other_paths(path) else path
 
     def inner_path(self, path: str, arguments: typing.Iterable[object]) -> str:
         """The module inside that of `path` to which an op belongs that compiled code calls: no hook
@@ -177,7 +205,7 @@ class ModuleNames:
                 inner = self.owner_at(one)
             else:  # vLLM's ops of attention are given the name of their layer
                 text = getattr(one, "value", one)
-                inner = text if isinstance(text, str) and text in self._owners else ""
+                inner = text if isinstance(text, str) and self._owner(text) else ""
             if inner and (is_root or inner == path or inner.startswith(f"{path}.")):
                 self._last_layer = layer_of(inner)
                 return inner
@@ -190,7 +218,7 @@ class ModuleNames:
             return base
         model = base.rpartition(".")[0] if base in self._roots else base
         for one in (f"{model}.{path}" if model else path, path):
-            if one in self._owners:
+            if self._owner(one):
                 return one
         return ""
 
@@ -200,22 +228,22 @@ class ModuleNames:
 
     def owner_of(self, path: str) -> tuple[torch.nn.Module | None, str]:
         """The model that the path belongs to, and the module's name in that model."""
-        reference, name = self._owners.get(path, (None, path))
+        reference, name = self._owner(path) or (None, path)
         return (None if reference is None else reference()), name
 
     def path_of(self, module: torch.nn.Module) -> str:
         with self._lock:
-            path = self._paths.get(module)
+            path = self._known_path(module)
             if path is None and _is_generated(module):
                 return _thread.modules[-1][1] if _thread.modules else ""
             if path is None and not _thread.modules:
                 self.add_model(module)
-                path = self._paths.get(module)
+                path = self._known_path(module)
             if path is None:  # a wrapper, or made while its parent runs
                 path = _thread.modules[-1][1] if _thread.modules else type(module).__name__
-            if path in self._other_paths and _thread.modules:
+            if _thread.modules:
                 parent = _thread.modules[-1][1]
-                for other in self._other_paths[path]:
+                for other in self._other_paths(path):
                     if other.rpartition(".")[0] == parent:
                         return other
             return path

@@ -17,7 +17,7 @@ from torch.utils import _pytree
 
 from .._job import _native
 from .._job._fail_soft import guard
-from . import names
+from . import models, names
 from .following import CollectorStopped, Followed
 from .recorder import Recorder
 from .rows.row import UNKNOWN, Nodes
@@ -118,7 +118,7 @@ def known_parameters(device: int) -> set[tuple[int, int]]:
     """Of the models that are known and live, on this device: (first byte, behind the last one)."""
     found = set()
     for _, model in _known.models():
-        for tensor in (*model.parameters(), *model.buffers()):
+        for tensor in models.parameters_and_buffers(model):
             tensor = getattr(tensor, "_local_tensor", tensor)
             if tensor.get_device() == device and storage_of(tensor):
                 found.add(extent_of(tensor))

@@ -21,6 +21,7 @@ from . import audit, names, padding, written
 from .arguments import EMPTY, Arguments
 from .calls import Call, Link, part_of
 from .collectives import Collective, Collectives
+from .collectives.waiting import waiting
 from .details import Details
 from .extras.added import Added
 from .memory import Memory
@@ -29,7 +30,6 @@ from .rows import OpLog
 from .rows.gaps import ACCOUNT
 from .rows.row import UNKNOWN, Nodes
 from .steps import Steps
-from .waiting import waiting
 from .written import Kind
 
 if typing.TYPE_CHECKING:

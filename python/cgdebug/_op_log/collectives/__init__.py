@@ -8,13 +8,13 @@ import typing
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from .calls import part_of
-from .memory import Memory
-from .rows import UNKNOWN
+from ..calls import part_of
+from ..memory import Memory
+from ..rows import UNKNOWN
 
 if typing.TYPE_CHECKING:
-    from . import names
-    from .details import Details
+    from .. import names
+    from ..details import Details
 
 
 class Collective(typing.NamedTuple):

@@ -8,12 +8,12 @@ import threading
 import time
 import typing
 
-from . import written
-from .details import type_of
-from .written import Kind
+from .. import written
+from ..details import type_of
+from ..written import Kind
 
 if typing.TYPE_CHECKING:
-    from .calls import Call
+    from ..calls import Call
 
 _TOLD_AFTER_S = 1.0
 _WAITS = (Kind.C10D, Kind.FUNCTIONAL, Kind.WAIT)
@@ -83,7 +83,7 @@ class Waiting:
                     self._tell("stands", oldest.text)
 
     def _tell(self, what: str, text: str = "") -> None:
-        from .node_order import notes  # which imports the recorder, too
+        from ..node_order import notes  # which imports the recorder, too
 
         self._count += 1
         notes.tell_piece(0, f"{what} {self._count} {text}".rstrip())
