@@ -187,10 +187,6 @@ std::string Instead(const CLI::App* parsed, const std::string& extra) {
     const std::string first = parsed->get_option("TENSOR")->results().front();
     return fmt::format("{} show {}", kProgram, ShellWord(first + ":" + extra));
   }
-  if (parsed->get_name() == "why" && source::LooksLikeSource(extra)) {
-    const std::string first = parsed->get_option("SOURCE")->results().front();
-    return fmt::format("{} diff --first {} {}", kProgram, ShellWord(first), ShellWord(extra));
-  }
   if (parsed->get_name() == "ps") return fmt::format("{} ps -s {}", kProgram, ShellWord(extra));
   return {};
 }

@@ -75,11 +75,13 @@ bool IsToldOfOthers(const Source& source, const NotSeen& process, const layout::
 std::vector<std::string> NotSeenTexts(const Source& source,
                                       const std::function<bool(const Slot&)>& wants_process,
                                       const std::function<bool(const Slot&)>& looks_at,
-                                      const std::function<bool(std::size_t)>& lacks) {
+                                      const std::function<bool(std::size_t)>& lacks,
+                                      bool is_whole) {
   const Description about = source.Describe();
   std::vector<std::string> texts;
   for (const NotSeen& one : about.not_seen) {
     if (!wants_process(one.of)) continue;
+    if (is_whole && one.what.kind == layout::NotSeenKind::kNeverSent) continue;
     layout::NotSeen what = one.what;
     const bool was_beside =
         what.gone.count > 0 && std::ranges::any_of(source.slots(), [&](const Slot& slot) {

@@ -263,9 +263,12 @@ bool HaveJobsEnded(const Source& source);
 // wherever they are missing.
 // wants_process: given a slot without a probe. looks_at: given a slot of the source.
 // lacks: given the slot of such a gap row; empty: the answer is about every call.
+// is_whole: the answer is about a call that had ended when the job died: rows that never left the
+// job are not missing from it.
 std::vector<std::string> NotSeenTexts(const Source& source,
                                       const std::function<bool(const Slot&)>& wants_process,
                                       const std::function<bool(const Slot&)>& looks_at,
-                                      const std::function<bool(std::size_t)>& lacks = {});
+                                      const std::function<bool(std::size_t)>& lacks = {},
+                                      bool is_whole = false);
 
 }  // namespace cgdebug::source

@@ -56,18 +56,12 @@ Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan
   NoteTold(source, *scan, &seen);
   *all_excuses = FindExcuses(source, seen);
   const Excuses& excuses = *all_excuses;
-  const std::map<std::size_t, std::size_t> rows_of_values = RowsOfValues(source);
-  const auto excused_as = [&](std::size_t slot) {
-    const auto row = rows_of_values.find(slot);
-    return row == rows_of_values.end() ? slot : row->second;
-  };
   const Scanned* of_first = nullptr;
   const Scanned::Nonfinite* first = nullptr;
   for (Scanned& scanned : scan->probes()) {
     FindingRun runs[kExcuses];
     for (const Scanned::Nonfinite& one : scanned.nonfinite) {
-      const auto found =
-          excuses.find({excused_as(scanned.slot), {one.key.replay, one.key.iteration}});
+      const auto found = excuses.find({scanned.slot, {one.key.replay, one.key.iteration}});
       const Excuse excuse = found == excuses.end() ? Excuse::kNone : found->second;
       const auto kind = static_cast<std::size_t>(excuse);
       runs[kind].Add(KindOf(excuse), scanned.slot, one.key.replay);

@@ -319,6 +319,21 @@ void SeenSlot::Note(const source::Key& key, const numerics::Stats& stats) {
                  ops::IsOnlyNegInf(stats), stats.nan > 0});
 }
 
+namespace {
+
+void AddExcusesOfValues(const source::Source& source, Excuses* excuses) {
+  for (const auto& [value, rows] : RowsOfValues(source)) {
+    for (const std::size_t row : rows) {
+      for (auto one = excuses->lower_bound({row, {}});
+           one != excuses->end() && one->first.first == row; ++one) {
+        excuses->insert({{value, one->first.second}, one->second});
+      }
+    }
+  }
+}
+
+}  // namespace
+
 Excuses FindExcuses(source::Source& source, const std::vector<SeenSlot>& seen) {
   std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<RowOfLog>> graphs;
   for (const SeenSlot& one : seen) {
@@ -346,6 +361,7 @@ Excuses FindExcuses(source::Source& source, const std::vector<SeenSlot>& seen) {
       begin = after;
     }
   }
+  AddExcusesOfValues(source, &excuses);
   return excuses;
 }
 
@@ -362,21 +378,21 @@ std::vector<std::uint32_t> MasksOf(const OpLog& log) {
   return numbers;
 }
 
-std::map<std::size_t, std::size_t> RowsOfValues(const source::Source& source) {
+std::map<std::size_t, std::vector<std::size_t>> RowsOfValues(const source::Source& source) {
   using Name = std::tuple<std::string, int, std::uint64_t, std::string>;
-  std::map<Name, std::size_t> row_of;
+  std::map<Name, std::vector<std::size_t>> rows_of;
   const std::vector<source::Slot>& slots = source.slots();
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const source::Slot& slot = slots[i];
     if (slot.op.empty()) continue;
-    row_of[{slot.session, slot.rank, slot.graph_id, slot.probe + ".value"}] = i;
+    rows_of[{slot.session, slot.rank, slot.graph_id, slot.probe + ".value"}].push_back(i);
   }
-  std::map<std::size_t, std::size_t> found;
-  for (std::size_t i = 0; i < slots.size() && !row_of.empty(); ++i) {
+  std::map<std::size_t, std::vector<std::size_t>> found;
+  for (std::size_t i = 0; i < slots.size() && !rows_of.empty(); ++i) {
     const source::Slot& slot = slots[i];
     if (!slot.op.empty()) continue;
-    const auto row = row_of.find({slot.session, slot.rank, slot.graph_id, slot.probe});
-    if (row != row_of.end()) found[i] = row->second;
+    const auto rows = rows_of.find({slot.session, slot.rank, slot.graph_id, slot.probe});
+    if (rows != rows_of.end()) found[i] = rows->second;
   }
   return found;
 }

@@ -52,12 +52,12 @@ enum class Excuse : std::uint8_t {
 };
 using Excuses = std::map<std::pair<std::size_t, SeenSlot::Time>, Excuse>;  // by slot and time
 
-// Those of the snapshots of rows of op logs that have one. `seen`: slots in graph order.
+// Those of the snapshots of rows of op logs that have one, and of the probes ROW.value, which keep
+// what a row holds. `seen`: slots in graph order.
 Excuses FindExcuses(source::Source& source, const std::vector<SeenSlot>& seen);
 
-// ROW.value keeps what a row of an op log holds, so it has the excuse of that row: the slots of
-// such probes, and those of their rows.
-std::map<std::size_t, std::size_t> RowsOfValues(const source::Source& source);
+// The slots of probes ROW.value, and those of their rows: one for each shape.
+std::map<std::size_t, std::vector<std::size_t>> RowsOfValues(const source::Source& source);
 
 // Whether a row of an op log has what lies in the padding rows of another one, its only input.
 bool IsPaddingRow(std::string_view op);

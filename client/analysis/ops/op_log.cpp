@@ -236,21 +236,41 @@ void CheckRows(OpLog* log) {
   }
 }
 
-// What nobody saw of the process, besides what AddGaps() has.
-void AddNotSeen(const Source& source, const Entries& rows, OpLog* log) {
+// Whether a call had ended when the newest one of its log began. Calls of other threads may go on:
+// those of which a row came after that.
+bool HadEnded(Source& source, const Entries& entries, const OpLog& log) {
+  if (!log.has_calls || log.rows.empty()) return false;
+  const Result<std::uint64_t> newest = NewestOf(source, entries);
+  if (!newest.ok() || log.replay == *newest) return false;
+  std::uint64_t newest_began = UINT64_MAX, last_row = 0;
+  for (const Entry& entry : entries) {
+    if (const auto snapshot = SnapshotAt(source, entry.slot, *newest)) {
+      newest_began = std::min(newest_began, snapshot->serial);
+    }
+    if (const auto snapshot = SnapshotAt(source, entry.slot, log.replay)) {
+      last_row = std::max(last_row, static_cast<std::uint64_t>(snapshot->timestamp_ns));
+    }
+  }
+  return last_row <= newest_began;
+}
+
+// What nobody saw of the process, besides what AddGaps() has. `entries`: all of the log; `rows`:
+// those of the replay.
+void AddNotSeen(Source& source, const Entries& entries, const Entries& rows, OpLog* log) {
   const auto is_its_job = [&](const Slot& process) { return process.uuid == log->uuid; };
   std::set<std::uint64_t> orders;
   for (const Entry& entry : rows) orders.insert(source.slots()[entry.slot].order);
   const auto is_row = [&](const Slot& slot) { return orders.contains(slot.order); };
   const auto adds_gaps = [](std::size_t) { return false; };
-  for (std::string& text : NotSeenTexts(source, is_its_job, is_row, adds_gaps)) {
+  const bool is_whole = HadEnded(source, entries, *log);
+  for (std::string& text : NotSeenTexts(source, is_its_job, is_row, adds_gaps, is_whole)) {
     log->gaps.push_back(std::move(text));
   }
 }
 
-// `rows`: of RowsOf().
-Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
-                       std::uint64_t replay) {
+// `entries`: all of the log; `rows`: of RowsOf().
+Result<OpLog> ReadRows(Source& source, const Entries& entries, const Slot& first,
+                       const Entries& rows, std::uint64_t replay) {
   OpLog log{.graph = NameOf({first.graph_id, first.graph}),
             .graph_id = first.graph_id,
             .session = first.session,
@@ -271,7 +291,7 @@ Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
   log.coverage = CoverageOf(rows);
   if (std::string gap = log.coverage.Gap(); !gap.empty()) log.gaps.push_back(std::move(gap));
   CheckRows(&log);
-  AddNotSeen(source, rows, &log);
+  AddNotSeen(source, entries, rows, &log);
   if (!log.rows.empty() && log.rows.front().number > 1) {
     log.gaps.push_back(fmt::format("rows #1 to #{} are not here", log.rows.front().number - 1));
   }
@@ -282,7 +302,8 @@ Result<OpLog> ReadRows(Source& source, const Slot& first, const Entries& rows,
 Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay) {
   const Result<Entries> rows = RowsOf(source, entries, replay);
   if (!rows.ok()) return rows.error();
-  Result<OpLog> log = ReadRows(source, source.slots()[entries.front().slot], *rows, replay);
+  Result<OpLog> log =
+      ReadRows(source, entries, source.slots()[entries.front().slot], *rows, replay);
   if (!log.ok()) return log;
   if (const Result<void> added = AddBefore(source, *rows, &*log); !added.ok()) return added.error();
   return log;
@@ -314,8 +335,7 @@ bool MayBeCut(Source& source, const Entries& entries, const OpLog& log) {
   });
 }
 
-// Why the call may have more rows than a recording that ends too early. Calls of other threads may
-// have been under way, too: those of which a row came after the newest call began.
+// Why the call may have more rows than a recording that ends too early.
 std::string EndText(Source& source, const Entries& entries, const OpLog& log) {
   if (!log.has_calls || log.rows.empty() || !source.Describe().is_cut_off) return {};
   // Another recording of the folder may be the one that is cut off.
@@ -324,18 +344,7 @@ std::string EndText(Source& source, const Entries& entries, const OpLog& log) {
     return account.ok() && account->is_end_known;
   });
   if (has_ended) return {};
-  const Result<std::uint64_t> newest = NewestOf(source, entries);
-  if (!newest.ok()) return {};  // who looks for the newest call says it
-  std::uint64_t newest_began = UINT64_MAX, last_row = 0;
-  for (const Entry& entry : entries) {
-    if (const auto snapshot = SnapshotAt(source, entry.slot, *newest)) {
-      newest_began = std::min(newest_began, snapshot->serial);
-    }
-    if (const auto snapshot = SnapshotAt(source, entry.slot, log.replay)) {
-      last_row = std::max(last_row, static_cast<std::uint64_t>(snapshot->timestamp_ns));
-    }
-  }
-  if (log.replay != *newest && last_row <= newest_began) return {};
+  if (HadEnded(source, entries, log)) return {};
   return fmt::format("rows behind #{} may be missing: {} ends early, and call {} may have gone on",
                      log.rows.back().number, source.Describe().path, log.replay);
 }
@@ -741,7 +750,7 @@ Result<OpLog> ReadOpReplay(Source& source, const OpReplay& replay, bool with_job
       }
     }
     SortRows(&rows);
-    Result<OpLog> log = ReadRows(source, source.slots()[replay.rows.front()], rows,
+    Result<OpLog> log = ReadRows(source, *replay.whole, source.slots()[replay.rows.front()], rows,
                                  replay.own_replay.value_or(replay.replay));
     if (log.ok()) AddGaps(source, *replay.whole, with_job, &*log);
     return log;

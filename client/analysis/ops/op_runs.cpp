@@ -170,8 +170,15 @@ Result<void> AddGapsOfSides(source::Source& a, const std::string& graph_a, sourc
 // or nothing that was logged.
 std::string WriterText(const OpRunsDiff& runs) {
   if (runs.verdict() != OpDiff::Verdict::kDifferent || !runs.diff.first_different) return "";
-  const OpRow& row = runs.a.rows[runs.diff.pairs[*runs.diff.first_different].a];
+  const OpPair& pair = runs.diff.pairs[*runs.diff.first_different];
+  const OpRow& row = runs.a.rows[pair.a];
   if (row.op != "input") return "";
+  if (row.shape != runs.b.rows[pair.b].shape) {
+    return fmt::format(
+        "{} is an input, and has another shape in B. If that is meant, as where one run keeps a "
+        "cache, they part at the first op that one of them alone has",
+        row.name);
+  }
   if (!runs.earlier.empty() || !runs.missing.empty()) {
     return fmt::format("{} is an input: what wrote it may be among what was not compared",
                        row.name);

@@ -172,7 +172,7 @@ class RankFold::State {
     std::map<std::size_t, std::size_t> process_of;  // by slot
     LogRows of_whole;
     LogRows& rows = options_.follows ? rows_[path] : of_whole;
-    const std::map<std::size_t, std::size_t> rows_of_values = RowsOfValues(source);
+    const std::map<std::size_t, std::vector<std::size_t>> values = RowsOfValues(source);
     for (const std::size_t slot : WantedSlots(source, options_.scope)) {
       const Slot& info = source.slots()[slot];
       const std::size_t process = process_of[slot] = Enlist(Describe(info, path));
@@ -195,7 +195,7 @@ class RankFold::State {
         places_[{process, *key}][path] = slot;
       }
       LogRow* row = nullptr;
-      if (!info.op.empty() || rows_of_values.contains(slot)) {
+      if (!info.op.empty() || values.contains(slot)) {
         row = &rows[slot];
         row->process = process;
         row->seen.slot = slot;
@@ -204,7 +204,7 @@ class RankFold::State {
         return done;
       }
     }
-    TakeNonfinite(source, path, process_of, rows, rows_of_values);
+    TakeNonfinite(source, path, process_of, rows, values);
     kept_.unreadable.insert(about.unread.begin(), about.unread.end());
     // One that is still written is added again.
     if (options_.follows && about.is_growing) return {};
@@ -281,23 +281,21 @@ class RankFold::State {
   // and that may not be here.
   void TakeNonfinite(Source& source, const std::string& path,
                      const std::map<std::size_t, std::size_t>& process_of, const LogRows& rows,
-                     const std::map<std::size_t, std::size_t>& rows_of_values) {
+                     const std::map<std::size_t, std::vector<std::size_t>>& values) {
     std::vector<SeenSlot> seen;
     for (const std::size_t slot : WantedSlots(source, options_.scope)) {
       const auto row = rows.find(slot);
-      if (row != rows.end() && !rows_of_values.contains(slot)) seen.push_back(row->second.seen);
+      if (row != rows.end() && !values.contains(slot)) seen.push_back(row->second.seen);
     }
     const Excuses excuses = FindExcuses(source, seen);
     std::set<std::size_t> masks;
     for (const auto& [at, excuse] : excuses) {
-      if (excuse == Excuse::kMask) masks.insert(at.first);
+      if (excuse == Excuse::kMask && !values.contains(at.first)) masks.insert(at.first);
     }
     if (!masks.empty()) kept_.masks[path] = masks.size();
     for (const auto& [slot, row] : rows) {
-      const auto value = rows_of_values.find(slot);
-      const std::size_t excused_as = value == rows_of_values.end() ? slot : value->second;
       for (const LogRow::Nonfinite& one : row.nonfinite) {
-        if (excuses.contains({excused_as, one.time})) continue;
+        if (excuses.contains({slot, one.time})) continue;
         TakeEarlier(one.place, &kept_.processes[row.process].first_nonfinite);
       }
     }

@@ -464,6 +464,10 @@ std::vector<std::string> NextCommands(const RunSummary& summary,
   } else if (commands.empty()) {
     add_of_job("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key));
     add_logs();
+    if (!summary.earlier.empty()) {
+      commands.push_back(fmt::format("cgdebug-cli why {} {}", ShellWord(summary.earlier),
+                                     ShellWord(summary.sessions.front().key)));
+    }
   }
   if (recorded != Recorded::kNothing && of_job) {
     commands.erase(commands.begin() + static_cast<std::ptrdiff_t>(*of_job));

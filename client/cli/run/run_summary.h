@@ -38,6 +38,9 @@ struct RunSummary {
   bool is_checked = false;
   std::uint64_t open = 0;
   bool has_compiled_code = false;  // that a probe is in
+  // The key of the newest earlier job of the same program with other arguments, which this one may
+  // be compared with; empty: there is none.
+  std::string earlier = {};
 
   std::uint64_t Replays() const;
   const char* ReplayWord() const;   // what Replays() counts: "replay", "call"

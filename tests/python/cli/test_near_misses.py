@@ -45,7 +45,7 @@ freeze naer-1                                    | Close: 'near-1'
 probes -s near-2                                 | Close: 'near-1'
 check fwd/blocks.0                               | If it is a probe, its job comes first: live fwd/blocks.0
 why fwd/blocks.0                                 | If it is a probe, its job comes first: live fwd/blocks.0
-why a.cgrec b.cgrec                              | Type: cgdebug-cli diff --first a.cgrec b.cgrec
+why a.cgrec c.cgrec                              | Close: 'a.cgrec', 'b.cgrec'
 check a.cgrec 'blokcs.*'                         | Close: 'blocks.0', 'blocks.1'
 check a.cgrec block.0                            | Close: 'blocks.0'
 info a.cgrec 'blocks.9'                          | Close: 'blocks.0'

@@ -80,6 +80,8 @@ def test_the_rows_of_the_call_in_which_a_job_is_killed_are_counted(killed, cli):
     for command in ("info", "ops"):
         done = cli(command, path)
         assert _never_sent(done.stdout + done.stderr) == count, command
+    ended = cli("ops", f"{path}@call:3")
+    assert ended.returncode == 0 and "never left" not in ended.stdout + ended.stderr, ended.stderr
     assert _never_sent(said) == count
     sql = "select distinct call from v_snapshots where probe = 'fwd/layer/addmm_0' order by call"
     calls = json.loads(cli("--json", "query", path, sql).stdout)

@@ -407,6 +407,26 @@ TEST(Masks, ARowOfTheNewestCallMayStillCome) {
   EXPECT_FALSE(CheckOf(log).complete());
 }
 
+TEST(Masks, ValuesOfAMaskWhoseShapeVariesFromCallToCallAreNoFinding) {
+  Log log;
+  const auto in_calls = [&log](std::size_t slot) {
+    log.Slots()[slot].graph_id = 0;
+    log.Slots()[slot].in_body = true;
+    return slot;
+  };
+  const std::size_t value = in_calls(log.AddSlot("fwd/masked_fill_0.value", {2}));
+  std::uint64_t call = 0;
+  for (const auto& shape : std::vector<std::vector<std::uint64_t>>{{2}, {2, 1}, {1, 2}}) {
+    const std::size_t row = in_calls(log.AddSlot("fwd/masked_fill_0", shape));
+    log.Slots()[row].op = "1 aten.masked_fill.Scalar";
+    log.Add(row, ++call, {-kInf, 1});
+    log.Add(value, call, {-kInf, 1});
+  }
+  EXPECT_FALSE(CheckOf(log).found());
+  log.Add(value, 4, {-kInf, 1});  // no row is of this call
+  EXPECT_TRUE(CheckOf(log).found());
+}
+
 TEST(Masks, WhatCheckExcusesRanksExcusesToo) {
   Log log;
   log.Row("aten.mm.default", {1, 2});

@@ -427,7 +427,8 @@ class NonfiniteFinder {
                fmt::format("{} is the first probe that is not finite, in {} {}",
                            SlotText(evidence_.source->slots()[one.slot]),
                            ReplayWord(evidence_.source->slots()[one.slot]), one.first_replay),
-           .refute = "an op log, which shows what it was made of: cgdebug-cli run --watch 'op:*'"});
+           .refute = "an op log, which shows what it was made of: cgdebug-cli run --watch 'op:*' "
+                     "--eager -- COMMAND"});
     }
   }
 

@@ -15,10 +15,12 @@
 #include "client/analysis/requests/request_diff.h"
 #include "client/analysis/requests/request_report.h"
 #include "client/cli/command.h"
+#include "client/cli/commands/find/compare_runs.h"
 #include "client/cli/sources/sources.h"
 #include "client/cli/views/answer_text.h"
 #include "daemon/core/numerics/stats_difference.h"
 #include "daemon/core/options/number.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -101,9 +103,22 @@ void HintAtTolerance(const Context& context, const DiffCommand& command,
   context.Hint(typed + " --rtol 1e-3");
 }
 
-// What a module of a watched model gave differs: an op log has the op in it.
-void HintAtOps(const Context& context, const source::Source& a, const analysis::Diff& diff) {
+bool HasOpLog(const source::Source& source) {
+  return std::ranges::any_of(source.slots(), [](const source::Slot& slot) {
+    return !slot.op.empty() && !layout::IsNoRow(slot.op);
+  });
+}
+
+// Rows of op logs are compared by their names here, which ops of other lines may share. What a
+// module of a watched model gave differs: an op log has the op in it.
+void HintAtOps(const Context& context, const source::Source& a, const source::Source& b,
+               const DiffCommand& command, const analysis::Diff& diff) {
   if (!diff.first) return;
+  if (HasOpLog(a) && HasOpLog(b)) {
+    context.Note("rows of op logs were compared by name. In the order of their ops, type:");
+    return context.Hint(
+        fmt::format("cgdebug-cli ops diff {} {}", ShellWord(command.a), ShellWord(command.b)));
+  }
   const source::Slot& slot = a.slots()[diff.first->a.slot];
   if (!slot.op.empty() || !slot.probe.starts_with("fwd/")) return;
   context.Note(
@@ -182,7 +197,7 @@ void ShowDiff(Context& context, const DiffCommand& command, source::Source& a, s
   } else {
     Context::Print(AnswerText(context.out, analysis::DiffAnswer(a, b, diff)));
     HintAtTolerance(context, command, diff);
-    HintAtOps(context, a, diff);
+    HintAtOps(context, a, b, command, diff);
     for (source::Source* source : {&a, &b}) {
       const source::Description about = source->Describe();
       if (about.kind != "recordings" || !context.ranks.selects_all()) continue;
@@ -222,6 +237,15 @@ int RunDiff(Context& context, DiffCommand& command) {
 }
 
 }  // namespace
+
+int CompareProbes(Context& context, const std::string& a, const std::string& b) {
+  context.words = {"diff", "--first", a, b};  // what hints go on from
+  DiffCommand command;
+  command.a = a;
+  command.b = b;
+  command.diff.stops_after_first = true;
+  return RunDiff(context, command);
+}
 
 RunFunction AddDiff(CLI::App& app) {
   auto command = std::make_shared<DiffCommand>();

@@ -15,6 +15,7 @@
 #include "client/analysis/ops/op_runs.h"
 #include "client/analysis/wording.h"
 #include "client/cli/command.h"
+#include "client/cli/commands/find/compare_runs.h"
 #include "client/cli/sources/log_place.h"
 #include "client/cli/sources/sources.h"
 #include "client/cli/views/answer_text.h"
@@ -62,6 +63,17 @@ int OpenLog(Context& context, const std::string& text, const std::string& graph,
 bool HasChanged(const OpRow& row) {
   return row.stats && row.stats_before &&
          !numerics::DifferencesOf(*row.stats, *row.stats_before).empty();
+}
+
+// Of how many rows nobody knows whether they changed.
+std::string UnknownChangeText(const OpLog& log, const OpsCommand& command) {
+  const auto unknown = std::ranges::count_if(
+      log.rows, [](const OpRow& row) { return !row.stats || !row.stats_before; });
+  if (command.only != "changed" || unknown == 0) return {};
+  return fmt::format(
+      "of {} of {} rows nobody knows whether they changed: none of their shape came "
+      "before",
+      unknown, log.rows.size());
 }
 
 bool IsShown(const OpRow& row, const std::string& only) {
@@ -395,6 +407,9 @@ int RunOps(Context& context, const OpsCommand& command) {
     context.PrintTable(table);
   }
   if (!left_out.empty()) Context::Print(context.out.Dim(left_out) + "\n");
+  if (const std::string unknown = UnknownChangeText(log, command); !unknown.empty()) {
+    context.Note(unknown);
+  }
   if (!IsOnTerminal()) print_answer();
   for (const std::string& gap : log.gaps) context.Note(Printable("not shown: " + gap));
   if (found == kExitInconclusive) {
@@ -479,6 +494,13 @@ int RunOpsDiff(Context& context, const OpsCommand& command) {
 }
 
 }  // namespace
+
+int CompareOpLogs(Context& context, const std::string& a, const std::string& b) {
+  OpsCommand command;
+  command.a = a;
+  command.b = b;
+  return RunOpsDiff(context, command);
+}
 
 RunFunction AddOps(CLI::App& app) {
   auto command = std::make_shared<OpsCommand>();

@@ -10,20 +10,39 @@
 #include "client/analysis/why/why_report.h"
 #include "client/cli/command.h"
 #include "client/cli/commands/find/causes.h"
+#include "client/cli/commands/find/compare_runs.h"
 #include "client/cli/commands/find/verified_causes.h"
 #include "client/cli/sources/sources.h"
 #include "daemon/core/options/number.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::cli {
 namespace {
 
 struct WhyCommand {
   std::string source = "live";
+  std::string other;
   std::size_t max_rows = 10;
   bool verify = false;
 };
 
+// Of two runs: where they begin to differ.
+int CompareRuns(Context& context, const WhyCommand& command) {
+  for (const std::string* name : {&command.source, &command.other}) {
+    std::unique_ptr<source::Source> source;
+    if (const int failed = OpenSourceOfRanks(context, *name, &source); failed != kExitOk) {
+      return failed;
+    }
+    const bool has_rows = std::ranges::any_of(source->slots(), [](const source::Slot& slot) {
+      return !slot.op.empty() && !layout::IsNoRow(slot.op);
+    });
+    if (!has_rows) return CompareProbes(context, command.source, command.other);
+  }
+  return CompareOpLogs(context, command.source, command.other);
+}
+
 int RunWhy(Context& context, const WhyCommand& command) {
+  if (!command.other.empty()) return CompareRuns(context, command);
   std::unique_ptr<source::Source> source;
   if (const int failed = OpenSourceOfRanks(context, command.source, &source); failed != kExitOk) {
     return failed;
@@ -33,10 +52,9 @@ int RunWhy(Context& context, const WhyCommand& command) {
   VerifyCauses(context, *source, command.verify, &*causes);
   const analysis::why::CommandOf command_of = CommandsIn(context, *source, command.source);
   if (causes->findings.empty() && !source->Recordings().empty() && !source->slots().empty()) {
-    const bool has_rows = std::ranges::any_of(
-        source->slots(), [](const source::Slot& slot) { return !slot.op.empty(); });
-    context.Note(fmt::format("where a run that is right was recorded, too: cgdebug-cli {} RIGHT {}",
-                             has_rows ? "ops diff" : "diff --first", ShellWord(command.source)));
+    context.Note(
+        fmt::format("where a run that is right was recorded, too: cgdebug-cli why RIGHT {}",
+                    ShellWord(command.source)));
   }
   return ShowFound(
       context, *source, causes->outcome(),
@@ -51,8 +69,10 @@ analysis::why::CommandOf CommandsIn(const Context& context, const source::Source
   const analysis::why::CommandOf of_source = analysis::why::CommandsOf(name);
   return [&context, &source, &name, of_source](const source::Slot& slot,
                                                const analysis::why::Place& place) {
-    const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
-                              (slot.session.empty() ? "" : " -s " + KeyOfJob(source, slot));
+    const std::string job = slot.session.empty() ? "" : KeyOfJob(source, slot);
+    const std::string of_rank = slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "";
+    const bool is_one_of_several = !job.empty() && source.Describe().sessions.size() > 1;
+    const std::string among = of_rank + (is_one_of_several ? " -s " + job : "");
     if (!place.command.empty()) {
       const bool takes_job = place.command == "graphs" || place.command == "where";
       if (takes_job && name == "live") {
@@ -65,6 +85,8 @@ analysis::why::CommandOf CommandsIn(const Context& context, const source::Source
       return fmt::format("cgdebug-cli {} {}{}", place.command, ShellWord(name),
                          takes_rank ? among : context.SameJob());
     }
+    if (name == "live" && !job.empty() && slot.rank < 0)
+      return analysis::why::CommandsOf(job)(slot, place) + of_rank;
     return of_source(slot, place) + among;
   };
 }
@@ -72,6 +94,9 @@ analysis::why::CommandOf CommandsIn(const Context& context, const source::Source
 RunFunction AddWhy(CLI::App& app) {
   auto command = std::make_shared<WhyCommand>();
   app.add_option("SOURCE", command->source, kSourceHelp);
+  app.add_option("OTHER", command->other,
+                 "another source: where the two begin to differ, as `ops diff` says it of op logs, "
+                 "and `diff --first` of other probes");
   app.add_option("--max-rows", command->max_rows, "how many findings to show (10)")
       ->check(WholeNumber(1))
       ->type_name("N");

@@ -3,13 +3,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <random>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,6 +29,7 @@
 #include "client/cli/run/run_watch.h"
 #include "client/cli/views/live/event_printer.h"
 #include "client/cli/views/recording_text.h"
+#include "client/live/sessions.h"
 #include "client/live/status.h"
 #include "daemon/core/options/number.h"
 
@@ -166,6 +170,32 @@ void LookAtProbes(client::Client* client, const std::set<std::string>& sessions,
   summary->not_compared_probes = probes.size();
 }
 
+// Whether both are the same program with other arguments: "python serve.py a", "python serve.py b".
+bool AreVariants(const std::string& a, const std::string& b) {
+  const auto words_of = [](const std::string& command) {
+    std::istringstream text(command);
+    return std::vector<std::string>(std::istream_iterator<std::string>(text), {});
+  };
+  const std::vector<std::string> in_a = words_of(a), in_b = words_of(b);
+  const auto differ = std::mismatch(in_a.begin(), in_a.end(), in_b.begin(), in_b.end());
+  const auto alike = differ.first - in_a.begin();
+  const bool is_module = in_a.size() > 1 && in_a[1].starts_with("-");
+  return in_a != in_b && alike >= (is_module ? 3 : 2);
+}
+
+void FindEarlier(client::Client* client, RunSummary* summary) {
+  if (summary->sessions.size() != 1) return;
+  const live::Session& own = summary->sessions.front();
+  const Result<std::vector<live::Session>> listed = live::ListSessions(*client);
+  const live::Session* earlier = nullptr;
+  for (const live::Session& one : listed.ok() ? *listed : std::vector<live::Session>()) {
+    const bool is_meant = one.run_id != own.run_id && one.rank == own.rank && one.probes > 0 &&
+                          one.created_ns < own.created_ns && AreVariants(one.command, own.command);
+    if (is_meant && (earlier == nullptr || earlier->created_ns < one.created_ns)) earlier = &one;
+  }
+  if (earlier != nullptr) summary->earlier = earlier->key;
+}
+
 void Report(const Context& context, const RunSummary& summary, const RunOptions& options,
             const FailOn& fail_on) {
   if (context.options.json) {
@@ -245,6 +275,7 @@ class JobRun {
     const std::set<std::string> keys = KeysOf(summary);
     if (!summary.is_unreachable) {
       LookAtProbes(&context_.client(), keys, &summary);
+      FindEarlier(&context_.client(), &summary);
       SortOutExcuses(&context_.client(), &summary);
     }
     if (watch_) EndWatch(keys, summary.complete ? kDrainTimeout : milliseconds(0));

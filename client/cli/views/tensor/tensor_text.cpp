@@ -23,12 +23,12 @@ std::string WithoutValues(const source::Slot& slot) {
   if (!analysis::ParseOpText(slot.op)) {
     return "only the statistics were kept (TensorStats, set to statistics, over the daemon's "
            "memory limit, or left on the device). Use TensorRecord, or type: cgdebug-cli run "
-           "--watch '*' --on nan -- python train.py";
+           "--watch '*' --on nan -- COMMAND";
   }
   const std::string name = Printable(slot.probe);
   return fmt::format(
-      "a row has statistics alone. {0}.value has them after this run: cgdebug-cli run --watch "
-      "'op:*'{1} --values {2} -- python train.py",
+      "a row has statistics alone. {0}.value has them after this run, of each replay or call: "
+      "cgdebug-cli run --watch 'op:*'{1} --values {2} -o values.cgrec -- COMMAND",
       name, slot.graph_id == 0 ? " --eager" : "", Printable(ShellWord(slot.probe)));
 }
 
