@@ -29,7 +29,7 @@ std::optional<PieceNote> ReadPieceNote(const source::Slot& slot) {
 }
 
 std::string ToText(const PieceNote& note) {
-  if (note.graph_id == 0) return "no op since " + note.text;
+  if (note.graph_id == 0) return "in or after " + note.text;
   return fmt::format("graph {}, launched kernel by kernel, {}: {}", note.graph_id,
                      note.kind == PieceNote::Kind::kFailed ? "failed" : "stands", note.text);
 }

@@ -28,7 +28,7 @@ struct PieceNote {
 
 // Parses a note (layout::IsOpOrder) about a piece; nothing for any other slot.
 std::optional<PieceNote> ReadPieceNote(const source::Slot& slot);
-// "graph 12, launched kernel by kernel, failed: node 3, ..."; of eager ops "no op since ...".
+// "graph 12, launched kernel by kernel, failed: node 3, ..."; of eager ops "in or after ...".
 std::string ToText(const PieceNote& note);
 
 // The newest note of each process.

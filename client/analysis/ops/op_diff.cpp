@@ -12,6 +12,7 @@
 #include "client/analysis/ops/op_details.h"
 #include "client/analysis/wording.h"
 #include "daemon/core/numerics/format.h"
+#include "daemon/core/numerics/stats_difference.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -177,12 +178,31 @@ void JudgePair(const OpRow& a, const OpRow& b, OpPair* pair) {
   }
 }
 
+using PairTest = std::function<bool(const OpPair&)>;
+
+bool IsSame(const OpPair& pair) { return pair.verdict == OpPair::Verdict::kSame; }
+
+// Whether two tensors differ by more than rounding may, by their statistics. The same elements in
+// another shape, such as a weight that one of the two transposes, do not.
+bool IsLarge(const OpRow& a, const OpRow& b, const OpPair& pair) {
+  constexpr double kAtol = 1e-6;
+  if (pair.verdict != OpPair::Verdict::kDifferent) return false;
+  const layout::DtypeInfo* info = layout::FindDtype(a.dtype);
+  if (!a.stats || !b.stats || a.dtype != b.dtype || info == nullptr) return true;
+  if (a.shape != b.shape) {
+    return !(a.stats->has_hash && b.stats->has_hash && a.stats->hash == b.stats->hash &&
+             a.stats->count == b.stats->count);
+  }
+  const double rtol = info->bytes <= 2 ? 2e-2 : 1e-3;
+  return !info->is_floating || !numerics::MayBeClose(*a.stats, *b.stats, rtol, kAtol);
+}
+
 // What a row is made of, through rows without a counterpart. Returns whether rows show all of it,
 // and whether it agrees where it has a counterpart.
 class Ancestry {
  public:
-  Ancestry(const OpLog& log, const std::vector<const OpPair*>& pair_of)
-      : log_(log), pair_of_(pair_of), seen_(log.rows.size(), false) {}
+  Ancestry(const OpLog& log, const std::vector<const OpPair*>& pair_of, PairTest agrees = IsSame)
+      : log_(log), pair_of_(pair_of), agrees_(std::move(agrees)), seen_(log.rows.size(), false) {}
 
   bool Agrees(std::size_t place) {
     for (Places left = {place}; !left.empty();) {
@@ -194,7 +214,7 @@ class Ancestry {
         if (input == nullptr) return false;
         const auto at = static_cast<std::size_t>(input - log_.rows.data());
         if (pair_of_[at] != nullptr) {
-          if (pair_of_[at]->verdict != OpPair::Verdict::kSame) return false;
+          if (!agrees_(*pair_of_[at])) return false;
         } else if (!seen_[at]) {
           seen_[at] = true;
           found_.push_back(at);
@@ -215,6 +235,7 @@ class Ancestry {
  private:
   const OpLog& log_;
   const std::vector<const OpPair*>& pair_of_;  // by place in the log
+  const PairTest agrees_;
   std::vector<bool> seen_;
   Places found_;
 };
@@ -233,6 +254,33 @@ void FindSuspects(const OpLog& a, const OpLog& b, const std::vector<const OpPair
     diff->suspects_a = of_a.Take();
     diff->suspects_b = of_b.Take();
     return;
+  }
+}
+
+// Behind a first divergence of rounding: the first pair that differs by more although what it is
+// made of does not.
+void FindLarge(const OpLog& a, const OpLog& b, const std::vector<const OpPair*>& pair_of_a,
+               const std::vector<const OpPair*>& pair_of_b, OpDiff* diff) {
+  const auto is_large = [&](const OpPair& pair) {
+    return IsLarge(a.rows[pair.a], b.rows[pair.b], pair);
+  };
+  const std::optional<std::size_t> named =
+      diff->first_suspect ? diff->first_suspect : diff->first_fault;
+  if (!named || is_large(diff->pairs[*named])) return;
+  diff->may_be_rounding = true;
+  const auto agrees = [&](const OpPair& pair) {
+    return pair.verdict != OpPair::Verdict::kUnknown && !is_large(pair);
+  };
+  for (std::size_t i = *named + 1; i < diff->pairs.size(); ++i) {
+    const OpPair& pair = diff->pairs[i];
+    if (!is_large(pair)) continue;
+    Ancestry of_a(a, pair_of_a, agrees), of_b(b, pair_of_b, agrees);
+    const bool is_fault = of_a.Agrees(pair.a) && of_b.Agrees(pair.b);
+    if (diff->first_large && !is_fault) continue;
+    diff->first_large = i;
+    diff->large_a = of_a.Take();
+    diff->large_b = of_b.Take();
+    if (is_fault) return;
   }
 }
 
@@ -262,14 +310,14 @@ std::string OnlyText(const OpLog& log, const Places& places, const char* side) {
 }
 
 // What a pair is made of that has no counterpart.
-std::string SuspectsText(const OpLog& a, const OpLog& b, const OpDiff& diff) {
+std::string SuspectsText(const OpLog& a, const OpLog& b, const Places& of_a, const Places& of_b) {
   std::vector<std::string> sides;
   const auto add = [&](const OpLog& log, const Places& places, const char* side) {
     if (places.empty()) return;
     sides.push_back(fmt::format("only {} has: {}", side, RowsText(log, places, kMaxSuspects)));
   };
-  add(a, diff.suspects_a, "A");
-  add(b, diff.suspects_b, "B");
+  add(a, of_a, "A");
+  add(b, of_b, "B");
   return fmt::format("it is made of what {}", fmt::join(sides, "; and of what "));
 }
 
@@ -302,6 +350,7 @@ class OpComparison {
       }
     }
     FindSuspects(a_, b_, pair_of_a, pair_of_b, &diff_);
+    FindLarge(a_, b_, pair_of_a, pair_of_b, &diff_);
     TellMissing();
     return std::move(diff_);
   }
@@ -472,9 +521,21 @@ void AddDifferences(const OpLog& a, const OpLog& b, const OpDiff& diff, Answer* 
   if (diff.first_suspect) {
     const OpPair& pair = diff.pairs[*diff.first_suspect];
     add(fmt::format("first divergence: {}", PairText(a, b, pair)));
-    add("  " + SuspectsText(a, b, diff));
-    add(fmt::format("  what these read agrees, so the fault is in one of them or in #{}",
-                    a.rows[pair.a].number));
+    add("  " + SuspectsText(a, b, diff.suspects_a, diff.suspects_b));
+    if (!diff.may_be_rounding) {
+      add(fmt::format("  what these read agrees, so the fault is in one of them or in #{}",
+                      a.rows[pair.a].number));
+    }
+  }
+  if (diff.may_be_rounding && !diff.first_large) {
+    add("  by its statistics that may be rounding, and so may all that differs behind it");
+  } else if (diff.may_be_rounding) {
+    const OpPair& pair = diff.pairs[*diff.first_large];
+    add("  by its statistics that may be rounding");
+    add("first difference that is more: " + PairText(a, b, pair));
+    if (!diff.large_a.empty() || !diff.large_b.empty()) {
+      add("  " + SuspectsText(a, b, diff.large_a, diff.large_b));
+    }
   }
   const std::optional<std::size_t> named =
       diff.first_suspect ? diff.first_suspect : diff.first_fault;
@@ -548,6 +609,10 @@ Json OpDiffJson(const OpLog& a, const OpLog& b, const OpDiff& diff) {
           {"first_suspect", pair_json(diff.first_suspect)},
           {"suspects_a", names_json(a, diff.suspects_a)},
           {"suspects_b", names_json(b, diff.suspects_b)},
+          {"may_be_rounding", diff.may_be_rounding},
+          {"first_large", pair_json(diff.first_large)},
+          {"large_a", names_json(a, diff.large_a)},
+          {"large_b", names_json(b, diff.large_b)},
           {"missing", diff.missing}};
 }
 

@@ -45,6 +45,12 @@ struct OpDiff {
   std::optional<std::size_t> first_suspect = {};
   std::vector<std::size_t> suspects_a = {};
   std::vector<std::size_t> suspects_b = {};
+  // If the first divergence may be one of rounding, by its statistics: the first pair that differs
+  // by more, if there is one, and what it is made of that has no counterpart, as above.
+  bool may_be_rounding = false;
+  std::optional<std::size_t> first_large = {};
+  std::vector<std::size_t> large_a = {};
+  std::vector<std::size_t> large_b = {};
   // Sentences about what was not compared, and why.
   std::vector<std::string> missing = {};
 

@@ -25,10 +25,11 @@ void AddCause(const source::Source& source, const Finding& finding, std::size_t 
   answer->Add(Severity::kPlain,
               fmt::format("{:<3} {:<12}{}", number, NameOf(finding.level), finding.sentence));
   const auto add = [&](const std::string& line) { answer->Add(Severity::kPlain, kIndent + line); };
+  const bool is_of_process = finding.place.command == "where";
   const std::size_t facts = std::min(finding.facts.size(), kMostFacts);
   for (std::size_t i = 0; i < facts; ++i) {
     const Fact& fact = finding.facts[i];
-    add(RowNumber(source.slots()[fact.place.slot]) + fact.text);
+    add((is_of_process ? "" : RowNumber(source.slots()[fact.place.slot])) + fact.text);
   }
   if (facts < finding.facts.size()) {
     add(fmt::format("and {} more like these", finding.facts.size() - facts));
@@ -47,7 +48,6 @@ void AddCause(const source::Source& source, const Finding& finding, std::size_t 
                     CountText(finding.folded.size() - 2, "more finding", "more findings")));
   }
   const source::Slot& slot = source.slots()[finding.place.slot];
-  const bool is_of_process = finding.place.command == "where";
   if (!slot.site.empty() && !is_of_process) add("line: " + slot.site);
   if (!finding.refute.empty()) add("refuted by: " + finding.refute);
   add("next: " + command_of(slot, finding.place));

@@ -459,7 +459,9 @@ std::vector<std::string> NextCommands(const RunSummary& summary,
   } else if (commands.empty() && !summary.NotSeen().empty()) {
     add_of_job("cgdebug-cli check " + ShellWord(summary.sessions.front().key));
   } else if (commands.empty() && summary.job_exit_code != 0) {
-    commands.push_back("cgdebug-cli where " + ShellWord(summary.sessions.front().key));
+    const live::Session& first = summary.sessions.front();
+    const bool is_alone = summary.sessions.size() == 1 || first.run_id.empty();
+    commands.push_back("cgdebug-cli where " + ShellWord(is_alone ? first.key : first.run_id));
     add_logs();
   } else if (commands.empty()) {
     add_of_job("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key));

@@ -54,10 +54,10 @@ def test_the_collective_that_a_rank_waits_in_is_named_until_it_goes_on(ranks, cl
     told = where()
     assert told[0] == "c10d.allreduce_ f32[2,4]"  # code on standard input has no line
     assert told[1] is None, "it waits for a line, not for a rank"
-    assert f"no op since {told[0]}" in cli("where", run).stdout
+    assert f"in or after {told[0]}, and no op since" in cli("where", run).stdout
     path = str(tmp_path / "stands.cgrec")
     assert cli("freeze", run, "-o", path).returncode == 0
-    assert f"no op since {told[0]}" in cli("where", path).stdout
+    assert f"in or after {told[0]}, and no op since" in cli("where", path).stdout
     alone.go_on()
     for one in (waits, alone):
         assert one.line() == "done"

@@ -172,6 +172,36 @@ TEST(OpDiff, NothingIsBracketedByWhatDiffersItselfOrIsNotShown) {
   EXPECT_FALSE(DiffOpLogs(Plain(5, 7), hidden).first_suspect);
 }
 
+TEST(OpDiff, BehindADifferenceThatMayBeRoundingTheFirstThatIsMoreIsNamed) {
+  const OpLog a = Plain(5, 7);
+  OpLog b = Fused(6.5, 7.5);
+  b.rows[1].stats = StatsWith(2.001);
+  const OpDiff diff = DiffOpLogs(a, b);
+  EXPECT_EQ(FirstOf(a, b), "fwd/m/mm_0");
+  ASSERT_TRUE(diff.first_large);
+  EXPECT_EQ(a.rows[diff.pairs[*diff.first_large].a].name, "fwd/n/mm_0");
+  EXPECT_EQ(diff.large_a, (std::vector<std::size_t>{2, 3}));
+  EXPECT_EQ(diff.large_b, (std::vector<std::size_t>{2}));
+  EXPECT_THAT(OpDiffAnswer(a, b, diff).Text(),
+              HasSubstr("  by its statistics that may be rounding\n"
+                        "first difference that is more: #5 fwd/n/mm_0"));
+  b.rows[3].stats = StatsWith(7.001);
+  EXPECT_FALSE(DiffOpLogs(a, b).first_large);
+  EXPECT_THAT(OpDiffAnswer(a, b, DiffOpLogs(a, b)).Text(),
+              HasSubstr("and so may all that differs behind it"));
+  b.rows[1].stats = StatsWith(2.5);
+  EXPECT_FALSE(DiffOpLogs(a, b).may_be_rounding);
+}
+
+TEST(OpDiff, AWeightThatOneSideTransposesIsNoLargeDifference) {
+  OpLog a = Log(), b = Log();
+  b.rows[0].shape = {1, 1};
+  b.rows[0].type = "f32[1,1]";
+  EXPECT_TRUE(DiffOpLogs(a, b).may_be_rounding);
+  b.rows[0].stats = StatsWith(9);
+  EXPECT_FALSE(DiffOpLogs(a, b).may_be_rounding);
+}
+
 TEST(OpText, TellsOfTheNodesOfItsOpAndOfThoseThatNobodyKnows) {
   const std::optional<OpText> text =
       ParseOpText("17 aten.mm.default +2 -1 <3:flash_fwd_kernel,memset >1:memcpy 3 5");

@@ -416,9 +416,9 @@ TEST(Why, RanksThatWaitInUnlikeOpsAreToldUntilTheyGoOn) {
     TellOfOps(&source, 1, "stands 1 c10d.allreduce_ f32[8] (train.py:38)");
     const Causes causes = CausesOf(source);
     ASSERT_THAT(KindsOf(causes), ElementsAre("hang"));
-    EXPECT_THAT(causes.findings[0].sentence, HasSubstr("no op since c10d.barrier (train.py:33)"));
+    EXPECT_THAT(causes.findings[0].sentence, HasSubstr("in or after c10d.barrier (train.py:33)"));
     EXPECT_THAT(causes.findings[0].sentence,
-                HasSubstr("no op since c10d.allreduce_ f32[8] (train.py:38)"));
+                HasSubstr("in or after c10d.allreduce_ f32[8] (train.py:38)"));
     for (const int rank : {0, 1}) TellOfOps(&source, rank, "passed 2");
     EXPECT_THAT(KindsOf(CausesOf(source)), IsEmpty());
   }

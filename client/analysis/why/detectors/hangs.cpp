@@ -40,6 +40,7 @@ bool IsInside(const Standing& one) { return one.place.kind == analysis::Place::K
 std::string StandsText(const Standing& one) {
   if (!IsInside(one)) return fmt::format("{} has ended {}", NameOf(one), WordOf(one));
   std::string text = fmt::format("{} stands in {}, ", NameOf(one), WordOf(one));
+  if (one.waits) return text + ToText(*one.waits);
   if (one.place.after) text += "after " + one.place.after->name;
   if (one.place.after && !one.place.after->site.empty() && !one.place.before) {
     text += fmt::format(" ({})", one.place.after->site);
@@ -47,7 +48,6 @@ std::string StandsText(const Standing& one) {
   if (one.place.before) {
     text += fmt::format("{}before {}", one.place.after ? " and " : "", one.place.before->name);
   }
-  if (one.waits) text += ", " + ToText(*one.waits);
   return text;
 }
 
@@ -164,6 +164,7 @@ Found FindHangs(const Evidence& evidence) {
         finding.facts.push_back({{.slot = one.slot}, StandsText(one)});
       }
     }
+    if (WaitInUnlikeOps(run)) finding.sentence += ": unlike ops, of which none can end";
     if (stalled > 0) finding.sentence += ", for " + FormatDuration(stalled);
     if (const auto& next = hanging->came_next) {
       finding.facts.push_back(

@@ -232,9 +232,8 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
                                      Printable(PlaceText(rank.place)), MovedText(rank.place));
       if (rank.is_odd) line += context.out.Red("  <-- differs");
       out += fmt::format("{}  -> {}\n", line, Printable(NextCommand(rank)));
-      for (const auto& note : {rank.piece, rank.eager}) {
-        if (note) out += "    " + Printable(ToText(*note)) + "\n";
-      }
+      if (rank.piece) out += "    " + Printable(ToText(*rank.piece)) + "\n";
+      if (rank.eager) out += "    " + Printable(ToText(*rank.eager)) + ", and no op since\n";
       if (const std::string also = LaunchesText(rank.place); !also.empty()) {
         out += fmt::format("    launched too, and not finished: {}\n", Printable(also));
       }
