@@ -199,7 +199,8 @@ std::string FindingText(Source& source, const Finding& finding) {
       return fmt::format("note: {} holds -Inf, no NaN and no +Inf, in {}: a mask?", name, when);
     case FindingKind::kAbsorbed:
       return fmt::format(
-          "note: {} is not finite in {}, and all that comes of it ends finite: left out?", name, when);
+          "note: {} is not finite in {}, and all that comes of it ends finite: left out?", name,
+          when);
     case FindingKind::kPadding:
       return fmt::format("note: {} is not finite in {}, in padding rows alone", name, when);
     case FindingKind::kSkipped:
