@@ -72,15 +72,6 @@ void StopInside(const Trail& trail, Standing* one) {
   if (one->came_next || one->waits) place.kind = analysis::Place::Kind::kInside;
 }
 
-// Whether each rank waits for others, and not all in one op: no rank can go on.
-bool WaitInUnlikeOps(const std::vector<Standing>& run) {
-  const auto waits = [](const Standing& one) { return one.waits.has_value(); };
-  const auto is_elsewhere = [&](const Standing& one) {
-    return one.waits->text != run.front().waits->text;
-  };
-  return std::ranges::all_of(run, waits) && std::ranges::any_of(run, is_elsewhere);
-}
-
 // The process that is not where the others are: it is replays or calls behind, or in the middle of
 // one although the job moves no more. One that went on when this was read is always somewhere.
 const Standing* FindHanging(const std::vector<Standing>& run, bool went_on, bool is_still) {
@@ -139,8 +130,7 @@ Found FindHangs(const Evidence& evidence) {
       (evidence.check->goes_on && stalled == 0) || (!source.Recordings().empty() && !is_over);
   std::size_t count = 0;
   for (const auto& [name, run] : runs) {
-    const bool is_still = is_over || stalled > 0 || WaitInUnlikeOps(run);
-    const Standing* hanging = FindHanging(run, went_on && !is_still, is_still);
+    const Standing* hanging = FindHanging(run, went_on, is_over || stalled > 0);
     const auto may_be_inside = [&](const Standing& one) {
       return IsInside(one) || (!is_over && one.place.kind == analysis::Place::Kind::kEagerRuns);
     };
@@ -164,7 +154,6 @@ Found FindHangs(const Evidence& evidence) {
         finding.facts.push_back({{.slot = one.slot}, StandsText(one)});
       }
     }
-    if (WaitInUnlikeOps(run)) finding.sentence += ": unlike ops, of which none can end";
     if (stalled > 0) finding.sentence += ", for " + FormatDuration(stalled);
     if (const auto& next = hanging->came_next) {
       finding.facts.push_back(
