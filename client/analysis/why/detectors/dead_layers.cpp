@@ -53,7 +53,8 @@ Found FindDeadLayers(const Evidence& evidence) {
     }
     found.findings.push_back(std::move(finding));
   });
-  SetClean(looked_at, "layer lets something through", "layers let something through", &found);
+  SetClean(looked_at, "layer gives numbers other than 0", "layers give numbers other than 0",
+           &found);
   return found;
 }
 

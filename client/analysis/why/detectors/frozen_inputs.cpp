@@ -67,7 +67,8 @@ Found FindFrozenInputs(const Evidence& evidence) {
     finding.refute = "a constant of the program, such as a table or a mask";
     found.findings.push_back(std::move(finding));
   }
-  SetClean(looked_at, "input changes as the others do", "inputs change as the others do", &found);
+  SetClean(looked_at, "input changes when the others do", "inputs change when the others do",
+           &found);
   return found;
 }
 

@@ -345,7 +345,7 @@ class NonfiniteFinder {
         finding.follows.push_back(one);
       }
     }
-    finding.refute = is_made ? "rows that show what it read as not finite"
+    finding.refute = is_made ? "a NaN or Inf in what it read, that no row shows"
                              : "rows of what wrote it, with NaN or Inf in what that read";
     return finding;
   }

@@ -98,8 +98,8 @@ Found FindStaleOutputs(const Evidence& evidence) {
     }
     found.findings.push_back(std::move(finding));
   });
-  SetClean(looked_at, "row follows what they are made of", "rows follow what they are made of",
-           &found);
+  SetClean(looked_at, "row changes with what it is made of",
+           "rows change with what they are made of", &found);
   return found;
 }
 

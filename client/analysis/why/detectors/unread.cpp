@@ -44,7 +44,7 @@ Found FindUnread(const Evidence& evidence) {
     }
     found.findings.push_back(std::move(finding));
   }
-  SetClean(looked_at, "layer is read", "layers are read", &found);
+  SetClean(looked_at, "layer gives what other ops read", "layers give what other ops read", &found);
   return found;
 }
 
