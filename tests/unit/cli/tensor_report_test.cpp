@@ -77,7 +77,7 @@ TEST(TensorReport, DroppedPayloadIsSaidNotInvented) {
   tensor.payload.clear();
   tensor.snapshot.has_values = false;
   EXPECT_THAT(Report(tensor), HasSubstr("no values: only the statistics were kept"));
-  EXPECT_THAT(Report(tensor), HasSubstr("type: cgdebug-cli run --watch '*' --on nan -- python"));
+  EXPECT_THAT(Report(tensor), HasSubstr("type: cgdebug-cli run --watch '*' --on nan -- COMMAND"));
   const Json json = TensorReportJson(tensor, {});
   EXPECT_EQ(json["payload_dropped"], true);
   EXPECT_FALSE(json.contains("values"));
