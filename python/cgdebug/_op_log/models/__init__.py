@@ -443,5 +443,5 @@ def begins_of(tensors: list[torch.Tensor]) -> list[int] | None:
                 strict=True,
             )
             return [address - offset * item for address, offset, item in asked]
-    except RuntimeError:  # it has no storage, as a sparse one
+    except (AttributeError, RuntimeError):  # another torch; no storage, as a sparse one
         return None
