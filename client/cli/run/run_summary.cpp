@@ -291,7 +291,12 @@ std::string NonfiniteLines(const RunSummary& summary, const Style& style) {
   if (summary.NonfiniteProbes() > 0) {
     text += kIndent +
             style.Red(GroupedCount(summary.NonfiniteProbes(), "probe") + " saw non-finite values.");
-    for (const Finding& finding : Earliest(summary)) {
+    const std::vector<Finding> earliest = Earliest(summary);
+    for (const Finding& finding : earliest) {
+      // Behind a NaN, a mask of a row has NaN as well and is called an Inf: `check` has all of
+      // them.
+      const bool is_row = summary.rows.contains({finding.session->key, finding.first->slot.order});
+      if (is_row && finding.what == kInf && earliest.front().what == kNan) continue;
       text += fmt::format("{}{}, {}", kIndent, FindingText(finding),
                           GroupedCount(finding.first->count, "element"));
     }
