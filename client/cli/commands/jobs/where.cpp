@@ -204,7 +204,7 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
     for (std::size_t i = 0; i < job.ranks.size(); ++i) {
       const Place& place = places[i];
       job.ranks[i].is_odd = odd[i] && !IsUnderWay(job.ranks[i]);
-      has_runs |= place.kind == Place::Kind::kEagerRuns;
+      has_runs |= place.kind == Place::Kind::kEagerRuns && !job.ranks[i].is_file;
       is_unknown |=
           place.kind == Place::Kind::kNowhere && !job.ranks[i].piece && !job.ranks[i].eager;
       if (place.kind != Place::Kind::kInside && place.kind != Place::Kind::kLaunched) continue;
