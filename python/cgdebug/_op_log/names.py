@@ -309,8 +309,10 @@ class ModuleHooks:
         _aside.call(self._begin, module)
 
     def _begin(self, module) -> None:
-        if not _thread.modules and self._on_begin is not None:
-            self._on_begin(module)
+        if not _thread.modules:  # the first of several logs tells all: then the thread is in one
+            for one in list(_hooks):
+                if one._on_begin is not None:
+                    one._on_begin(module)
         try:
             path = self._names.path_of(module)
         except Exception:  # the job goes on; the row has no module then

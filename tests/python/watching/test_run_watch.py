@@ -665,7 +665,7 @@ def test_run_keeps_the_values_of_the_rows_that_it_names(cli, tmp_path):
     ]
     # Of the row itself there are statistics alone, and the answer says what to type.
     row = cli("show", f"{path}:fwd/0/addmm_0@call:1").stdout
-    assert "run --watch 'op:*' --eager --values fwd/0/addmm_0 --" in row
+    assert "run --watch 'op:*' --eager --values fwd/0/addmm_0 -o values.cgrec --" in row
 
 
 @pytest.mark.parametrize("watch", [(), ("--watch", "*"), ("--watch", "fx:*")])
