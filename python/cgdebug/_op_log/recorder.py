@@ -106,7 +106,7 @@ class Recorder:
                     with written.one_look:
                         call = self._before(plan, args, kwargs)
                         if not self._captured:
-                            waiting.calls(call)
+                            waiting.calls(call, self.log)
                     if self.added.extras.hooks and plan.kind not in _WITHOUT_ROWS:
                         stem = self._counter.peek(call.place, plan.base)
                         self.added.before(op, call, stem)
@@ -272,7 +272,7 @@ class Recorder:
             self._end_log(is_end=True)
             self.is_done = True
         if not self._captured:
-            waiting.end()
+            waiting.end(self.log)
 
     def next_run(self) -> None:
         """What comes now in an eager log belongs to another call."""

@@ -2,9 +2,12 @@
 
 import json
 import os
+import types
 
 import pytest
 
+from cgdebug._op_log.collectives.waiting import Waiting
+from cgdebug._op_log.written import Kind
 from conftest import wait_until
 
 # Ranks of call 3 wait in unlike ops, until a line comes; then the one that was missing is called.
@@ -66,3 +69,14 @@ def test_the_collective_that_a_rank_waits_in_is_named_until_it_goes_on(ranks, cl
         one.go_on()
         assert one.line() == "ended"
     assert where() == {0: None, 1: None}
+
+
+def test_a_log_that_ends_forgets_only_who_waits_in_its_own_ops():
+    plan = types.SimpleNamespace(kind=Kind.C10D, base="barrier", name="c10d.barrier.default")
+    call = types.SimpleNamespace(plan=plan, arguments=[], place=types.SimpleNamespace(site=""))
+    waiting, log, other = Waiting(), object(), object()
+    waiting.calls(call, log)
+    waiting.end(other)
+    assert not waiting.is_empty
+    waiting.end(log)
+    assert waiting.is_empty

@@ -22,6 +22,7 @@ _WAITS = (Kind.C10D, Kind.FUNCTIONAL, Kind.WAIT)
 class _Called(typing.NamedTuple):
     at: float  # time.monotonic()
     text: str
+    log: object  # in which a row would show that the thread goes on
 
 
 class Waiting:
@@ -42,12 +43,12 @@ class Waiting:
     def is_empty(self) -> bool:
         return not self._called
 
-    def calls(self, call: Call) -> None:
-        """This thread is about to call the op."""
+    def calls(self, call: Call, log: object) -> None:
+        """This thread is about to call the op, and `log` follows it."""
         if call.plan.kind not in _WAITS:
             return
         with contextlib.suppress(Exception), self._lock:
-            self._called[threading.get_ident()] = _Called(time.monotonic(), _text_of(call))
+            self._called[threading.get_ident()] = _Called(time.monotonic(), _text_of(call), log)
             if not self._has_thread:
                 threading.Thread(target=self._look, name="cgdebug-waiting", daemon=True).start()
                 self._has_thread = True
@@ -57,10 +58,10 @@ class Waiting:
         with contextlib.suppress(Exception), self._lock:
             self._forget(threading.get_ident())
 
-    def end(self) -> None:
-        """Nobody tells any more when a thread goes on."""
+    def end(self, log: object) -> None:
+        """The log ends: it does not tell any more when a thread goes on."""
         with contextlib.suppress(Exception), self._lock:
-            for thread in list(self._called):
+            for thread in [one for one, called in self._called.items() if called.log is log]:
                 self._forget(thread)
 
     def _forget(self, thread: int) -> None:
