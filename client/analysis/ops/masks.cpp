@@ -321,6 +321,7 @@ void SeenSlot::Note(const source::Key& key, const numerics::Stats& stats) {
 
 namespace {
 
+// ROW.value keeps what a row of an op log holds, so it has the excuse of that row.
 void AddExcusesOfValues(const source::Source& source, Excuses* excuses) {
   for (const auto& [value, rows] : RowsOfValues(source)) {
     for (const std::size_t row : rows) {

@@ -262,7 +262,10 @@ void AddNotSeen(Source& source, const Entries& entries, const Entries& rows, OpL
   for (const Entry& entry : rows) orders.insert(source.slots()[entry.slot].order);
   const auto is_row = [&](const Slot& slot) { return orders.contains(slot.order); };
   const auto adds_gaps = [](std::size_t) { return false; };
-  const bool is_whole = HadEnded(source, entries, *log);
+  const bool has_unsent = std::ranges::any_of(source.Describe().not_seen, [&](const auto& one) {
+    return one.what.kind == layout::NotSeenKind::kNeverSent && is_its_job(one.of);
+  });
+  const bool is_whole = has_unsent && HadEnded(source, entries, *log);  // reads snapshots
   for (std::string& text : NotSeenTexts(source, is_its_job, is_row, adds_gaps, is_whole)) {
     log->gaps.push_back(std::move(text));
   }
@@ -618,6 +621,12 @@ std::optional<std::size_t> ChooseOpLog(const std::vector<OpLogHead>& logs, const
     if (i != chosen) others->push_back(std::move(names[i]));
   }
   return chosen;
+}
+
+bool HasOpLog(const Source& source) {
+  return std::ranges::any_of(source.slots(), [](const Slot& slot) {
+    return !slot.op.empty() && !layout::IsNoRow(slot.op);
+  });
 }
 
 std::string NoOpLogText(const std::string& path, const std::string& graph,

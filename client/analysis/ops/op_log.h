@@ -140,6 +140,8 @@ struct OpLogHead {
   std::uint64_t last_order = 0;
   std::int64_t last_timestamp_ns = 0;  // of its newest replay; 0: none is kept
 };
+// Whether a source has rows of op logs.
+bool HasOpLog(const source::Source& source);
 // The place of the log that `graph` means, as OpLogChoice. `logs`: oldest first. `others`: what the
 // logs are called that were not chosen; the same name twice gets numbers: "eager#1", "eager#2".
 std::optional<std::size_t> ChooseOpLog(const std::vector<OpLogHead>& logs, const std::string& graph,

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "client/analysis/diff/diff_report.h"
+#include "client/analysis/ops/op_log.h"
 #include "client/analysis/requests/request_diff.h"
 #include "client/analysis/requests/request_report.h"
 #include "client/cli/command.h"
@@ -20,7 +21,6 @@
 #include "client/cli/views/answer_text.h"
 #include "daemon/core/numerics/stats_difference.h"
 #include "daemon/core/options/number.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -103,18 +103,12 @@ void HintAtTolerance(const Context& context, const DiffCommand& command,
   context.Hint(typed + " --rtol 1e-3");
 }
 
-bool HasOpLog(const source::Source& source) {
-  return std::ranges::any_of(source.slots(), [](const source::Slot& slot) {
-    return !slot.op.empty() && !layout::IsNoRow(slot.op);
-  });
-}
-
 // Rows of op logs are compared by their names here, which ops of other lines may share. What a
 // module of a watched model gave differs: an op log has the op in it.
 void HintAtOps(const Context& context, const source::Source& a, const source::Source& b,
                const DiffCommand& command, const analysis::Diff& diff) {
   if (!diff.first) return;
-  if (HasOpLog(a) && HasOpLog(b)) {
+  if (analysis::HasOpLog(a) && analysis::HasOpLog(b)) {
     context.Note("rows of op logs were compared by name. In the order of their ops, type:");
     return context.Hint(
         fmt::format("cgdebug-cli ops diff {} {}", ShellWord(command.a), ShellWord(command.b)));

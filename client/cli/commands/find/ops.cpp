@@ -71,8 +71,7 @@ std::string UnknownChangeText(const OpLog& log, const OpsCommand& command) {
       log.rows, [](const OpRow& row) { return !row.stats || !row.stats_before; });
   if (command.only != "changed" || unknown == 0) return {};
   return fmt::format(
-      "of {} of {} rows nobody knows whether they changed: none of their shape came "
-      "before",
+      "of {} of {} rows nobody knows whether they changed: none of their shape came before",
       unknown, log.rows.size());
 }
 

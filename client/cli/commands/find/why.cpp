@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/why_report.h"
 #include "client/cli/command.h"
 #include "client/cli/commands/find/causes.h"
@@ -14,7 +15,6 @@
 #include "client/cli/commands/find/verified_causes.h"
 #include "client/cli/sources/sources.h"
 #include "daemon/core/options/number.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -33,10 +33,7 @@ int CompareRuns(Context& context, const WhyCommand& command) {
     if (const int failed = OpenSourceOfRanks(context, *name, &source); failed != kExitOk) {
       return failed;
     }
-    const bool has_rows = std::ranges::any_of(source->slots(), [](const source::Slot& slot) {
-      return !slot.op.empty() && !layout::IsNoRow(slot.op);
-    });
-    if (!has_rows) return CompareProbes(context, command.source, command.other);
+    if (!analysis::HasOpLog(*source)) return CompareProbes(context, command.source, command.other);
   }
   return CompareOpLogs(context, command.source, command.other);
 }
@@ -85,8 +82,9 @@ analysis::why::CommandOf CommandsIn(const Context& context, const source::Source
       return fmt::format("cgdebug-cli {} {}{}", place.command, ShellWord(name),
                          takes_rank ? among : context.SameJob());
     }
-    if (name == "live" && !job.empty() && slot.rank < 0)
-      return analysis::why::CommandsOf(job)(slot, place) + of_rank;
+    if (name == "live" && !job.empty() && slot.rank < 0) {
+      return analysis::why::CommandsOf(job)(slot, place);
+    }
     return of_source(slot, place) + among;
   };
 }
