@@ -123,8 +123,10 @@ class Turns:
 
 
 def device_mib():
-    """Of all processes."""
-    words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    """Of all processes, on the first GPU that the engine sees."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    words.append(f"--id={gpu}")
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
