@@ -123,8 +123,13 @@ void EndGraph(CountedGraph& graph, std::optional<std::uint64_t> nodes, bool fail
 void SetGraphPool(CountedGraph& graph, std::uint64_t first, std::uint64_t second) noexcept {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire();
+  if (graph.table() != &table || (first == 0 && second == 0)) return;
+  try {
+    table.graphs.SetPool(&graph, {first, second});
+  } catch (const std::exception&) {  // no memory: it takes more of the device's
+  }
   auto* const census = table.segment.census();
-  if (census != nullptr && graph.table() == &table) census->SetPool(graph.order(), first, second);
+  if (census != nullptr) census->SetPool(graph.order(), first, second);
 }
 
 void CountReplay(CountedGraph* graph) noexcept {

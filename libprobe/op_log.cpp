@@ -35,11 +35,6 @@ constexpr std::uint32_t kCapacity = 16;
 // Tensors that wait for their batch cannot be given back to the allocator.
 constexpr std::uint64_t kMostPendingMib = 512;
 
-// BufferPool puts the state of a leaf behind the memory that was asked for, rounded up.
-std::uint64_t DeviceBytesOf(const capture::Buffers& buffers) {
-  return buffers.bytes + sizeof(capture::DirectState);
-}
-
 std::uint64_t ElementCount(const ring::OpLogRow& row) {
   std::uint64_t count = 1;
   for (const std::uint64_t size : row.shape) count *= size;
@@ -397,17 +392,16 @@ OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const Te
   page.slot->probe_id = state_->id;
   page.slot->registration.graph_id = graph_id;
   page.slot->counted = table.graphs.FindCounted(graph_id);
-  page.slot->buffers = capture::AllocateBuffers(capture::OpLogStagingBytes(), page.device,
-                                                capture::Buffers::Kind::kDirect);
+  page.slot->buffers = capture::AllocateBuffers(0, page.device, capture::Buffers::Kind::kDirect);
   pages_.push_back(std::move(page));
   try {
     capture::BeginDirect(pages_.back().slot.get(), tensor.device_index, stream);
+    pages_.back().memory = TakeParts(pages_.back(), capture::OpLogPageParts());
   } catch (...) {
     DropPage(table, pages_.back());
     pages_.pop_back();
     throw;
   }
-  counters_.device_bytes += DeviceBytesOf(pages_.back().slot->buffers);
   return pages_.back();
 }
 
@@ -475,12 +469,16 @@ void OpLog::FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& u
   counters_.bytes += bytes;
   for (const capture::OpLogTensor& tensor : pending) page.rows[tensor.row].launch = page.launches;
   try {
-    void* const parts = PartsOf(table, page, bytes);
+    const bool is_large = bytes >= capture::kLargeOpLogBatch;
+    if (is_large && page.large_parts == nullptr) {
+      page.large_parts = TakeParts(page, capture::OpLogLargeParts());
+    }
     // Unless nodes are followed, nobody puts later writers behind the rows, so these are computed
     // where the stream stands.
-    capture::Position end =
-        capture::ComputeRows(page.slot->buffers, parts, pending, page.launches, page.stream,
-                             nodes_ ? page.position : capture::PositionOf(page.stream));
+    capture::Position end = capture::ComputeRows(
+        page.memory, is_large ? page.large_parts : nullptr, page.slot->buffers.state, pending,
+        page.launches, page.device, page.stream,
+        nodes_ ? page.position : capture::PositionOf(page.stream));
     if (nodes_) (void)nodes_->Take(page.stream);  // what was added is ours
     capture::PutBehind(page.stream, end, unseen);
     last_batch_ = {.stream = page.stream, .end = std::move(end), .waiting = {page.stream}};
@@ -494,36 +492,21 @@ void OpLog::FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& u
   }
 }
 
-void* OpLog::PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes) {
-  if (bytes < capture::kLargeOpLogBatch) return nullptr;
-  if (page.parts != nullptr) return page.parts->buffers.staging;
-  auto slot = std::make_unique<ProbeSlot>();
-  slot->probe_id = state_->id;
-  slot->registration.graph_id = page.graph_id;
-  slot->counted = page.slot->counted;
-  slot->buffers = capture::AllocateBuffers(capture::OpLogPartsBytes(), page.device,
-                                           capture::Buffers::Kind::kDirect);
-  try {
-    capture::BeginDirect(slot.get(), page.device, page.stream);
-  } catch (...) {
-    table.slots.Discard(std::move(slot));
-    throw;
-  }
-  counters_.device_bytes += DeviceBytesOf(slot->buffers);
-  page.parts = std::move(slot);
-  return page.parts->buffers.staging;
+layout::DeviceStats* OpLog::TakeParts(Page& page, std::uint64_t count) {
+  counters_.device_bytes += count * sizeof(layout::DeviceStats);
+  return page.slot->TakeParts(count, page.device);
 }
 
 void OpLog::FinishPage(ProbeTable& table, Page& page) {
   FlushPage(table, page);
   table.op_logs.Name(&page.rows, &seen_);
   try {
-    table.op_logs.Capture(*state_, page.rows, page.device, page.graph_id, page.stream, page.slot);
+    table.op_logs.Capture(*state_, page.rows, page.memory, page.device, page.graph_id, page.stream,
+                          page.slot);
   } catch (...) {
     DropPage(table, page);
     throw;
   }
-  if (page.parts != nullptr) table.slots.Discard(std::move(page.parts));
 }
 
 void OpLog::EndPages(ProbeTable& table) {
@@ -543,10 +526,9 @@ void OpLog::EndPages(ProbeTable& table) {
 }
 
 void OpLog::DropPage(ProbeTable& table, Page& page) {
-  for (std::unique_ptr<ProbeSlot>* const slot : {&page.slot, &page.parts}) {
-    if (*slot == nullptr) continue;
-    if (page.launches != 0) capture::HoldWithoutLeaf(slot->get(), page.device, page.stream);
-    table.slots.Discard(std::move(*slot));
+  if (page.slot != nullptr) {
+    if (page.launches != 0) capture::HoldWithoutLeaf(page.slot.get(), page.device, page.stream);
+    table.slots.Discard(std::move(page.slot));
   }
   page.pending.clear();
 }

@@ -99,13 +99,15 @@ class OpLog {
   void Close();
 
  private:
-  // Rows of one stream that is capturing. They lie in the staging memory of `slot`.
+  // Rows of one stream that is capturing.
   struct Page {
     std::uint64_t graph_id = 0;
     void* stream = nullptr;
     int device = 0;
     std::unique_ptr<capture::ProbeSlot> slot;
-    std::unique_ptr<capture::ProbeSlot> parts;  // nobody reads it: device memory for large batches
+    layout::DeviceStats* memory = nullptr;  // capture::OpLogPageParts()
+    layout::DeviceStats* large_parts =
+        nullptr;  // capture::OpLogLargeParts(), if it has needed them
     std::vector<ring::OpLogRow> rows;
     std::vector<capture::OpLogTensor> pending;
     std::uint64_t pending_bytes = 0;
@@ -137,8 +139,8 @@ class OpLog {
   std::size_t PendingRows() const;
   std::uint64_t PendingBytes() const;
   void FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& unseen = {});
-  // Where a batch that reads `bytes` leaves its parts: null for the memory of the page.
-  void* PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes);
+  // Memory of the page's graph for `count` of them.
+  layout::DeviceStats* TakeParts(Page& page, std::uint64_t count);
   void FinishPage(ProbeTable& table, Page& page);
   void EndPages(ProbeTable& table);
   // Writes the rows on the CPU that are here into rings; they are of `call`, and the last ones with

@@ -58,9 +58,10 @@ ProbeSlot* OpLogPages::HostSlot(ProbeState& log, std::span<const ring::OpLogRow>
   }
 }
 
-void OpLogPages::Capture(ProbeState& log, std::span<const ring::OpLogRow> rows, int device,
-                         std::uint64_t graph_id, void* stream, std::unique_ptr<ProbeSlot>& slot) {
-  const TensorRef page = PageOf(rows.size(), DeviceType::kCuda, device, slot->buffers.staging);
+void OpLogPages::Capture(ProbeState& log, std::span<const ring::OpLogRow> rows, const void* memory,
+                         int device, std::uint64_t graph_id, void* stream,
+                         std::unique_ptr<ProbeSlot>& slot) {
+  const TensorRef page = PageOf(rows.size(), DeviceType::kCuda, device, memory);
   maker_->CompleteOpLog(log, *slot, page, ring::EncodeOpLog(rows), layout::Lane::kDirect, graph_id);
   capture::CaptureDirect(slot.get(), *segment_->writer(), page, stream);
   store_->Publish(log, slot);

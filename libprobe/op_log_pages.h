@@ -33,10 +33,11 @@ class OpLogPages {
   capture::ProbeSlot* HostSlot(ProbeState& log, std::span<const ring::OpLogRow> rows,
                                bool is_counted);
 
-  // Adds the leaf of a page whose rows lie in the staging memory of `slot`, publishes the slot and
-  // takes it. If it fails, the caller keeps the slot, because the graph refers to it.
-  void Capture(ProbeState& log, std::span<const ring::OpLogRow> rows, int device,
-               std::uint64_t graph_id, void* stream, std::unique_ptr<capture::ProbeSlot>& slot);
+  // Adds the leaf of a page whose rows lie at `memory`, publishes the slot and takes it. If it
+  // fails, the caller keeps the slot, because the graph refers to it.
+  void Capture(ProbeState& log, std::span<const ring::OpLogRow> rows, const void* memory,
+               int device, std::uint64_t graph_id, void* stream,
+               std::unique_ptr<capture::ProbeSlot>& slot);
 
  private:
   ProbeRegistry* probes_;

@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/segment/shared_mark.h"
@@ -184,6 +185,7 @@ std::optional<SessionInfo> CurrentSession() {
   info.shm_bytes = segment->shm_bytes();
   info.released_unread = ring::LoadRelaxed(segment->producer()->released_unread);
   info.slots = table.slots.published();
+  info.device_bytes = capture::DeviceBytes();
   return info;
 }
 

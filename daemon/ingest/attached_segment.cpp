@@ -284,8 +284,10 @@ void AttachedSegment::Abandon() {
 }
 
 void AttachedSegment::ShowSession() {
-  destination_.registry->SetSession(session_, view_->shm_bytes(), view_->step(),
-                                    view_->released_unread());
+  destination_.registry->SetSession(session_, {.shm_bytes = view_->shm_bytes(),
+                                               .device_bytes = view_->device_bytes(),
+                                               .step = view_->step(),
+                                               .released_unread = view_->released_unread()});
   ShowNotSeen();
 }
 

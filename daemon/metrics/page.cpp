@@ -155,9 +155,9 @@ void AddSession(const SessionRecord& record, const Labels& labels, Page* page) {
               record.state == SessionState::kAlive ? 1 : 0);
   page->Gauge("cgdebug_session_died", "1 if the job ended without closing its probes.", labels,
               record.state == SessionState::kDied ? 1 : 0);
-  if (record.step >= 0) {
+  if (record.facts.step >= 0) {
     page->Gauge("cgdebug_session_step", "The step that the job set last (cgdebug.step).", labels,
-                static_cast<double>(record.step));
+                static_cast<double>(record.facts.step));
   }
   page->Count("cgdebug_session_replays_total",
               "Replays of the graph of the job that was replayed most often.", labels,
@@ -167,7 +167,9 @@ void AddSession(const SessionRecord& record, const Labels& labels, Page* page) {
   page->Gauge("cgdebug_session_calls", "Calls of probes in captured graphs, or eager.", labels,
               static_cast<double>(record.slot_count));
   page->Gauge("cgdebug_session_shm_bytes", "Shared memory that the job's rings take.", labels,
-              static_cast<double>(record.shm_bytes));
+              static_cast<double>(record.facts.shm_bytes));
+  page->Gauge("cgdebug_session_device_bytes", "Device memory that the job's probes take.", labels,
+              static_cast<double>(record.facts.device_bytes));
   page->Gauge("cgdebug_session_nonfinite_probes",
               "Probes that saw a NaN or Inf in any replay, masks aside.", labels,
               static_cast<double>(record.probes.nonfinite));

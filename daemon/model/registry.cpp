@@ -26,11 +26,6 @@ std::pair<std::uint8_t, std::uint8_t> LaneOf(const SlotIdentity& slot) {
   return {slot.registration.lane, slot.registration.lane_reason};
 }
 
-// What its session counts. The ring is gone with its graph.
-std::uint64_t DeviceBytesOf(const SlotRecord& record) {
-  return record.slot == nullptr || record.retired ? 0 : record.slot->registration.device_bytes;
-}
-
 }  // namespace
 
 std::vector<Finding> FindingsOf(const SlotRecord& record) {
@@ -84,15 +79,13 @@ SessionPtr Registry::AddSession(SessionIdentity identity) {
   return session;
 }
 
-void Registry::SetSession(const SessionPtr& session, std::uint64_t shm_bytes, std::int64_t step,
-                          std::uint64_t lost_released) {
+void Registry::SetSession(const SessionPtr& session, const SessionFacts& facts) {
   const std::lock_guard lock(mutex_);
   if (Session* entry = Find(session)) {
-    entry->record.shm_bytes = shm_bytes;
-    entry->record.step = step;
+    entry->record.facts = facts;
     Counters& sums = entry->record.counters;
-    sums.produced += lost_released - sums.lost_released;
-    sums.lost_released = lost_released;
+    sums.produced += facts.released_unread - sums.lost_released;
+    sums.lost_released = facts.released_unread;
   }
 }
 
@@ -147,7 +140,6 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   sums.replay = std::max(sums.replay, counters.replays);
   sums.moved_ns = std::max(sums.moved_ns, last_timestamp_ns);
   if (slot->CountsCalls()) sums.calls = std::max(sums.calls, counters.replays);
-  sums.device_bytes -= DeviceBytesOf(record);
   if (record.slot != slot) {
     if (record.slot != nullptr) RemoveFromIndexes(session, record.slot);
     AddToIndexes(session, slot);
@@ -157,7 +149,6 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   record.reached = reached;
   record.last_timestamp_ns = last_timestamp_ns;
   record.retired = retired;
-  sums.device_bytes += DeviceBytesOf(record);
 }
 
 void Registry::NoteUnseen(const SlotPtr& slot) {
@@ -243,7 +234,6 @@ void Registry::ForgetSlot(const SlotPtr& slot) {
   if (session == nullptr) return;
   const auto found = session->slots.find({slot->index, slot->generation});
   if (found == session->slots.end()) return;
-  session->record.device_bytes -= DeviceBytesOf(found->second);
   RemoveFromIndexes(session, found->second.slot);
   session->slots.erase(found);
 }

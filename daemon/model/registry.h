@@ -71,14 +71,20 @@ struct ProbeCounts {
   std::vector<std::string> unseen_names = {};
 };
 
+// What a session says of itself.
+struct SessionFacts {
+  std::uint64_t shm_bytes = 0;
+  std::uint64_t device_bytes = 0;  // of device memory, that its probes take
+  std::int64_t step = -1;
+  std::uint64_t released_unread = 0;  // snapshots, to make room
+};
+
 // A session without its slots.
 struct SessionRecord {
   SessionPtr session;
   SessionState state = SessionState::kAlive;
   std::int64_t ended_ns = 0;
-  std::uint64_t shm_bytes = 0;
-  std::uint64_t device_bytes = 0;  // of rings in device memory, of graphs that are not gone
-  std::int64_t step = -1;
+  SessionFacts facts;
   std::uint64_t replay = 0;   // highest replay of any slot
   std::int64_t moved_ns = 0;  // of the newest snapshot of any slot; 0: none came
   std::uint64_t calls = 0;    // the newest eager call that any slot has; 0: none
@@ -124,8 +130,7 @@ class Registry {
  public:
   // For ingest. `identity.key` is chosen here.
   SessionPtr AddSession(SessionIdentity identity);
-  void SetSession(const SessionPtr& session, std::uint64_t shm_bytes, std::int64_t step,
-                  std::uint64_t lost_released);
+  void SetSession(const SessionPtr& session, const SessionFacts& facts);
   void EndSession(const SessionPtr& session, SessionState state, std::int64_t ended_ns);
   void ForgetSession(const SessionPtr& session);
   // Creates or replaces the record's counters and flags; `last` and the verdict stay.

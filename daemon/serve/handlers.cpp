@@ -587,7 +587,7 @@ void Handlers::Prune(Answer* answer) {
   for (const SessionRecord& record : model_.registry->Sessions()) {
     if (record.state == pipeline::SessionState::kAlive) continue;
     ++pruned.sessions;
-    pruned.bytes += record.shm_bytes;
+    pruned.bytes += record.facts.shm_bytes;
   }
   answer->Set(pruned);
   model_.controls->Prune();

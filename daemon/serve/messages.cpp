@@ -95,9 +95,9 @@ answers::Session SessionOf(const pipeline::SessionRecord& record,
   }
   out.replay = record.replay;
   out.calls = record.calls;
-  out.step = record.step;
-  out.shm_bytes = record.shm_bytes;
-  if (record.state == pipeline::SessionState::kAlive) out.device_bytes = record.device_bytes;
+  out.step = record.facts.step;
+  out.shm_bytes = record.facts.shm_bytes;
+  if (record.state == pipeline::SessionState::kAlive) out.device_bytes = record.facts.device_bytes;
   out.counters = record.counters;
   out.nonfinite_probes = record.probes.nonfinite;
   out.mask_probes = record.probes.masks;

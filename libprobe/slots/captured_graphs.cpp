@@ -18,6 +18,12 @@ const CapturedGraphs::Graph& CapturedGraphs::Find(std::uint64_t id) {
   return graph;
 }
 
+void CapturedGraphs::SetPool(CountedGraph* graph, const Pool& pool) {
+  std::erase_if(parts_, [](const auto& item) { return item.second.expired(); });
+  const auto [known, is_new] = parts_.try_emplace(pool, graph->parts());
+  if (!is_new) graph->SharePartsWith(known->second.lock());
+}
+
 std::string CapturedGraphs::TakeLabel(std::uint64_t id) {
   const bool is_spent = !label_.scoped && labelled_ != 0 && labelled_ != id;
   if (label_.text.empty() || is_spent) return {};

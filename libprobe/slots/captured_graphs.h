@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "cgdebug/probe.h"
 #include "libprobe/capture/graph/counted_graph.h"
@@ -31,6 +33,9 @@ class CapturedGraphs {
     const auto found = counted_.find(id);
     return found == counted_.end() ? nullptr : found->second;
   }
+  // The memory pool of torch that the graph has its memory from. Requires: not {0, 0}.
+  using Pool = std::pair<std::uint64_t, std::uint64_t>;
+  void SetPool(CountedGraph* graph, const Pool& pool);
 
   // The label that is set for the graph with this capture id; empty if there is none, or another
   // graph took it.
@@ -41,6 +46,7 @@ class CapturedGraphs {
  private:
   std::unordered_map<std::uint64_t, Graph> graphs_;
   std::unordered_map<std::uint64_t, std::shared_ptr<CountedGraph>> counted_;
+  std::map<Pool, std::weak_ptr<capture::PoolParts>> parts_;
   GraphLabel label_;
   std::uint64_t labelled_ = 0;  // the graph that took label_
 };

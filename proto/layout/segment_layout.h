@@ -1,6 +1,6 @@
 // segment_layout.h: the control file of a producer and its extents.
 //
-//   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, RoomRequest, FreezeLine[]
+//   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, MemoryLine, FreezeLine[]
 //                                      | ConsumerLine, ReaderName, ThawLine[] | FindingText[]
 //                                      | NotSeenBlock | refusals | directory
 //   /dev/shm/cgdebug-<uid>-<uuid>.1    ExtentHeader | slot blocks, expected tensors,
@@ -91,14 +91,15 @@ struct alignas(kCacheLineBytes) ProducerLine {
 };
 static_assert(sizeof(ProducerLine) == 64);
 
-// A producer that finds /dev/shm full asks the daemon to remove what dead jobs left there.
-// Written by the producer's host code only.
-struct alignas(kCacheLineBytes) RoomRequest {
-  std::uint64_t number;  // of the request, from 1; store-release after `bytes`
-  std::uint64_t bytes;   // that must be free
-  std::uint64_t reserved[6];
+// What the producer says of memory. Written by its host code only.
+struct alignas(kCacheLineBytes) MemoryLine {
+  // A producer that finds /dev/shm full asks the daemon to remove what dead jobs left there.
+  std::uint64_t request;  // the number of its last one, from 1; store-release after `request_bytes`
+  std::uint64_t request_bytes;  // that must be free
+  std::uint64_t device_bytes;   // of device memory, that its probes take
+  std::uint64_t reserved[5];
 };
-static_assert(sizeof(RoomRequest) == 64);
+static_assert(sizeof(MemoryLine) == 64);
 
 // The rings of one device stand still from the next replay on. There is one line for each device,
 // because devices do not stop at the same moment and must not overwrite each other's line. Written
@@ -187,7 +188,7 @@ struct alignas(kCacheLineBytes) ConsumerLine {
   std::uint32_t reserved0;
   std::uint64_t printed_lines;   // lines the daemon rendered for this job
   std::uint64_t terminal_lines;  // of those, the ones that reached the job's own stderr
-  std::uint64_t room_answered;   // RoomRequest::number of the last request it dealt with
+  std::uint64_t room_answered;   // MemoryLine::request of the last request it dealt with
   std::uint64_t reserved[1];
 };
 static_assert(sizeof(ConsumerLine) == 64);
@@ -247,8 +248,8 @@ struct ExtentHeader {
 static_assert(sizeof(ExtentHeader) == 40);
 
 inline constexpr std::size_t kProducerLineOffset = kPageBytes;
-inline constexpr std::size_t kRoomRequestOffset = kProducerLineOffset + sizeof(ProducerLine);
-inline constexpr std::size_t kFreezeLineOffset = kRoomRequestOffset + sizeof(RoomRequest);
+inline constexpr std::size_t kMemoryLineOffset = kProducerLineOffset + sizeof(ProducerLine);
+inline constexpr std::size_t kFreezeLineOffset = kMemoryLineOffset + sizeof(MemoryLine);
 inline constexpr std::size_t kConsumerLineOffset = 2 * kPageBytes;
 inline constexpr std::size_t kReaderNameOffset = kConsumerLineOffset + sizeof(ConsumerLine);
 inline constexpr std::size_t kThawLineOffset = kReaderNameOffset + sizeof(ReaderName);

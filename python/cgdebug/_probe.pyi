@@ -98,6 +98,7 @@ class _Session(TypedDict):
     shm_bytes: int
     slots: int
     released_unread: int
+    device_bytes: int
 
 class NativeProbe:
     def __init__(

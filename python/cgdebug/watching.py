@@ -36,7 +36,6 @@ _FX_NOTE = (
 )
 _MAX_SHOWN = 8
 _VALUES_OF_TRIGGER = 8
-_DIRECT_STATS_BYTES_PER_SM = 4096  # of device memory: partial sums of a captured TensorStats
 
 _Handle = torch.utils.hooks.RemovableHandle | calls.Follower | direct.InFront
 
@@ -146,7 +145,7 @@ class WatchReport:
     problems:     name -> why some of its tensors were not seen
     snapshots, lost: of all its probes
     shm_bytes:    of /dev/shm that the rings of its probes take
-    device_bytes: of GPU memory, estimated, for statistics in captured graphs
+    device_bytes: of GPU memory, that all probes of this process take
     captures:     with an op log: what each capture cost; also as str()
     notes:        what else is to be known of the level
     """
@@ -170,7 +169,7 @@ class WatchReport:
             f"{self.model}{state}: {len(self.seen)} probes see tensors, {len(self.not_seen)} do "
             f"not; {self.snapshots} snapshots, {self.lost} lost",
             f"cost: {len(self.seen)} probes, {self.shm_bytes / 2**20:.1f} MiB of /dev/shm"
-            + (f", about {self.device_bytes / 2**20:.1f} MiB on the GPU" * (self.device_bytes > 0)),
+            + (f", {self.device_bytes / 2**20:.1f} MiB on the GPU" * (self.device_bytes > 0)),
         ]
         for title, entries in (
             ("not seen", self.not_seen),
@@ -515,7 +514,7 @@ class Watch:
     def explain(self) -> WatchReport:
         """What is seen, what is not and why, and what it costs."""
         seen, not_seen, problems = [], dict[str, str](), dict[str, str]()
-        snapshots = lost = shm = device = 0
+        snapshots = lost = shm = 0
         for place in list(self._list):
             any_seen = False
             for probe in [p for p in list(place.probes.values()) if p]:
@@ -536,7 +535,6 @@ class Watch:
                     shm += slot["capacity"] * (
                         128 if slot["device_bytes"] else slot["payload_bytes"]
                     )
-                    device += _device_bytes(slot)
                     if (kept := self._kept_of(slot)) is not None:
                         problems[probe.name] = (
                             f"{kept} values are kept, because the rings of this process take as "
@@ -570,7 +568,7 @@ class Watch:
             snapshots=snapshots,
             lost=lost,
             shm_bytes=shm,
-            device_bytes=device,
+            device_bytes=(_native.probe_module().session() or {}).get("device_bytes", 0),
             captures=tuple(self._scope.costs) if self._scope is not None else (),
             notes=self.notes,
         )
@@ -769,12 +767,3 @@ def _actions_of(values) -> list[Action]:
         return [values]
     kept = TensorRecord(capacity=whole_number("watch: values", values), where="auto")
     return [TensorStats(), kept]  # the statistics of values that stay on the device
-
-
-def _device_bytes(slot: dict) -> int:
-    if slot["lane"] != "direct" or not slot["device"].startswith("cuda"):
-        return 0
-    if slot["device_bytes"]:
-        return slot["device_bytes"]
-    sms = torch.cuda.get_device_properties(slot["device"]).multi_processor_count
-    return slot["payload_bytes"] + _DIRECT_STATS_BYTES_PER_SM * sms

@@ -357,7 +357,8 @@ py::object SessionDict() {
   if (!info) return py::none();
   return py::dict("name"_a = info->name, "uuid"_a = info->name.substr(info->name.rfind('-') + 1),
                   "shm_bytes"_a = info->shm_bytes, "slots"_a = info->slots,
-                  "released_unread"_a = info->released_unread);
+                  "released_unread"_a = info->released_unread,
+                  "device_bytes"_a = info->device_bytes);
 }
 
 void Translate(std::exception_ptr raised) {

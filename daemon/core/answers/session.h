@@ -74,7 +74,7 @@ struct Session : recording::Session {
   std::uint64_t calls = 0;         // the newest eager call that any slot has; 0: none
   std::int64_t step = -1;          // -1: the job sets none
   std::uint64_t shm_bytes = 0;     // control file and extents
-  std::uint64_t device_bytes = 0;  // of rings in device memory
+  std::uint64_t device_bytes = 0;  // of device memory, that its probes take
   layout::Counters counters;
   std::uint64_t nonfinite_probes = 0;  // that have shown NaN or Inf, masks aside
   std::uint64_t mask_probes = 0;       // rows of op logs with -Inf that may be on purpose

@@ -11,9 +11,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "libprobe/capture/pool_parts.h"
 #include "libprobe/ring/shared_copy.h"
 #include "proto/layout/graph_layout.h"
 
@@ -75,6 +79,16 @@ class CountedGraph {
   // A leaf that stores at `runs` how many times it has run, from 0. Valid until kOver.
   void AddLeaf(const std::uint64_t* runs) { leaves_.push_back(runs); }
   bool has_leaves() const { return !leaves_.empty(); }
+  // Its kernels leave parts of statistics where other graphs of its pool do, unless they have begun
+  // elsewhere.
+  void SharePartsWith(std::shared_ptr<capture::PoolParts> parts) {
+    if (places_.empty()) parts_ = std::move(parts);
+  }
+  const std::shared_ptr<capture::PoolParts>& parts() const { return parts_; }
+  // As PoolParts::Take().
+  layout::DeviceStats* TakeParts(std::uint64_t count, int device) {
+    return parts_->Take(count, device, &places_[device]);
+  }
   void CaptureEnded() noexcept { is_captured_ = true; }
   // The owner has let go: it launches no more. A capture without an end may still become a graph
   // that somebody else owns.
@@ -127,6 +141,8 @@ class CountedGraph {
   bool is_captured_ = false;
   bool over_ = false;
   std::vector<const std::uint64_t*> leaves_;
+  std::shared_ptr<capture::PoolParts> parts_ = std::make_shared<capture::PoolParts>();
+  std::map<int, capture::PoolParts::Place> places_;  // by device
   std::optional<Clock::time_point> all_ran_since_;
 };
 

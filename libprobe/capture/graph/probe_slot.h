@@ -10,10 +10,12 @@
 #include <thread>
 #include <vector>
 
+#include "libprobe/capture/buffers.h"
 #include "libprobe/capture/graph/capture_nodes.h"
 #include "libprobe/capture/graph/counted_graph.h"
 #include "libprobe/capture/graph/root_graph.h"
 #include "libprobe/capture/graph/slot_life.h"
+#include "libprobe/capture/pool_parts.h"
 #include "libprobe/ring/segment/segment_writer.h"
 #include "libprobe/ring/serial.h"
 #include "libprobe/ring/slot_ring_reader.h"
@@ -21,26 +23,6 @@
 #include "proto/layout/ring_layout.h"
 
 namespace cgdebug::capture {
-
-struct DirectState;
-
-// Memory that CUDA copies through. All null for CPU tensors.
-struct Buffers {
-  enum class Kind : std::uint8_t { kNone, kEager, kEagerStats, kCallback, kDirect };
-  Kind kind = Kind::kNone;
-  // Device memory: the tensor as it was when the compute path passed the probe, or parts of its
-  // statistics. kCallback, kDirect.
-  void* staging = nullptr;
-  void* pinned = nullptr;        // host memory: target of the copy; kEager, kCallback
-  DirectState* state = nullptr;  // device memory; kEagerStats, kDirect
-  // Host memory: how many times the leaf has run; kEagerStats, kDirect.
-  std::uint64_t* runs = nullptr;
-  std::uint64_t bytes = 0;
-  int device = 0;
-  bool from_fallback = false;  // staging came from the DeviceAllocator
-  std::uint32_t slab = 0;      // in which pinned lies; kEager
-  std::uint64_t slab_offset = 0;
-};
 
 // Owned by the SlotStore, which frees it when `life` says that nothing reaches it any more.
 //
@@ -65,6 +47,9 @@ struct ProbeSlot {
   // Lock holder: the graph that holds the slot, if its owner counts its launches. Null if a user
   // object tells when the graph is gone.
   std::shared_ptr<CountedGraph> counted;
+  // Lock holder: the memory of what other kernels of the graph leave for the leaf.
+  std::shared_ptr<PoolParts> parts;
+  PoolParts::Place parts_place;  // if no graph that is counted has it
 
   // Lock holder. A thread that pinned the slot may read `registration`, `index` and `reader`
   // without the lock, because they are constant once the slot is published.
@@ -110,6 +95,17 @@ struct ProbeSlot {
   std::uint64_t TakeSerial() noexcept {
     last_serial = graph_serial ? graph_serial->After(last_serial) : ring::NextSerial();
     return last_serial;
+  }
+
+  // As PoolParts::Take(), as long as the slot's graph may run. Thread: the lock holder.
+  // Requires: BeginDirect().
+  layout::DeviceStats* TakeParts(std::uint64_t count, int device) {
+    if (counted != nullptr) {
+      parts = counted->parts();
+      return counted->TakeParts(count, device);
+    }
+    if (parts == nullptr) parts = std::make_shared<PoolParts>();
+    return parts->Take(count, device, &parts_place);
   }
 };
 

@@ -118,6 +118,8 @@ void FreeBuffers(const Buffers& buffers) noexcept {
   if (buffers.kind != Buffers::Kind::kNone) BufferPool::Instance().Give(buffers);
 }
 
+std::uint64_t DeviceBytes() noexcept { return BufferPool::Instance().device_bytes(); }
+
 void TrimBuffers() noexcept { BufferPool::Instance().Trim(); }
 
 void SetFallbackAllocator(const DeviceAllocator& allocator) {

@@ -30,6 +30,8 @@ Buffers AllocateBuffers(std::uint64_t bytes, int device, Buffers::Kind kind);
 // Gives them back for reuse, without a call to CUDA. Requires: no graph and no queued callback uses
 // them.
 void FreeBuffers(const Buffers& buffers) noexcept;
+// How much device memory they have taken, unused memory included.
+std::uint64_t DeviceBytes() noexcept;
 // Frees unused memory if there is much of it. May wait until the device is idle, so it must not be
 // called in an eager call or with the probe table's mutex.
 void TrimBuffers() noexcept;

@@ -23,7 +23,9 @@
 #include "libprobe/capture/graph/step_word.h"
 #include "libprobe/capture/kernels/direct_kernels.h"
 #include "libprobe/capture/lane/shared_parts.h"
+#include "libprobe/capture/memory/buffer_pool.h"
 #include "libprobe/capture/memory/device_ring.h"
+#include "libprobe/capture/pool_parts.h"
 #include "libprobe/ring/serial.h"
 #include "libprobe/ring/shared_copy.h"
 #include "proto/layout/realtime.h"
@@ -441,7 +443,7 @@ std::uint64_t PartsBytes(const layout::SlotRegistration& registration, int devic
 
 // What the lane needs for the slot itself.
 std::uint64_t OwnStagingBytes(const layout::SlotRegistration& registration, int device) {
-  if (HoldsStats(registration)) return PartsBytes(registration, device);
+  if (HoldsStats(registration)) return 0;  // ProbeSlot::TakeParts()
   if ((registration.flags & layout::kSlotComparesOnDevice) != 0) {
     return CompareStateOffset(registration) + CompareStateBytes(registration);
   }
@@ -488,11 +490,12 @@ PartsHere& Here() {
 }
 
 // Adds a leaf that reads parts which the kernel of another slot computes.
-void Share(SharedParts* shared, const DirectSlot& direct, const Device& device, cudaStream_t stream,
-           bool hash) {
+void Share(SharedParts* shared, ProbeSlot* slot, const DirectSlot& direct, const Device& device,
+           cudaStream_t stream, bool hash) {
   // Before there is a leaf that reads them, the kernel knows that it must not leave them out.
   Tell(&shared->last_sharer->next_sharer, static_cast<const DirectState*>(direct.state), device);
   shared->last_sharer = direct.state;
+  slot->parts = shared->memory;
   // The leaves before it on the same branch follow the kernel, so the compute path needs no further
   // edge.
   CaptureInfo info = GetCaptureInfo(stream);
@@ -502,37 +505,44 @@ void Share(SharedParts* shared, const DirectSlot& direct, const Device& device, 
   AddLeaf(info, device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf);
 }
 
-void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
+void CaptureStats(ProbeSlot* slot, const DirectSlot& direct, const Device& device,
                   const TensorRef& tensor, cudaStream_t stream) {
-  const layout::SlotRegistration& r = slot.registration;
+  const layout::SlotRegistration& r = slot->registration;
   const bool is_staged = (r.flags & layout::kSlotUnstaged) == 0;
   const bool hash = (r.flags & layout::kStatsWithoutHash) == 0;
   const std::uint64_t bytes = TensorBytes(r);
   StatsArgs args = {};
   args.from = static_cast<const std::byte*>(tensor.data);
   args.count = ElementCount(r);
-  args.parts = static_cast<layout::DeviceStats*>(slot.buffers.staging);
   args.state = direct.state;
   if (!is_staged && bytes <= kStableLeafBytes) {
+    const int blocks = Blocks(bytes, kStableLeafBytesPerBlock, kMostLeafBlocks);
     LeafArgs leaf = {};
     leaf.slot = direct;
     leaf.staging = args.from;
     leaf.bytes = bytes;
     leaf.count = args.count;
-    leaf.parts = args.parts;
+    leaf.parts = slot->TakeParts(static_cast<std::uint64_t>(blocks), device.index);
     leaf.hash = hash;
     leaf.only_stats = true;
-    AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
-            Blocks(bytes, kStableLeafBytesPerBlock, kMostLeafBlocks), kLeafThreads, leaf);
+    AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype), blocks, kLeafThreads, leaf);
     return;
   }
   const StatsGrid grid = GridOfStats(tensor.dtype, bytes, device);
-  SharedParts computed = {args.from,    args.count, tensor.dtype, slot.counted.get(),
-                          direct.state, args.parts, grid.parts()};
+  SharedParts computed;
+  computed.data = args.from;
+  computed.count = args.count;
+  computed.dtype = tensor.dtype;
+  computed.counted = slot->counted.get();
+  computed.last_sharer = direct.state;
+  computed.part_count = grid.parts();
   const std::uint64_t capture_id = GetCaptureInfo(stream).id;
   const Position before = PositionOf(stream);
   SharedParts* const shared = is_staged ? Here().Find(capture_id, before, computed) : nullptr;
-  if (shared != nullptr) return Share(shared, direct, device, stream, hash);
+  if (shared != nullptr) return Share(shared, slot, direct, device, stream, hash);
+  args.parts = slot->TakeParts(grid.parts(), device.index);
+  computed.parts = args.parts;
+  computed.memory = slot->parts;
   const void* const kernel =
       grid.on_tensor_cores ? TensorCoreStatsKernel() : StatsKernel(tensor.dtype);
   cudaGraphNode_t front = nullptr;
@@ -600,10 +610,10 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   args.to = static_cast<std::byte*>(slot.buffers.staging);
   args.bytes = r.payload_bytes;
   args.state = direct.state;
-  const bool is_staged = (r.flags & layout::kSlotUnstaged) == 0;
+  const bool is_staged = (r.flags & (layout::kSlotUnstaged | layout::kSlotHoldsOpLog)) == 0;
   if (direct.compare != nullptr) {
     CaptureCompare(slot, args, direct, device, tensor.dtype, stream);
-  } else if (is_staged && args.from != args.to) {
+  } else if (is_staged) {
     LaunchStage(tensor, args, device, stream);
   }
   LeafArgs leaf = {};
@@ -693,6 +703,7 @@ layout::DeviceStats* EagerParts(const Device& device, cudaStream_t stream) {
                     static_cast<std::uint64_t>(device.multiprocessors) * (kStatsThreads / 32);
   void* parts = nullptr;
   CGD_CUDA(cudaMalloc(&parts, most * sizeof(layout::DeviceStats)));
+  BufferPool::Instance().CountForEver(most * sizeof(layout::DeviceStats));
   known->emplace(std::pair(device.index, stream), static_cast<layout::DeviceStats*>(parts));
   return static_cast<layout::DeviceStats*>(parts);
 }
@@ -843,7 +854,7 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
       CaptureStaged(slot, device, tensor, stream);
     }
     if (HoldsStats(slot->registration)) {
-      CaptureStats(*slot, direct, device, tensor, stream);
+      CaptureStats(slot, direct, device, tensor, stream);
     } else if (IsOnDevice(*slot)) {
       CaptureOnDevice(*slot, direct, device, segment, tensor, stream);
     } else {

@@ -59,7 +59,7 @@ void HoldWithoutLeaf(ProbeSlot* slot, int device, void* stream) noexcept;
 
 // Adds the lane to the graph that `stream` is capturing, and ties the slot to the graph's lifetime:
 // by its leaf in `slot->counted`, or else by a user object. Resets `counted` if its count would not
-// tell. A tensor that lies in the slot's own staging memory is not copied there.
+// tell. A page of an op log is read where it lies.
 // Requires: the slot's block is mapped, its registration complete, its buffers of kind kDirect.
 // Fails: throws ProbeError; the graph then holds at most the kernel on the compute path.
 void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,

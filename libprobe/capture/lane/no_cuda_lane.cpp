@@ -7,6 +7,7 @@
 #include "libprobe/capture/lane/direct_lane.h"
 #include "libprobe/capture/lane/op_log_lane.h"
 #include "libprobe/capture/memory/device_ring.h"
+#include "libprobe/capture/pool_parts.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -24,6 +25,9 @@ std::optional<std::uint64_t> CountNodesOfCapture(void*) noexcept { return std::n
 std::optional<std::uint64_t> CountNodes(void*) noexcept { return std::nullopt; }
 Buffers AllocateBuffers(std::uint64_t, int, Buffers::Kind) { Refuse(); }
 void FreeBuffers(const Buffers&) noexcept {}
+std::uint64_t DeviceBytes() noexcept { return 0; }
+PoolParts::~PoolParts() = default;
+layout::DeviceStats* PoolParts::Take(std::uint64_t, int, Place*) { Refuse(); }
 void TrimBuffers() noexcept {}
 void SetFallbackAllocator(const DeviceAllocator&) {}
 std::optional<LaneRefusal> DirectLaneRefused(int) { Refuse(); }
@@ -42,10 +46,10 @@ std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot&,
 bool ServeWindow(ProbeSlot*) { Refuse(); }
 DeviceMemory MemoryOf(int) { Refuse(); }
 bool AwaitIdle(int, std::chrono::nanoseconds) noexcept { return false; }
-std::uint64_t OpLogStagingBytes() { Refuse(); }
-std::uint64_t OpLogPartsBytes() { Refuse(); }
-Position ComputeRows(const Buffers&, void*, std::span<const OpLogTensor>, std::uint32_t, void*,
-                     const Position&) {
+std::uint64_t OpLogPageParts() { Refuse(); }
+std::uint64_t OpLogLargeParts() { Refuse(); }
+Position ComputeRows(layout::DeviceStats*, layout::DeviceStats*, DirectState*,
+                     std::span<const OpLogTensor>, std::uint32_t, int, void*, const Position&) {
   Refuse();
 }
 std::uint64_t ScratchBytesOfRows() { return 0; }

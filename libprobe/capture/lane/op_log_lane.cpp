@@ -17,7 +17,6 @@ namespace {
 constexpr std::uint64_t kMostBlocks = std::uint64_t{132} * kOpLogBlocksPerMultiprocessor;
 constexpr std::uint64_t kMostBlocksOfLarge = 4 * kMostBlocks;
 constexpr std::uint64_t kLeastBytesOfBlock = 16u << 10;
-constexpr std::uint64_t kRowBytes = sizeof(layout::DeviceStats);
 
 static_assert(kMostOpLogTensors == std::size(OpLogBatch{}.tensors));
 static_assert(kMostOpLogTensors == std::size(DirectState{}.blocks_done_of_row));
@@ -30,14 +29,13 @@ std::uint64_t DivideUp(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / 
 
 // No block reads more than the others that are full: a batch takes as long as its slowest block.
 // Each tensor has one block that is not full, at most.
-OpLogBatch MakeBatch(const Buffers& buffers, void* parts, std::span<const OpLogTensor> tensors) {
+OpLogBatch MakeBatch(layout::DeviceStats* page, layout::DeviceStats* parts, DirectState* state,
+                     std::span<const OpLogTensor> tensors) {
   OpLogBatch batch = {};
-  auto* rows = static_cast<layout::DeviceStats*>(buffers.staging);
-  batch.rows = rows;
-  batch.parts =
-      parts != nullptr ? static_cast<layout::DeviceStats*>(parts) : rows + kOpLogRowsOfPage;
+  batch.rows = page;
+  batch.parts = parts != nullptr ? parts : page + kOpLogRowsOfPage;
   const std::uint64_t most_blocks = parts != nullptr ? kMostBlocksOfLarge : kMostBlocks;
-  batch.state = buffers.state;
+  batch.state = state;
   std::uint64_t bytes = 0;
   for (const OpLogTensor& tensor : tensors) bytes += BytesOf(tensor);
   const std::uint64_t bytes_of_block =
@@ -59,31 +57,32 @@ OpLogBatch MakeBatch(const Buffers& buffers, void* parts, std::span<const OpLogT
 
 }  // namespace
 
-std::uint64_t OpLogStagingBytes() { return (kOpLogRowsOfPage + kMostBlocks) * kRowBytes; }
-std::uint64_t OpLogPartsBytes() { return kMostBlocksOfLarge * kRowBytes; }
-std::uint64_t ScratchBytesOfRows() { return sizeof(DirectState) + OpLogPartsBytes(); }
+std::uint64_t OpLogPageParts() { return kOpLogRowsOfPage + kMostBlocks; }
+std::uint64_t OpLogLargeParts() { return kMostBlocksOfLarge; }
+std::uint64_t ScratchBytesOfRows() {
+  return sizeof(DirectState) + OpLogLargeParts() * sizeof(layout::DeviceStats);
+}
 
 void ComputeRowsNow(void* rows, void* scratch, std::span<const OpLogTensor> tensors, int device,
                     void* stream) {
   const DeviceGuard guard(device);
-  Buffers buffers;
-  buffers.staging = rows;
-  buffers.state = static_cast<DirectState*>(scratch);
-  OpLogBatch batch =
-      MakeBatch(buffers, static_cast<std::byte*>(scratch) + sizeof(DirectState), tensors);
+  auto* const state = static_cast<DirectState*>(scratch);
+  OpLogBatch batch = MakeBatch(static_cast<layout::DeviceStats*>(rows),
+                               reinterpret_cast<layout::DeviceStats*>(state + 1), state, tensors);
   Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch,
          static_cast<cudaStream_t>(stream), /*overlaps=*/false);
 }
 
-Position ComputeRows(const Buffers& buffers, void* parts, std::span<const OpLogTensor> tensors,
-                     std::uint32_t launch, void* stream_handle, const Position& at) {
+Position ComputeRows(layout::DeviceStats* page, layout::DeviceStats* parts, DirectState* state,
+                     std::span<const OpLogTensor> tensors, std::uint32_t launch, int device,
+                     void* stream_handle, const Position& at) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
-  const DeviceGuard guard(buffers.device);
+  const DeviceGuard guard(device);
   const RelaxedCapture relaxed;
   const Position now = PositionOf(stream);
-  OpLogBatch batch = MakeBatch(buffers, parts, tensors);
+  OpLogBatch batch = MakeBatch(page, parts, state, tensors);
   batch.launch = launch;
-  const bool overlaps = GridsOverlap(buffers.device);
+  const bool overlaps = GridsOverlap(device);
   if (now != at) SetPosition(stream, at);
   try {
     Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch, stream,

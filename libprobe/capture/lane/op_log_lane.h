@@ -14,12 +14,10 @@
 
 #include "cgdebug/probe.h"
 #include "libprobe/capture/graph/capture_nodes.h"
-#include "libprobe/capture/graph/probe_slot.h"
 #include "libprobe/capture/kernels/direct_kernels.h"
 
 namespace cgdebug::capture {
 
-// With this many, a page is 146 KiB, for which BufferPool takes 161 KiB of device memory.
 inline constexpr std::size_t kOpLogRowsOfPage = 640;
 inline constexpr std::size_t kMostOpLogTensors = 64;  // of one batch
 
@@ -31,20 +29,22 @@ struct OpLogTensor {
   std::optional<ElementOrder> order;  // none: the elements lie in their usual order
 };
 
-// The device memory of a page, and of the parts of its large batches, if it has any: a batch that
-// many short blocks read lets the job's own blocks in between, but each block leaves a part.
-std::uint64_t OpLogStagingBytes();
-std::uint64_t OpLogPartsBytes();
+// The device memory of a page: its rows, and behind them parts of them, 146 KiB in all; and the
+// parts of its large batches, if it has any: a batch that many short blocks read lets the job's own
+// blocks in between, but each block leaves a part. As numbers of layout::DeviceStats.
+std::uint64_t OpLogPageParts();
+std::uint64_t OpLogLargeParts();
 inline constexpr std::uint64_t kLargeOpLogBatch = std::uint64_t{32} << 20;  // bytes that are read
 
-// Computes rows of the page that lies in `buffers`, as if `stream`, which is capturing, stood at
-// `at`. What the stream captures from now on comes after them. Returns the last nodes of the rows.
-// `launch`: layout::OpLogRow::launch of these rows. `parts`: OpLogPartsBytes() for a large batch,
-// null for another one.
+// Computes rows of the page that lies at `page`, as if `stream`, which is capturing, stood at `at`.
+// What the stream captures from now on comes after them. Returns the last nodes of the rows.
+// `state`: of the page's leaf. `launch`: layout::OpLogRow::launch of these rows. `parts`:
+// OpLogLargeParts() for a large batch, null for another one.
 // Requires: at least one tensor, at most kMostOpLogTensors.
 // Fails: throws ProbeError; the rows are not computed then.
-Position ComputeRows(const Buffers& buffers, void* parts, std::span<const OpLogTensor> tensors,
-                     std::uint32_t launch, void* stream, const Position& at);
+Position ComputeRows(layout::DeviceStats* page, layout::DeviceStats* parts, DirectState* state,
+                     std::span<const OpLogTensor> tensors, std::uint32_t launch, int device,
+                     void* stream, const Position& at);
 
 // Computes rows at once, outside of any capture: those of `tensors` at `rows`, an array of
 // layout::DeviceStats in device memory. `scratch`: ScratchBytesOfRows() of device memory, zero

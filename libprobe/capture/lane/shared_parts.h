@@ -8,11 +8,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cgdebug/probe.h"
 #include "libprobe/capture/graph/capture_nodes.h"
 #include "libprobe/capture/kernels/direct_kernels.h"
+#include "libprobe/capture/pool_parts.h"
 
 namespace cgdebug {
 class CountedGraph;
@@ -25,11 +27,10 @@ struct SharedParts {
   const void* data = nullptr;  // of the tensor
   std::uint64_t count = 0;     // of its elements
   Dtype dtype = Dtype::kFloat32;
-  // Who counts the launches of its slots. Slots with the same one are freed together, so that the
-  // parts lie in memory as long as somebody reads them.
-  const CountedGraph* counted = nullptr;
-  DirectState* last_sharer = nullptr;  // the slot that was added last
+  const CountedGraph* counted = nullptr;  // who counts the launches of its slots
+  DirectState* last_sharer = nullptr;     // the slot that was added last
   layout::DeviceStats* parts = nullptr;
+  std::shared_ptr<PoolParts> memory;  // in which they lie
   std::uint32_t part_count = 0;
   std::uint64_t branch = 0;  // on which a leaf follows the kernel
 };

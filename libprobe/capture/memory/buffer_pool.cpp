@@ -34,19 +34,9 @@ std::uint64_t Held(const Buffers& buffers) {
   return buffers.bytes * (buffers.kind == Buffers::Kind::kCallback ? 2 : 1);
 }
 
-void FreeNow(const Buffers& buffers, const DeviceAllocator& fallback) noexcept {
-  try {
-    const DeviceGuard guard(buffers.device);
-    if (buffers.staging != nullptr) {
-      if (buffers.from_fallback) {
-        fallback.free(buffers.staging);
-      } else {
-        (void)cudaFree(buffers.staging);
-      }
-    }
-    if (buffers.pinned != nullptr) (void)cudaFreeHost(buffers.pinned);
-  } catch (const ProbeError&) {  // the device is gone, and its memory with it
-  }
+// Of device memory. The state of a leaf lies behind what its slot asked for.
+std::uint64_t StagingBytes(const Buffers& buffers) {
+  return buffers.bytes + (buffers.kind == Buffers::Kind::kDirect ? sizeof(DirectState) : 0);
 }
 
 }  // namespace
@@ -66,8 +56,29 @@ DeviceAllocator BufferPool::Fallback() {
   return fallback_;
 }
 
+void BufferPool::FreeNow(const Buffers& buffers, const DeviceAllocator& fallback) noexcept {
+  try {
+    const DeviceGuard guard(buffers.device);
+    if (buffers.staging != nullptr) {
+      device_bytes_.fetch_sub(StagingBytes(buffers));
+      if (buffers.from_fallback) {
+        fallback.free(buffers.staging);
+      } else {
+        (void)cudaFree(buffers.staging);
+      }
+    }
+    if (buffers.pinned != nullptr) (void)cudaFreeHost(buffers.pinned);
+  } catch (const ProbeError&) {  // the device is gone, and its memory with it
+  }
+}
+
 // Frees what is kept for reuse before asking the job for memory. Requires: `mutex_` is free.
-void BufferPool::AllocateStaging(std::uint64_t bytes, Buffers* buffers) {
+void BufferPool::AllocateStaging(Buffers* buffers) {
+  AllocateUncounted(StagingBytes(*buffers), buffers);
+  device_bytes_.fetch_add(StagingBytes(*buffers));
+}
+
+void BufferPool::AllocateUncounted(std::uint64_t bytes, Buffers* buffers) {
   cudaError_t status = cudaMalloc(&buffers->staging, bytes);
   if (status != cudaErrorMemoryAllocation) return CheckCuda(status, "cudaMalloc");
   (void)cudaGetLastError();
@@ -114,7 +125,7 @@ Buffers BufferPool::Take(std::uint64_t bytes, int device, Buffers::Kind kind) {
   if (kind == Buffers::Kind::kDirect) {
     buffers.runs = TakeRuns();
     try {
-      AllocateStaging(buffers.bytes + sizeof(DirectState), &buffers);
+      AllocateStaging(&buffers);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       runs_.push_back(buffers.runs);
@@ -124,7 +135,7 @@ Buffers BufferPool::Take(std::uint64_t bytes, int device, Buffers::Kind kind) {
         reinterpret_cast<DirectState*>(static_cast<std::byte*>(buffers.staging) + buffers.bytes);
     return buffers;
   }
-  AllocateStaging(buffers.bytes, &buffers);
+  AllocateStaging(&buffers);
   const cudaError_t status = cudaHostAlloc(&buffers.pinned, buffers.bytes, cudaHostAllocPortable);
   if (status != cudaSuccess) {
     (void)cudaGetLastError();
@@ -175,6 +186,7 @@ Buffers BufferPool::TakeState(int device) {
   }
   void* memory = nullptr;
   CGD_CUDA(cudaMalloc(&memory, kStatesAtOnce * sizeof(DirectState)));
+  CountForEver(kStatesAtOnce * sizeof(DirectState));
   std::vector<Buffers> made;
   for (std::size_t i = 0; i < kStatesAtOnce; ++i) {
     Buffers& buffers = made.emplace_back();

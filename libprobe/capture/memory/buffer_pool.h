@@ -9,6 +9,7 @@
 // their pinned memory is cut from large allocations, and most calls with a new shape need none.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -36,6 +37,10 @@ class BufferPool {
   // Frees unused memory if there is much of it, and then waits for the device.
   void Trim() noexcept;
   void SetFallback(const DeviceAllocator& allocator);
+  // What is allocated on all devices, unused memory included.
+  std::uint64_t device_bytes() const { return device_bytes_.load(std::memory_order_relaxed); }
+  // Memory that somebody else allocated for probes, and never frees.
+  void CountForEver(std::uint64_t bytes) { device_bytes_.fetch_add(bytes); }
 
  private:
   struct Key {
@@ -53,7 +58,9 @@ class BufferPool {
   using Idle = std::map<Key, std::vector<Buffers>>;
   using Slabs = std::map<std::uint32_t, Slab>;
   DeviceAllocator Fallback();
-  void AllocateStaging(std::uint64_t bytes, Buffers* buffers);
+  void AllocateStaging(Buffers* buffers);
+  void AllocateUncounted(std::uint64_t bytes, Buffers* buffers);
+  void FreeNow(const Buffers& buffers, const DeviceAllocator& fallback) noexcept;
   Buffers TakeEager(std::uint64_t bytes, int device);
   Buffers TakeState(int device);
   std::uint64_t* TakeRuns();
@@ -75,6 +82,7 @@ class BufferPool {
   // are never freed: some 200 KiB for each 256 shapes.
   std::map<int, std::vector<Buffers>> states_;
   std::size_t runs_made_ = 0;
+  std::atomic<std::uint64_t> device_bytes_{0};
 };
 
 }  // namespace cgdebug::capture

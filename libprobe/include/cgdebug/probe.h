@@ -486,6 +486,9 @@ struct NamedNode {
 std::vector<NamedNode> NamedNodesOf(void* graph);
 // `failed`: the capture ended with an error, and there is no graph.
 void EndGraph(CountedGraph& graph, std::optional<std::uint64_t> nodes, bool failed) noexcept;
+// The memory pool that the graph has, by torch's id: two numbers. Called as soon as it is known: at
+// best before the first probe. Graphs of one pool must not run at the same time, which torch asks
+// for as well.
 void SetGraphPool(CountedGraph& graph, std::uint64_t first, std::uint64_t second) noexcept;
 // Called before each launch, by any number of threads at once. nullptr: the graph was not
 // announced.
@@ -506,6 +509,7 @@ struct SessionInfo {
   std::uint64_t shm_bytes = 0;
   std::uint32_t slots = 0;
   std::uint64_t released_unread = 0;  // snapshots that were given up unread to make room for others
+  std::uint64_t device_bytes = 0;     // that the probes take of all devices
 };
 std::optional<SessionInfo> CurrentSession();
 

@@ -121,6 +121,7 @@ std::uint64_t SegmentView::activity() const {
 }
 std::uint64_t SegmentView::host_activity() const { return LoadAcquire(producer()->activity); }
 std::int64_t SegmentView::step() const { return LoadRelaxed(producer()->step); }
+std::uint64_t SegmentView::device_bytes() const { return LoadRelaxed(memory_line()->device_bytes); }
 std::uint64_t SegmentView::released_unread() const {
   return LoadRelaxed(producer()->released_unread);
 }
@@ -429,17 +430,17 @@ bool SegmentView::IsThawed(std::uint32_t device, std::uint64_t serial) const {
   return LoadRelaxed(thaw_line(device)->serial) == serial;
 }
 
+const layout::MemoryLine* SegmentView::memory_line() const {
+  return reinterpret_cast<const layout::MemoryLine*>(control_.data() + layout::kMemoryLineOffset);
+}
+
 std::uint64_t SegmentView::RoomWanted() const {
-  const auto* request =
-      reinterpret_cast<const layout::RoomRequest*>(control_.data() + layout::kRoomRequestOffset);
-  if (LoadAcquire(request->number) == LoadRelaxed(consumer()->room_answered)) return 0;
-  return LoadRelaxed(request->bytes);
+  if (LoadAcquire(memory_line()->request) == LoadRelaxed(consumer()->room_answered)) return 0;
+  return LoadRelaxed(memory_line()->request_bytes);
 }
 
 void SegmentView::AnswerRoom() {
-  const auto* request =
-      reinterpret_cast<const layout::RoomRequest*>(control_.data() + layout::kRoomRequestOffset);
-  StoreRelease(consumer()->room_answered, LoadAcquire(request->number));
+  StoreRelease(consumer()->room_answered, LoadAcquire(memory_line()->request));
 }
 
 }  // namespace cgdebug::ring

@@ -55,6 +55,7 @@ class SegmentView {
   // Changes when the directory did, and with commits of the CPU.
   std::uint64_t host_activity() const;
   std::int64_t step() const;
+  std::uint64_t device_bytes() const;     // that the producer's probes take of devices
   std::uint64_t released_unread() const;  // entries the producer gave up before they were read
   // What the producer could not watch.
   layout::NotSeen refused_places() const;
@@ -154,6 +155,7 @@ class SegmentView {
                     const std::string& what, std::string* reason);
   layout::OpLogRow* SharedRow(const layout::SlotFacts& registration, std::size_t row);
   layout::ProducerLine* producer() const;
+  const layout::MemoryLine* memory_line() const;
   const layout::NotSeenBlock& shared_not_seen() const;
   layout::ConsumerLine* consumer() const;
 

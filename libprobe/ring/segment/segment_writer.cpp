@@ -318,12 +318,18 @@ SlotRingReader SegmentWriter::OpenSlot(std::uint32_t index, const Block& block) 
   return *reader;
 }
 
+layout::MemoryLine* SegmentWriter::memory_line() const {
+  return reinterpret_cast<layout::MemoryLine*>(control_.data() + layout::kMemoryLineOffset);
+}
+
+void SegmentWriter::ShowDeviceBytes(std::uint64_t bytes) {
+  StoreRelaxed(memory_line()->device_bytes, bytes);
+}
+
 bool SegmentWriter::AskForRoom(std::uint64_t bytes, std::chrono::nanoseconds patience) {
   if (!gate_.ReaderAlive()) return false;
-  auto* request =
-      reinterpret_cast<layout::RoomRequest*>(control_.data() + layout::kRoomRequestOffset);
-  StoreRelaxed(request->bytes, bytes);
-  StoreRelease(request->number, ++room_requests_);
+  StoreRelaxed(memory_line()->request_bytes, bytes);
+  StoreRelease(memory_line()->request, ++room_requests_);
   const auto deadline = std::chrono::steady_clock::now() + patience;
   while (LoadAcquire(consumer()->room_answered) != room_requests_) {
     if (std::chrono::steady_clock::now() >= deadline) return false;

@@ -106,11 +106,15 @@ class SegmentWriter {
   // for its answer. False when none reads the segment or none came within `patience`.
   bool AskForRoom(std::uint64_t bytes, std::chrono::nanoseconds patience);
 
+  // How many bytes of device memory the process's probes take.
+  void ShowDeviceBytes(std::uint64_t bytes);
+
   // Marks a clean end. With `unlink`, for when nobody will read the files, removes them.
   void Close(bool unlink);
 
  private:
   void Grow(std::uint64_t bytes);
+  layout::MemoryLine* memory_line() const;
   // Creates an extent of `bytes` under the next number, or under another one if that name is taken.
   SharedFile CreateExtent(std::uint64_t bytes, std::uint32_t* index);
   layout::DirectoryEntry* directory() const;

@@ -161,6 +161,7 @@ ProbeSlot* SlotStore::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& slo
     throw ProbeError(ErrorKind::kSystem, "probe '" + probe.name + "': " + error.what());
   }
   ++published_;
+  segment_->writer()->ShowDeviceBytes(capture::DeviceBytes());
   if (capture::IsOnDevice(*slot)) {
     on_device_bytes_[slot->buffers.device] += slot->registration.device_bytes;
   }
@@ -298,6 +299,7 @@ void SlotStore::GiveBuffersBack(ProbeSlot& slot) {
   }
   capture::FreeBuffers(slot.buffers);
   slot.buffers = {};
+  slot.parts.reset();
 }
 
 // False: no graph has died since the last call.

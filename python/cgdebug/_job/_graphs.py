@@ -57,6 +57,7 @@ def watch(native) -> None:
         # One word counts the replays of all graphs that were captured before.
         graph_class._cgdebug_graph = None
         graph_class._cgdebug_capture = 0
+        graph_class._cgdebug_pool = None
         graph_class._cgdebug_count = native.count_unlisted
         _wrap_handles(graph_class)
         hooks = _hooks_of_torch()
@@ -65,6 +66,7 @@ def watch(native) -> None:
         else:
             _wrap_end(graph_class, told=True)
             _wrap_reset(graph_class)
+            _wrap_begin(graph_class, told=True)
             _register(*hooks)
     with contextlib.suppress(Exception):
         _graph_dumps.watch(native, torch)
@@ -101,13 +103,8 @@ def _replays(graph) -> None:
 
 
 def _wrap(graph_class) -> None:
-    begin, torch_replay = graph_class.capture_begin, graph_class.replay
+    torch_replay = graph_class.replay
     replay = _without_detour(torch_replay)
-
-    @functools.wraps(begin)
-    def capture_begin(self, *args, **kwargs):
-        begin(self, *args, **kwargs)
-        _began(self)
 
     @functools.wraps(torch_replay)
     def counted_replay(self):
@@ -126,7 +123,22 @@ def _wrap(graph_class) -> None:
     graph_class.replay = counted_replay
     _wrap_end(graph_class, told=False)
     _wrap_reset(graph_class)
-    graph_class.capture_begin = capture_begin  # last: now every replay is counted
+    _wrap_begin(graph_class, told=False)  # last: now every replay is counted
+
+
+def _wrap_begin(graph_class, told: bool) -> None:
+    """`told`: a hook reports the captures that begin."""
+    begin = graph_class.capture_begin
+
+    @functools.wraps(begin)
+    def capture_begin(self, *args, **kwargs):
+        # CUDAGraph.pool() says it when the capture has ended.
+        self._cgdebug_pool = args[0] if args else kwargs.get("pool")
+        begin(self, *args, **kwargs)
+        if not told:
+            _began(self)
+
+    graph_class.capture_begin = capture_begin
 
 
 def _without_detour(replay):
@@ -237,6 +249,8 @@ def _began(graph) -> None:
         if known is None:
             return
         try:
+            if graph._cgdebug_pool is not None:
+                known.pool(*graph._cgdebug_pool)
             end = weakref.finalize(graph, _gone, known)
             end.atexit = False  # when the process ends, graphs stay as they were
             graph._cgdebug_count = known.counter()

@@ -110,28 +110,24 @@ TEST(Registry, SumsFollowEverySlotAsItComesRetiresAndGoes) {
   Registry registry;
   const SessionPtr session = registry.AddSession(MakeIdentity("1"));
   const auto sums = [&] { return registry.Sessions().front(); };
-  auto on_device = *MakeSlot(session, "a", 1);
-  on_device.registration.device_bytes = 100;
-  const auto a = std::make_shared<const SlotIdentity>(on_device);
+  const SlotPtr a = MakeSlot(session, "a", 1);
   const SlotPtr b = MakeSlot(session, "b", 2);
   auto same_probe = *MakeSlot(session, "b", 3);
   same_probe.registration.probe_id = b->registration.probe_id;
   const auto c = std::make_shared<const SlotIdentity>(same_probe);
-  registry.SetSession(session, 0, -1, 4);
-  for (const SlotPtr& slot : {SlotPtr(a), b, SlotPtr(c)}) {
+  registry.SetSession(session, {.released_unread = 4});
+  for (const SlotPtr& slot : {a, b, SlotPtr(c)}) {
     registry.SetSlot(slot, {.replays = 2, .produced = 2, .consumed = 2, .kept = 2}, 1, false);
   }
   EXPECT_EQ(sums().counters.produced, 10u);
   EXPECT_EQ(sums().counters.lost_released, 4u);
   EXPECT_EQ(sums().probes.all, 2u);
   EXPECT_EQ(sums().slot_count, 3u);
-  EXPECT_EQ(sums().device_bytes, 100u);
   registry.SetSlot(a, {.replays = 7, .produced = 7, .consumed = 6, .kept = 1}, 1, true);
-  registry.SetSession(session, 0, -1, 5);
+  registry.SetSession(session, {.released_unread = 5});
   EXPECT_EQ(sums().counters.produced, 16u);
   EXPECT_EQ(sums().counters.kept, 5u);
   EXPECT_EQ(sums().replay, 7u);
-  EXPECT_EQ(sums().device_bytes, 0u);
   registry.ForgetSlot(b);
   EXPECT_EQ(sums().probes.all, 2u) << "its other slot is there";
   EXPECT_EQ(sums().slot_count, 2u);

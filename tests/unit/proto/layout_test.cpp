@@ -127,7 +127,8 @@ TEST(Layout, LinesOfTheControlFileAreFrozen) {
   EXPECT_EQ(offsetof(ConsumerLine, progress), 8u);
   EXPECT_EQ(offsetof(ConsumerLine, pid), 24u);
   EXPECT_EQ(offsetof(ConsumerLine, room_answered), 48u);
-  EXPECT_EQ(offsetof(RoomRequest, bytes), 8u);
+  EXPECT_EQ(offsetof(MemoryLine, request_bytes), 8u);
+  EXPECT_EQ(offsetof(MemoryLine, device_bytes), 16u);
   EXPECT_EQ(kFreezeLineOffset, 4224u);
   EXPECT_EQ(offsetof(FreezeLine, order), 8u);
   EXPECT_EQ(offsetof(FreezeLine, live), 32u);
@@ -164,7 +165,7 @@ TEST(Layout, ControlFileIsFrozen) {
   EXPECT_EQ(kProducerLineOffset, 4096u);
   EXPECT_EQ(kConsumerLineOffset, 8192u);
   EXPECT_EQ(kRefusalsOffset, 20480u);
-  EXPECT_EQ(kRoomRequestOffset, 4096u + 64u);
+  EXPECT_EQ(kMemoryLineOffset, 4096u + 64u);
   EXPECT_EQ(kReaderNameOffset, 8192u + 64u);
   EXPECT_EQ(kDirectoryOffset, 20480u + 16384u * 4u);
   EXPECT_EQ(kControlBytes, 86016u + 131072u * 32u);

@@ -259,8 +259,7 @@ TEST_F(Served, AListThatLostItsPlaceIsAnErrorAndNotShort) {
 
 TEST_F(Served, TheDeviceMemoryOfADeadJobIsNotCounted) {
   const auto job = AddJob("aa", 10);
-  const auto on_device = OnDevice(job, "x", 1);
-  registry_.SetSlot(on_device, {}, 1, false);
+  registry_.SetSession(job, {.device_bytes = 1024});
   v1::Request request;
   request.mutable_sessions()->set_include_dead(true);
   EXPECT_EQ(Ask(request).sessions().sessions(0).device_bytes(), 1024u);
