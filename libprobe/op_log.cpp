@@ -96,14 +96,17 @@ constexpr std::chrono::seconds kBetweenSends{1};
 
 }  // namespace
 
-OpLog::OpLog()
+OpLog::OpLog(std::uint32_t every)
     : state_(std::make_shared<ProbeState>()),
       rows_of_launch_(RowsOfLaunch()),
       bytes_pending_(BytesPending()) {
   TellMalformedSettings();
   state_->name = "op log";
   state_->options.mode = ProbeMode::kAlways;
-  state_->options.record = RecordAction{.capacity = kCapacity};
+  if (every == 0) {
+    throw ProbeError(ErrorKind::kBadArgument, "an op log: every must be at least 1, not 0");
+  }
+  state_->options.record = RecordAction{.capacity = kCapacity, .every = every};
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire(*state_);
   table.probes.Add(state_);

@@ -53,7 +53,9 @@ struct OpLogText {
 // Fails:    throws ProbeError.
 class OpLog {
  public:
-  OpLog();
+  // `every`: of a graph, the rows of replays 1, 1 + every, ...: in the others its kernels return at
+  // once. Of eager runs, all are logged.
+  explicit OpLog(std::uint32_t every = 1);
   ~OpLog();
   OpLog(const OpLog&) = delete;
   OpLog& operator=(const OpLog&) = delete;

@@ -63,6 +63,9 @@ class debug_mode:
            of captures a function may return a number.
     hash:  the same, as stats={"hash": function}
     values: globs of row names, "fwd/layers.3.*": the values of these rows are kept, see records()
+    every: in captured graphs, the rows of replays 1, 1 + every, ... of each: the others cost next
+           to nothing. By default $CGDEBUG_OP_LOG_EVERY, or 1. What runs eagerly is logged as a
+           whole.
     eager: also what runs eagerly on this thread, on the CPU too, to compare a graph with. To log
            another run under the same names, enter the same object again.
 
@@ -88,6 +91,7 @@ class debug_mode:
         hash: typing.Callable | None = None,
         stats: typing.Mapping[str, typing.Callable] | None = None,
         values: str | None = None,
+        every: int | None = None,
     ):
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(
@@ -99,7 +103,7 @@ class debug_mode:
             )
         if eager not in (True, False):
             raise ValueError(f"debug_mode: eager must be True or False, not {eager!r}")
-        options = LogOptions(level, pre, frames, hooks, hash, stats, values)
+        options = LogOptions(level, pre, frames, hooks, hash, stats, values, every)
         self._scope = Scope(model, "*", options, options.check("debug_mode"), eager=bool(eager))
         self._is_entered, self._is_eager = False, eager
         if eager:
@@ -469,7 +473,13 @@ def _rows_of_replay(
     slots = _slots_of(connection, session, log, deadline)
     if replay < 0:
         newest = max((slot.replay for slot in slots.values()), default=0)
-        replay = newest + 1 + replay
+        newest -= max(newest - 1, 0) % log.every
+        replay = newest + (1 + replay) * log.every
+    if replay > 0 and (replay - 1) % log.every:
+        raise KeyError(
+            f"log: replay {replay} has no rows: with every={log.every} replays 1, {1 + log.every}, "
+            "... have"
+        )
     found = _stats_at(connection, slots, replay)
     rows = [
         OpRow(

@@ -58,6 +58,7 @@ def watch(
     hooks: typing.Any = None,
     hash: typing.Callable | None = None,
     stats: typing.Mapping[str, typing.Callable] | None = None,
+    every: int | None = None,
     rewind: int = 0,
 ) -> Watch:
     """Puts a probe on the output of every module of `model` that `select` names:
@@ -91,7 +92,7 @@ def watch(
             "stride:64" as `TensorRecord(part=...)` explains. They are those of a second probe,
             "part/fwd/layers.3.attn": the statistics stay those of the whole tensor.
 
-    frames, hooks, hash, stats: of levels with a log, see debug_mode(), and so are values="GLOBS".
+    frames, hooks, hash, stats, every: of levels with a log, see debug_mode(); so is values="GLOBS".
     rewind: N: of each graph that is captured from now on, what its last N replays were given is
             kept, so that `cgdebug-cli ask JOB@REPLAY` can run one again and say what any op made.
             $CGDEBUG_REWIND does the same.
@@ -123,7 +124,7 @@ def watch(
     return Watch(
         model,
         select,
-        LogOptions(level, pre, frames, hooks, hash, stats, globs),
+        LogOptions(level, pre, frames, hooks, hash, stats, globs, every),
         grads=grads,
         inputs=inputs,
         params=params,
@@ -733,8 +734,9 @@ def _check_level(
             "statistics alone: leave grads, inputs and params out; values are globs of rows"
         )
     extras = options.check("watch")
-    if options.frames is not None and not is_log:
-        raise ValueError(f"watch: frames is of levels with a log, and the level is {level!r}")
+    for name in ("frames", "every"):
+        if getattr(options, name) is not None and not is_log:
+            raise ValueError(f"watch: {name} is of levels with a log, and the level is {level!r}")
     if extras and not is_log:
         raise ValueError(
             f"watch: hooks, hash, stats and values='GLOBS' are of levels with a log, and the "

@@ -263,7 +263,7 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
 // The tensors stay the caller's: it keeps them, unchanged, until flush().
 class NativeOpLog {
  public:
-  NativeOpLog() : log_(std::make_unique<OpLog>()) {}
+  explicit NativeOpLog(std::uint32_t every) : log_(std::make_unique<OpLog>(every)) {}
   ~NativeOpLog() {
     const WithoutGil unlocked;
     log_.reset();
@@ -415,7 +415,7 @@ void RegisterProbe(py::module_& module) {
 
 void RegisterOpLog(py::module_& module) {
   py::class_<NativeOpLog>(module, "NativeOpLog")
-      .def(py::init<>())
+      .def(py::init<std::uint32_t>(), py::arg("every") = 1)
       .def("add", &NativeOpLog::Add, py::arg("name"), py::arg("op"), py::arg("site"),
            py::arg("data"), py::arg("dtype"), py::arg("shape"), py::arg("cuda") = py::none(),
            py::arg("stream") = 0,

@@ -10,7 +10,8 @@ A Llama of Hugging Face with random weights, its backward pass and AdamW:
   device   cgdebug.watch(model): the outputs themselves, in device memory
   armed    the same with a trigger on NaN, which never holds
   ops      cgdebug.debug_mode(model): every tensor that an op writes, gradients and optimizer too
-  ops:64   the same with CGDEBUG_OP_LOG_MIB=64
+  ops10    the same of each tenth replay
+  ops:64   ops with CGDEBUG_OP_LOG_MIB=64
 The variants take turns within one run. After `--steps` replays each, loss and parameters must be
 those of the plain graph bit for bit. Attention is a backend whose backward pass is deterministic.
 With --profile plain,ops it says how long which kernels of these take in a replay.
@@ -112,7 +113,9 @@ class Variant:
         self.copies = copies_of_outputs(self.step.model) if kind == "copies" else {}
         watched = WATCHED.get(kind)
         self.watch = None if watched is None else cgdebug.watch(self.step.model, **watched)
-        self.mode = cgdebug.debug_mode(self.step.model) if kind == "ops" else None
+        logs = {"ops": 1, "ops10": 10}  # by how many replays are logged
+        every = logs.get(kind)
+        self.mode = cgdebug.debug_mode(self.step.model, every=every) if every else None
         gc.collect()
         torch.cuda.synchronize()
         free = torch.cuda.mem_get_info()[0]

@@ -112,6 +112,10 @@ constexpr Setting kSettings[] = {
      "how many MiB of tensors a captured op log keeps at most until a kernel has computed their "
      "rows: by default 512. Less means more kernels",
      &IsNumber<1, 1 << 20>},
+    {"CGDEBUG_OP_LOG_EVERY", "job",
+     "of captured graphs, op logs have the rows of each so many replays: 1, 1 + N, ... The others "
+     "cost next to nothing. By default 1",
+     &IsNumber<1, UINT32_MAX>},
     {"CGDEBUG_OP_LOG_FRAMES", "job",
      "how many lines of the stack a row of an op log has: 1 to 32, by default 1, the line that "
      "calls the op. `ops --stack` shows them",

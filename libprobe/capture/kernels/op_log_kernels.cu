@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kOpLogThreads, kOpLogBlocksPerMultiprocessor)
     (batch.tensors[middle].first_block <= blockIdx.x ? first : last) = middle;
   }
   WaitForGridsBefore();
-  if (skip != 0) return;
   if (tells) TellReached(rows, replay, batch.launch);
+  if (skip != 0) return;
   const OpLogBatch::Tensor& tensor = batch.tensors[first];
   const std::uint64_t blocks = EndOf(batch, first) - tensor.first_block;
   ComputeAnyWarps(tensor,

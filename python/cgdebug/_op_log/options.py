@@ -26,6 +26,7 @@ class LogOptions:
     hash: Callable | None = None
     stats: Mapping[str, Callable] | None = None
     values: str | None = None
+    every: int | None = None
 
     def check(self, caller: str) -> Extras:
         """What users add to the rows.
@@ -40,8 +41,14 @@ class LogOptions:
             raise ValueError(
                 f"{caller}: frames must lie between 1 and {_MAX_FRAMES}, not {frames!r}"
             )
+        if self.every is not None and (type(self.every) is not int or not 1 <= self.every < 2**32):
+            raise ValueError(f"{caller}: every must be a whole number from 1, not {self.every!r}")
         return Extras.of(caller, self.hooks, self.hash, self.stats, self.values)
 
     def lines(self) -> int:
         """How many lines of the stack a row has."""
         return self.frames or int(_words.setting("CGDEBUG_OP_LOG_FRAMES") or 1)
+
+    def replays(self) -> int:
+        """Each so many replays of a captured graph have rows."""
+        return self.every or int(_words.setting("CGDEBUG_OP_LOG_EVERY") or 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import threading
 import typing
 import weakref
@@ -60,7 +61,8 @@ class Scope:
     ):
         _native.load()
         self.options, self.extras, self.by_call = options, extras, by_call
-        self.values = Values()
+        self.every = options.replays()
+        self.values = Values(self.every)
         self.lines = options.lines()
         self.model = None if model is None else weakref.ref(model)
         self.owner: object = None  # is kept alive
@@ -407,7 +409,7 @@ class _Capture:
             if number == 0:
                 return
             _logged.add(number)
-            self.log = OpLog(number)
+            self.log = OpLog(number, math.gcd(*(scope.every for scope in scopes)))
             self.cost = CaptureCost(number)
             self.following = _Following(scopes, self.log, captured=True, cost=self.cost)
             self.holdings = self.following.hold(number, graph)

@@ -92,6 +92,7 @@ MALFORMED = {
     "CGDEBUG_LOSSLESS": "yes",
     "CGDEBUG_ON": "loss",
     "CGDEBUG_OP_LOG_BATCH": "one",
+    "CGDEBUG_OP_LOG_EVERY": "0",
     "CGDEBUG_OP_LOG_FRAMES": "all",
     "CGDEBUG_OP_LOG_MIB": "1G",
     "CGDEBUG_PROBES": "re:(",

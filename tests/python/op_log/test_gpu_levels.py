@@ -437,3 +437,54 @@ def test_rows_of_graphs_that_the_compiler_captures_have_their_layers_and_lines(
         assert len(placed) >= 0.95 * len(rows), missing[:8]
         assert any(len(row.sources) > 1 for row in rows)  # kernels name what they were fused from
     torch.compiler.reset()
+
+
+# --- some replays of all --------------------------------------------------------------------------
+
+
+def test_of_each_tenth_replay_all_rows_of_all_graphs_are_there_and_others_are_no_loss(
+    debug_mode, daemon, cli
+):
+    """More rows than a page has, so that pages have to agree."""
+    dm = debug_mode(every=10)
+    x = torch.zeros(64, device="cuda")
+
+    def run():
+        y = x
+        for _ in range(700):
+            y = y + 1
+        return y
+
+    graph, out = capture_in(dm, run)
+    for number in range(1, 36):
+        x.fill_(number)
+        replay(graph)
+        assert out[0].item() == number + 700
+    log = dm.log()
+    assert log.replay == 31
+    assert dm.log(replay=-2).replay == 21
+    with pytest.raises(KeyError, match="replay 12 has no rows: with every=10 replays 1, 11"):
+        dm.log(replay=12)
+    assert len(log) == 701 and all(row.stats is not None for row in log)
+    for number in (1, 11, 21, 31):
+        rows = dm.log(replay=number)
+        assert [row.stats.max for row in rows] == [number + i for i in range(701)]
+    said = cli("check")
+    assert said.returncode == 0, said.stdout
+    assert "lost 0" in cli("status").stdout
+    said = cli("ops")
+    assert said.returncode == 0 and "@31" in said.stdout
+
+
+def test_a_nan_of_a_replay_that_has_no_rows_is_found_when_it_is_still_there(debug_mode, cli):
+    dm = debug_mode(every=10)
+    x = torch.zeros(64, device="cuda")
+    graph, _ = capture_in(dm, lambda: (x + 1) * 2)
+    replay(graph)
+    x[3] = float("nan")
+    replay(*[graph] * 9)
+    assert dm.log().replay == 1
+    replay(graph)
+    assert dm.log(replay=11)[0].stats.nan == 1
+    said = cli("check")
+    assert said.returncode == 1 and "@11" in said.stdout

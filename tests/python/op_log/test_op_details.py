@@ -117,6 +117,21 @@ def test_frames_come_from_the_environment_too_and_wrong_ones_are_refused(debug_m
         cgdebug.watch(torch.nn.Linear(2, 2), frames=2)
 
 
+def test_every_is_a_whole_number_of_levels_with_a_log_and_eager_runs_are_logged_as_a_whole(
+    debug_mode, daemon
+):
+    for wrong in (0, 1.5, True, "2", 2**32):
+        with pytest.raises(ValueError, match="every must be a whole number from 1"):
+            debug_mode(every=wrong)
+    with pytest.raises(ValueError, match="every is of levels with a log"):
+        cgdebug.watch(torch.nn.Linear(2, 2), every=10)
+    dm = debug_mode(every=10)
+    for number in range(1, 4):
+        with dm:
+            torch.full((2,), float(number)).add(1)
+    assert [dm.log(replay=call)[-1].stats.max for call in dm.calls] == [2, 3, 4]
+
+
 def test_a_row_of_backward_has_the_line_and_the_code_of_forward(debug_mode):
     x = torch.ones(2, requires_grad=True)
     with (dm := debug_mode()):

@@ -14,6 +14,7 @@ import warnings
 
 import torch
 
+from ..._job import _native
 from ..._watching.modules import is_selected
 from ...actions import TensorRecord
 from .. import written
@@ -194,9 +195,11 @@ class Extras:
 
 
 class Values:
-    """Probes that keep the values of rows, by the name of the row."""
+    """Probes that keep the values of rows, by the name of the row. Of captured graphs those of each
+    so many replays."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int) -> None:
+        self._every = every
         self._probes: dict[str, CudaGraphTensorProbe] = {}
 
     def keep(self, row: str, tensor: torch.Tensor) -> None:
@@ -204,9 +207,10 @@ class Values:
         from ...probe import CudaGraphTensorProbe
 
         if row not in self._probes:
+            every = self._every if _native.is_capturing() else 1
             self._probes[row] = CudaGraphTensorProbe(
                 f"{row}.value",
-                [TensorRecord(capacity=4)],
+                [TensorRecord(capacity=4, every=every)],
                 mode="always",
                 non_contiguous="copy",
             )

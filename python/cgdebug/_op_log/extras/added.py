@@ -24,7 +24,7 @@ class Added:
 
     def __init__(self, log, captured: bool):
         self.extras = Extras()
-        self.values = Values()
+        self.values = Values(every=1)
         self._log = log
         self._captured = captured
 

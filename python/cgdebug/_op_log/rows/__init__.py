@@ -33,14 +33,15 @@ class OpLog:
 
     graph: the number of the capture, 0 for an eager log. The rows of an eager log may be added
            again and again; each time is a call, whose rows may be others.
+    every: of a capture: the rows of replays 1, 1 + every, ... are seen
     calls: the numbers of the newest runs of an eager log on the CPU, oldest first
     copies: rows whose tensor had to be copied first, because it has gaps
 
     Thread: any.
     """
 
-    def __init__(self, graph: int):
-        self.graph = graph
+    def __init__(self, graph: int, every: int = 1):
+        self.graph, self.every = graph, every
         self.rows: list[Row] = []  # of the capture, or of the run that came last
         self._lock = threading.RLock()
         self.calls: collections.deque[int] = collections.deque(maxlen=MAX_CALLS)
@@ -59,7 +60,7 @@ class OpLog:
         # The order in which rows are registered tells readers where an eager log begins, so all
         # rows of one go the same way.
         self._has_probes = not graph and torch.cuda.is_initialized()
-        self._native = _native.load().NativeOpLog()
+        self._native = _native.load().NativeOpLog(every)
         _native.finish_at_exit()
         _native.start_daemon()
 
