@@ -397,3 +397,48 @@ def test_graphs_captured_by_several_threads(graph_probe):
     assert {n: values(p, last=2) for n, p in probes.items()} == {
         n: [49 * n, 50 * n] for n in probes
     }
+
+
+def test_threads_that_capture_at_once_have_each_their_probe_and_their_log(graph_probe):
+    """Each captures between the beginning and the end of the other's capture."""
+    probes = {n: graph_probe(TensorRecord(), name=f"at_once{n}") for n in (1, 2)}
+    both_capture, both_are_done = threading.Barrier(2, timeout=60), threading.Barrier(2, timeout=60)
+    graphs, logs, inputs, failures = {}, {}, {}, []
+
+    def work(number, p):
+        stream = torch.cuda.Stream()
+        graph, x = torch.cuda.CUDAGraph(), inputs[number]
+        try:
+            with torch.cuda.stream(stream), cgdebug.debug_mode(name=f"log{number}") as log:
+                graph.capture_begin(capture_error_mode="thread_local")
+                both_capture.wait()
+                y = p(x * number)
+                y.add_(number)
+                both_are_done.wait()
+                graph.capture_end()
+        except BaseException as error:
+            failures.append(error)
+            both_capture.abort()
+            both_are_done.abort()
+            raise
+        graphs[number], logs[number] = graph, (log, y)
+
+    for number in probes:
+        inputs[number] = torch.zeros(1000, device="cuda")
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=item) for item in probes.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    for turn in (1, 2):
+        for number, graph in graphs.items():
+            inputs[number].fill_(turn * 10)
+            graph.replay()
+        torch.cuda.synchronize()
+        for number, p in probes.items():
+            assert values(p, last=1) == [turn * 10 * number]
+            log, _ = logs[number]
+            assert [row.op for row in log.log()] == ["input", "aten.mul.Tensor", "aten.add_.Tensor"]
+            assert log.log()[-1].stats.mean == turn * 10 * number + number

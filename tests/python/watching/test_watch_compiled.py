@@ -359,9 +359,9 @@ WATCHED_JOB = """
             return self.linear(x).relu()
 
     torch.manual_seed(0)
-    layers = torch.nn.ModuleList(Layer() for _ in range(3))
+    layers = torch.nn.ModuleList(Layer() for _ in range(3)).to(DEVICE)
     watch = cgdebug.watch(layers, values=4)
-    x = torch.ones(2, 4, requires_grad=True)
+    x = torch.ones(2, 4, requires_grad=True, device=DEVICE)
     for layer in layers:
         layer.compile(fullgraph=True)
         x = layer(x)
@@ -370,10 +370,15 @@ WATCHED_JOB = """
 """
 
 
-def test_the_next_process_takes_the_code_of_watched_layers_from_torchs_caches(job, tmp_path):
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.own_lane])]
+)
+def test_the_next_process_takes_the_code_of_watched_layers_from_torchs_caches(
+    job, tmp_path, device
+):
     answers = []
     for extra in (False, True):
-        code = WATCHED_JOB.replace("EXTRA", str(extra))
+        code = WATCHED_JOB.replace("EXTRA", str(extra)).replace("DEVICE", repr(device))
         out, _ = job(code, TORCHINDUCTOR_CACHE_DIR=str(tmp_path)).finish(timeout=300)
         answers.append(json.loads(next(x for x in out.splitlines() if x[:7] == "ANSWER ")[7:]))
     (cold, values), (warm, same_values) = answers
