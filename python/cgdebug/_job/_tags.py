@@ -29,6 +29,7 @@ _tags: weakref.WeakValueDictionary[int, Tag] = weakref.WeakValueDictionary()
 _gpus: set[int] = set()  # for which tags have tensors
 _by_address: dict[int, int] = {}
 _ask: typing.Any = None  # kept: the op calls it
+observe_at: typing.Any = None  # the op, when it is loaded
 
 
 class Named(typing.Protocol):
@@ -71,7 +72,7 @@ class Tag:
 
 def observe(tensor: torch.Tensor, tag: Tag, path: str) -> None:
     """Dynamo traces this."""
-    torch.ops.cgdebug.observe_at(tensor, _tensor_of(tag, tensor), path)
+    observe_at(tensor, _tensor_of(tag, tensor) if tensor.is_cuda else tag.cpu, path)
 
 
 def note(tensor: torch.Tensor, tag: Tag, problem: str) -> None:
@@ -98,6 +99,8 @@ def _tensor_of(tag: Tag, tensor: torch.Tensor) -> torch.Tensor:
 def _connect() -> None:
     """Lets the op ask this module."""
     global _ask
+    global observe_at
+    observe_at = torch.ops.cgdebug.observe_at.default
     library = _native.op_library()
     _ask = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_char_p)(_answer)
     library.cgdebug_tag_set.argtypes = [ctypes.c_int64, *[ctypes.c_char_p] * 3]

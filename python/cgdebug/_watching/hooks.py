@@ -45,14 +45,20 @@ class Hook:
     is_in_front = False  # forward() of its module runs it where nothing else does, see direct.py
 
     def __call__(self, module, *call):
-        if not (self.is_in_front and torch.compiler.is_compiling()):
+        if not torch.compiler.is_compiling():
             self.run(module, *call)
+        elif not self.is_in_front:
+            self.trace(module, *call)
+
+    def trace(self, module, *call):
+        """Dynamo traces this. Each call and each attribute in it takes a millisecond of its time,
+        for each module."""
+        if not _is_exporting():  # an exported program belongs to the job
+            self.look(module, *call)
 
     def run(self, module, *call):
         if torch.compiler.is_compiling():
-            if not _is_exporting():  # an exported program belongs to the job
-                self.look(module, *call)
-            return
+            return self.trace(module, *call)
         if torch.jit.is_tracing() or _is_make_fx_tracing():  # the traced code runs without us
             return
         if module_hooks.runs_as_graph(module):  # it has us in it
@@ -78,6 +84,12 @@ class OutputHook(Hook):
     def __init__(self, place: Place, grad: Place | None):
         self.places = [place] if grad is None else [place, grad]
         self.place, self.grad = place, grad
+
+    def trace(self, module, args, output):
+        if not isinstance(output, torch.Tensor):
+            super().trace(module, args, output)
+        elif not _is_exporting():
+            _observe_traced(self.place, self.grad, "", output)
 
     def look(self, module, args, output):
         if not torch.compiler.is_compiling() and not module_hooks.put_last(module):
@@ -335,8 +347,11 @@ def _observe_traced(place: Place, grad: Place | None, path: str, tensor: torch.T
     if not _can_be_seen(tensor):
         _tags.note(tensor, place.tag, _refused(tensor))
         return
-    for full_path in place.paths_of(path):
-        _tags.observe(tensor, place.tag, full_path)
+    if place.has_parts:
+        for full_path in place.paths_of(path):
+            _tags.observe(tensor, place.tag, full_path)
+    else:
+        _tags.observe(tensor, place.tag, path)
     if grad is None or not tensor.requires_grad:
         return
     problem = _IS_LEAF if tensor.is_leaf else _why_no_gradient()
