@@ -31,6 +31,7 @@ from ._after_import import call_after_import
 VARIABLE = "CGDEBUG_WATCH"
 EAGER = "CGDEBUG_WATCH_EAGER"
 VALUES = "CGDEBUG_WATCH_VALUES"
+_OF_GRAPHS = ("CGDEBUG_LAUNCH_BLOCKING", "CGDEBUG_RACES", "CGDEBUG_ASK", "CGDEBUG_REWIND")
 
 _lock = threading.RLock()
 _started = False
@@ -51,6 +52,11 @@ _has_told = False  # what is watched
 def is_wanted() -> bool:
     """Whether the variable asks for a watch."""
     return bool(_words.setting(VARIABLE))
+
+
+def looks_at_graphs() -> bool:
+    """Whether a variable asks for a watch, or for something else that looks at captured graphs."""
+    return is_wanted() or any(_words.setting(name) not in ("", "0") for name in _OF_GRAPHS)
 
 
 def wanted() -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """cgdebug in frameworks that own the training loop or the model. Each module does nothing unless
-CGDEBUG_WATCH is set.
+CGDEBUG_WATCH is set; those of vLLM and SGLang also label graphs and declare KV caches for what else
+looks at graphs, such as CGDEBUG_REWIND.
 
     lightning       by entry point: every Trainer gets CgdebugCallback
     transformers    Trainer(..., callbacks=[CgdebugCallback()])

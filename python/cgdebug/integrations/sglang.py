@@ -34,10 +34,10 @@ _registered = False
 
 
 def register() -> None:
-    """Arranges that each worker watches its model when it has loaded it. Does nothing without
-    CGDEBUG_WATCH."""
+    """Arranges that each worker watches its model when it has loaded it, as CGDEBUG_WATCH asks,
+    and labels its graphs. Does nothing in a job where nothing looks at graphs."""
     global _registered
-    if _registered or not _auto.is_wanted():
+    if _registered or not _auto.looks_at_graphs():
         return
     _registered = True
     _auto.start()
@@ -58,7 +58,8 @@ def _wrap_runner(module) -> None:
                 f"{_SHARED_EXECS} lets SGLang launch them past CUDAGraph.replay(), so their "
                 "replays are not counted. Type: unset " + _SHARED_EXECS,
             )
-        _auto.look_at(runner.model, OWN_PASSES)
+        if _auto.is_wanted():
+            _auto.look_at(runner.model, OWN_PASSES)
         _names.update((one, name) for name, one in runner.model.named_modules())
 
     def begin_pass(runner, *args, **kwargs):

@@ -30,13 +30,13 @@ _is_estimating = False  # captures graphs to see how much memory they take, and 
 
 
 def register() -> None:
-    """Arranges that each worker watches its model when it has loaded it. Does nothing without
-    CGDEBUG_WATCH."""
+    """Arranges that each worker watches its model when it has loaded it, as CGDEBUG_WATCH asks,
+    and labels its graphs. Does nothing in a job where nothing looks at graphs."""
     global _registered
-    if _registered or not _auto.is_wanted():
+    if _registered or not _auto.looks_at_graphs():
         return
     _registered = True
-    if _auto.wanted()[0] in ("module", "fx"):
+    if _auto.is_wanted() and _auto.wanted()[0] in ("module", "fx"):
         # These put probes into the compiled code, and the key of its cache does not tell.
         os.environ.setdefault("VLLM_DISABLE_COMPILE_CACHE", "1")
     _auto.start()
@@ -75,7 +75,8 @@ def _wrap_runner(module) -> None:
         model = runner.get_model()
         with guard("the ranks of vLLM"):
             know_rank()
-        _auto.look_at(model, OWN_PASSES)
+        if _auto.is_wanted():
+            _auto.look_at(model, OWN_PASSES)
         _parameters = _parameters or ParameterNames(model)
 
     def name_step(runner, *args, dummy_run=False, **kwargs):

@@ -210,6 +210,48 @@ def test_vllm_without_the_variable_is_left_alone(run):
     assert run(VLLM).stdout == "None\n"
 
 
+OF_GRAPHS = [
+    ("CGDEBUG_REWIND", "4"),
+    ("CGDEBUG_ASK", "1"),
+    ("CGDEBUG_RACES", "1"),
+    ("CGDEBUG_LAUNCH_BLOCKING", "1"),
+]
+
+
+@pytest.mark.parametrize("variable, text", OF_GRAPHS)
+def test_vllm_s_graphs_have_labels_for_whatever_looks_at_graphs(run, cli, tmp_path, variable, text):
+    done = run(
+        VLLM,
+        """
+        import contextlib
+        from cgdebug._job import _native
+        from vllm.compilation import cuda_graph
+        torch.cuda.CUDAGraph, torch.cuda.graph = object, contextlib.nullcontext
+        cuda_graph.context = cuda_graph.ForwardContext(cuda_graph.BatchDescriptor(8, 2))
+        label = cuda_graph.CUDAGraphWrapper(lambda: _native.graph_label())
+        print(label(), _native.current_step())
+        """,
+        **{variable: text},
+    )
+    assert done.stdout == "None\ntokens=8,reqs=2 2\n", "None: it keeps its compile cache"
+    assert probes_of(cli, tmp_path.name) == set(), "nobody asked for a watch"
+
+
+@pytest.mark.parametrize("variable", ["CGDEBUG_ASK", "CGDEBUG_REWIND"])
+def test_vllm_s_cache_is_known_to_whoever_asks_about_replays(run, variable):
+    done = run(
+        VLLM,
+        """
+        from cgdebug._rewind import caches
+        cache = torch.zeros(2, 10, 16, 8)
+        runner.initialize_kv_cache([cache], num_blocks=10)
+        print([(one.tensor() is cache, one.dim) for one in caches.of_device(-1)])
+        """,
+        **{variable: "1"},
+    )
+    assert done.stdout == "None\n[(True, 1)]\n", done.stderr
+
+
 def test_vllm_s_runner_tells_which_rows_are_padding(run, cli, tmp_path):
     code = VLLM.replace(
         "runner.execute_model(torch.ones(2, 4))",
@@ -292,6 +334,23 @@ def test_sglang_s_runner_tells_which_rows_are_padding(run, cli, tmp_path):
     rows = probes_of(cli, tmp_path.name)
     (row,) = [name for name in rows if name.endswith("mm_0.padding")]
     assert padding_of(cli, tmp_path.name, row) == {(3, 4), (2, 4), (1, 4)}
+
+
+@pytest.mark.parametrize("variable, text", OF_GRAPHS)
+def test_sglang_s_graphs_have_labels_for_whatever_looks_at_graphs(
+    run, cli, tmp_path, variable, text
+):
+    done = run(
+        SGLANG,
+        """
+        from cgdebug._job import _native
+        print(DecodeCudaGraphRunner().capture_one_shape(4, lambda size: _native.graph_label()))
+        print(_native.current_step())
+        """,
+        **{variable: text},
+    )
+    assert done.stdout == "forward True\nbs=4\nNone\n", done.stderr
+    assert probes_of(cli, tmp_path.name) == set(), "nobody asked for a watch"
 
 
 def test_sglang_without_the_variable_is_left_alone(run):

@@ -1,3 +1,5 @@
+import types
+
 import torch
 
 
@@ -7,6 +9,13 @@ class GPUModelRunner:
 
     def get_model(self):
         return getattr(self.model, "runnable", self.model)
+
+    def initialize_kv_cache(self, kv_caches, num_blocks):
+        self.kv_cache_config = types.SimpleNamespace(kv_cache_groups=[None], num_blocks=num_blocks)
+        self.kv_caches = kv_caches
+        slots = types.SimpleNamespace(gpu=torch.zeros(8, dtype=torch.int64))
+        table = types.SimpleNamespace(slot_mapping=slots, block_size=16, blocks_per_kv_block=1)
+        self.input_batch = types.SimpleNamespace(block_table=[table])
 
     def _dummy_run(self, x):
         return self.model(x)
