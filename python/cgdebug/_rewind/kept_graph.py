@@ -309,11 +309,11 @@ class KeptGraph:
             try:
                 for replay in range(first, asked):
                     recorder.give(replay)
-                    written.callback(caches.put_aside(self._caches, recorder.inputs))
+                    written.callback(self._put_aside(recorder))
                     torch_replay(graph)
                     held.append((replay, recorder.left_now()))
                 recorder.give(asked)
-                written.callback(caches.put_aside(self._caches, recorder.inputs))
+                written.callback(self._put_aside(recorder))
                 self._enable(graph, only_own=False, is_on=False)
                 torch_replay(graph)  # random numbers
             finally:
@@ -334,6 +334,9 @@ class KeptGraph:
         if first < asked:
             verified += f", as have those of the {asked - first} replays before it, from {first} on"
         return Answer(self.name, asked, rows, verified, time.monotonic() - begun, given)
+
+    def _put_aside(self, recorder) -> typing.Callable[[], None]:
+        return caches.put_aside(self._caches, recorder.touched, recorder.inputs)
 
     def _why_other(self) -> str:
         if not self._caches:

@@ -11,6 +11,7 @@ import os
 import typing
 import weakref
 
+from .. import _rewind
 from .._job import _auto, _graphs
 from .._job._after_import import call_after_import
 from .._job._fail_soft import guard, tell, wrap
@@ -20,15 +21,19 @@ __all__ = ["register"]
 
 _LABELS = "the labels of SGLang's graphs"
 _STEPS = "the steps of SGLang"
+_CACHES = "the KV cache of SGLang"
 _RUNNERS = "sglang.srt.model_executor.runner"
+_DECODE = f"{_RUNNERS}.decode_cuda_graph_runner"
 _CAPTURES = (
-    f"{_RUNNERS}.decode_cuda_graph_runner",
+    _DECODE,
     f"{_RUNNERS}.prefill_cuda_graph_runner",
     "sglang.srt.speculative.eagle_draft_cuda_graph_runner",
     "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
     "sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner",
     "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner",
 )
+# Those that write where `out_cache_loc` says. Subclasses have other places, or a map of them.
+_POOLS = ("MHATokenToKVPool", "MLATokenToKVPool")
 _SHARED_EXECS = "SGLANG_ENABLE_CUDA_GRAPH_DEDUP"
 _registered = False
 
@@ -44,6 +49,7 @@ def register() -> None:
     call_after_import("sglang.srt.model_executor.model_runner", _wrap_runner)
     for name in _CAPTURES:
         call_after_import(name, _wrap_captures)
+    call_after_import(_DECODE, _wrap_decode)
 
 
 def _wrap_runner(module) -> None:
@@ -79,6 +85,29 @@ def _wrap_runner(module) -> None:
         return
     wrap(runner, "load_model", "the model of SGLang", after=watch)
     wrap(runner, "forward", _STEPS, before=begin_pass)
+
+
+def _wrap_decode(module) -> None:
+    runner = getattr(module, "DecodeCudaGraphRunner", None)
+    if _rewind.is_on() and runner is not None:
+        wrap(runner, "capture", _CACHES, before=_declare_caches)
+
+
+def _declare_caches(runner, *args, **kwargs) -> None:
+    """If there is one kind of them: several have slots of their own."""
+    from .._rewind import caches
+
+    pool = runner.model_runner.token_to_kv_pool
+    if type(pool).__name__ not in _POOLS:
+        return
+    slots = pool.size + pool.page_size
+    by_size: dict[int, list] = {}  # of the parts: a slot, or a page of them
+    for name in ("k_buffer", "v_buffer", "kv_buffer"):
+        for one in getattr(pool, name, ()):
+            if slots % len(one) == 0 and slots // len(one) in (1, pool.page_size):
+                by_size.setdefault(slots // len(one), []).append(one)
+    for size, tensors in by_size.items():
+        caches.declare(tensors, 0, runner.buffers.out_cache_loc, size)
 
 
 def _wrap_captures(module) -> None:

@@ -353,6 +353,25 @@ def test_sglang_s_graphs_have_labels_for_whatever_looks_at_graphs(
     assert probes_of(cli, tmp_path.name) == set(), "nobody asked for a watch"
 
 
+def test_a_runner_of_sglang_whose_cache_is_not_known_captures_without_it(run):
+    done = run(
+        SGLANG,
+        """
+        from cgdebug._rewind import caches
+        runner = DecodeCudaGraphRunner()
+        print(runner.capture())
+        pool = type("MHATokenToKVPool", (), {"size": 15, "page_size": 1})()
+        pool.k_buffer, pool.v_buffer = [torch.zeros(16, 1, 8)], [torch.zeros(16, 1, 8)]
+        runner.model_runner = type("ModelRunner", (), {"token_to_kv_pool": pool})
+        runner.buffers = type("Buffers", (), {"out_cache_loc": torch.zeros(8, dtype=torch.long)})
+        print(runner.capture(), len(caches.of_device(-1)))
+        """,
+        CGDEBUG_REWIND="4",
+    )
+    assert done.stdout == "forward True\n[1]\n[1] 2\n"
+    assert done.stderr.count("the KV cache of SGLang: AttributeError") == 1, done.stderr
+
+
 def test_sglang_without_the_variable_is_left_alone(run):
     assert run(SGLANG).stdout == "forward False\n"
 

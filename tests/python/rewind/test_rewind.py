@@ -20,7 +20,7 @@ from cgdebug._rewind.hidden import Block, hidden_of
 from cgdebug._rewind.memory import Spans
 from cgdebug._rewind.rows import ROW_BYTES, unpack
 from cgdebug._rewind.touched import Touched
-from cgdebug.integrations import vllm
+from cgdebug.integrations import sglang, vllm
 
 
 def given(begin, end, reads=False, writes=False, row="", **options):
@@ -164,18 +164,42 @@ def test_hidden_memory_is_an_input_unless_it_is_a_parameter_or_a_cache():
     assert list(touched.hidden) == [(300, 320), (340, 400)]
 
 
+def reads(*runs, written=(0, 0)):
+    return types.SimpleNamespace(inputs=Spans(runs), written=Spans([written]))
+
+
+def test_a_replay_writes_where_the_slots_say_that_it_reads():
+    cache, slots = torch.zeros(6, 2), torch.tensor([4, 2, 5, 0])
+    caches.declare([cache], 0, torch.tensor([1]), 1)
+    caches.declare([cache], 0, slots, 1)
+    declared = [one for one in caches.of_device(-1) if one.tensor() is cache]
+    assert [one.slots is slots for one in declared] == [True], "the newest holds"
+    begin, end = extent_of(slots)
+    two = (begin, begin + 16)
+    put_back = caches.put_aside(declared, reads(two), Spans([two]))
+    cache += 1
+    put_back()
+    assert cache[:, 0].tolist() == [1, 1, 0, 1, 0, 1]
+
+
 def test_what_a_replay_appends_to_a_cache_is_put_back():
     cache, slots = torch.arange(24.0).view(6, 2, 2), torch.tensor([5, 4, -1, 9])
     caches.declare([cache], 0, slots, 2)
     declared = [one for one in caches.of_device(-1) if one.tensor() is cache]
     before = cache.clone()
-    put_back = caches.put_aside(declared, Spans([extent_of(slots)]))
+    whole = extent_of(slots)
+    put_back = caches.put_aside(declared, reads(whole), Spans([whole]))
     cache[2] = 100.0
     cache[4, 1] = torch.nan
     put_back()
     assert torch.equal(cache, before)
-    with pytest.raises(caches.CannotPutAside, match="which part"):
-        caches.put_aside(declared, Spans())
+    for touched, inputs in (
+        (reads(whole), Spans()),
+        (reads(), Spans([whole])),
+        (reads(whole, written=whole), Spans([whole])),
+    ):
+        with pytest.raises(caches.CannotPutAside, match="which part"):
+            caches.put_aside(declared, touched, inputs)
     del cache
     assert [one for one in caches.of_device(-1) if one.slots is slots] == []
 
@@ -208,6 +232,34 @@ def test_the_cache_of_vllm_is_known_by_how_many_blocks_it_has(is_second):
     assert declared((10, 10, 16, 8)) == [], "which of them?"
     assert declared((3, 4, 16, 8)) == []
     assert declared((10, 4, 16, 8), groups=2) == [], "each has slots of its own"
+
+
+@pytest.mark.parametrize(
+    "kind, shape, each",
+    [
+        ("MHATokenToKVPool", (48, 2, 8), 1),
+        ("MHATokenToKVPool", (3, 2, 16, 8), 16),  # pages
+        ("MLATokenToKVPool", (48, 1, 8), 1),
+        ("MHATokenToKVPool", (24, 2, 8), None),  # which rows?
+        ("UnifiedMHATokenToKVPool", (48, 2, 8), None),  # its slots are translated
+        ("SWAKVPool", None, None),  # each has slots of its own
+    ],
+)
+def test_the_cache_of_sglang_is_known_by_how_many_slots_it_has(kind, shape, each):
+    pool = type(kind, (), {"size": 32, "page_size": 16})()
+    tensors = [] if shape is None else [torch.zeros(shape) for _ in range(2)]
+    if kind.startswith("MLA"):
+        pool.kv_buffer = tensors
+    elif tensors:
+        pool.k_buffer, pool.v_buffer = tensors[:1], tensors[1:]
+    slots = torch.zeros(8, dtype=torch.long)
+    runner = types.SimpleNamespace(
+        model_runner=types.SimpleNamespace(token_to_kv_pool=pool),
+        buffers=types.SimpleNamespace(out_cache_loc=slots),
+    )
+    sglang._declare_caches(runner)
+    mine = [one for one in caches.of_device(-1) if one.slots is slots]
+    assert [(one.dim, one.slots_each) for one in mine] == [(0, each)] * (2 if each else 0)
 
 
 def test_a_row_of_nothing_is_empty():
