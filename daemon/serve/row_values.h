@@ -7,7 +7,8 @@
 
 namespace cgdebug::serve {
 
-// Says why the row has no values, and how the job is started so that they are kept.
+// Says why the row has no values, how the job is started so that they are kept, and how a job that
+// takes questions is asked for those of a captured graph.
 // Requires: pipeline::IsOfOpLog(row).
 std::string HowToGetValues(const pipeline::SlotIdentity& row);
 

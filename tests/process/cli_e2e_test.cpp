@@ -358,6 +358,19 @@ TEST_F(CliEndToEndTest, OneRequestHasTheHistoryOfManyRowsAndSaysWhenThereIsMore)
   EXPECT_EQ(Cli({"ops", proposed}).code, 0);
 }
 
+TEST_F(CliEndToEndTest, WhoeverAsksForTheValuesOfARowOfAGraphIsToldHowToAskTheJob) {
+  ProducerProcess job({{.name = "a", .capacity = 4, .graph_id = 1, .graph = "bs=1", .rows = 3}});
+  DaemonProcess daemon(directory_);
+  job.Write(0);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a/row2", 1));
+  const ProcessResult refused = Cli({"set", "a/row1", "--mode", "full"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err,
+              HasSubstr("Of a job that runs with --ask or --rewind, type: cgdebug-cli ask " +
+                        job.key() + " 'a/row1' --values FILE.safetensors"));
+  EXPECT_THAT(refused.err, HasSubstr("cgdebug-cli run --watch 'op:*' --values 'a/row1'"));
+}
+
 TEST_F(CliEndToEndTest, TailHasOneLineForThePageOfAnOpLogAtAReplay) {
   ProducerProcess job({{.name = "a", .capacity = 4, .graph_id = 1, .graph = "bs=1", .rows = 300},
                        {.name = "x", .record_every = 1}});

@@ -134,6 +134,7 @@ def test_whoever_asks_for_the_values_of_a_row_is_told_what_to_type(cli, op_log, 
     typed = f"type: cgdebug-cli run --watch 'op:*' --eager --values '{name}' -- COMMAND. "
     assert typed in refused.stderr, refused.stderr
     assert f'cgdebug.debug_mode(model, eager=True, values="{name}")' in refused.stderr
+    assert "cgdebug-cli ask" not in refused.stderr, "only graphs take questions"
 
 
 def test_an_order_tells_the_place_of_each_element_in_memory():
