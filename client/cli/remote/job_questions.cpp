@@ -105,6 +105,13 @@ Result<JobAnswer> ParseAnswer(const std::string& all) {
   return answer;
 }
 
+// Whether `selector` is a number, and that of no process.
+bool IsNoPid(const std::string& selector) {
+  std::error_code failed;
+  return !selector.empty() && selector.find_first_not_of("0123456789") == std::string::npos &&
+         !std::filesystem::exists("/proc/" + selector, failed);
+}
+
 }  // namespace
 
 int FindJobToAsk(Context& context, const std::string& selector, std::int64_t* pid) {
@@ -115,13 +122,13 @@ int FindJobToAsk(Context& context, const std::string& selector, std::int64_t* pi
   if (!sessions.ok()) return context.Fail(sessions.error());
   std::map<std::int64_t, std::string> meant;
   std::string silent;
+  std::string ended;
   for (const live::Session& one : *sessions) {
-    if (one.state != live::SessionState::kAlive || !live::MatchesSession(one, selector) ||
-        !context.ranks.Contains(one.rank)) {
-      continue;
-    }
+    if (!live::MatchesSession(one, selector) || !context.ranks.Contains(one.rank)) continue;
     const std::int64_t process = one.pid;
-    if (listening.contains(process)) {
+    if (one.state != live::SessionState::kAlive) {
+      ended = one.key;
+    } else if (listening.contains(process)) {
       meant[process] = one.key;
     } else {
       silent = one.key;
@@ -138,6 +145,15 @@ int FindJobToAsk(Context& context, const std::string& selector, std::int64_t* pi
         fmt::format("job {} takes no questions: it was not started to, or has captured no graph. "
                     "Type: cgdebug-cli run --rewind 64 -- COMMAND",
                     silent));
+  }
+  const std::string gone = !ended.empty()      ? fmt::format("job {} has ended", ended)
+                           : IsNoPid(selector) ? fmt::format("there is no process {}", selector)
+                                               : "";
+  if (meant.empty() && !selector.empty() && !gone.empty()) {
+    return context.FailNoJob(
+        fmt::format("{}, and a job answers by itself, while it replays. Start it again: "
+                    "cgdebug-cli run --rewind 64 -- COMMAND",
+                    gone));
   }
   if (meant.empty()) {
     return context.FailNoJob(

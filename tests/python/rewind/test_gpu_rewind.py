@@ -599,3 +599,11 @@ def test_weights_of_compiled_code_are_no_inputs(running, cli):
     for one in kept:  # 16 MiB of weights, 32 times
         assert float(re.search(r", ([0-9.]+) MiB", one)[1]) < 16, one
     job.finish()
+
+
+def test_a_job_that_has_ended_is_said_to_have(running, cli):
+    job = running(TRAINING)
+    job.finish()
+    told = cli("ask", job.pid)
+    assert told.returncode == 4, (told.stdout, told.stderr)
+    assert "has ended" in told.stderr or "there is no process" in told.stderr, told.stderr

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import socket
 import stat
 import subprocess
@@ -21,6 +22,7 @@ from cgdebug._rewind.memory import Spans
 from cgdebug._rewind.rows import ROW_BYTES, unpack
 from cgdebug._rewind.touched import Touched
 from cgdebug.integrations import sglang, vllm
+from conftest import wait_until
 
 
 def given(begin, end, reads=False, writes=False, row="", **options):
@@ -415,6 +417,18 @@ def test_bad_questions_end_no_process(listening, cli):
             while peer.recv(1 << 16):
                 pass
     assert cli("ask", pid, "--list").returncode == 0
+
+
+def test_a_job_that_has_ended_is_said_to_have(listening, daemon, cli):
+    pid, path = listening
+    assert cli("ask", pid, "--list").returncode == 0
+    os.kill(int(pid), signal.SIGKILL)
+    told = wait_until(
+        lambda: (one := cli("ask", pid)).returncode == 4 and one, "the daemon knows that it ended"
+    )
+    assert "has ended, and a job answers by itself" in told.stderr, told.stderr
+    assert "run --rewind" in told.stderr, told.stderr
+    os.unlink(path)  # a process that is killed leaves it
 
 
 def test_who_takes_no_questions_is_told_what_to_type(daemon, cli):
