@@ -22,6 +22,8 @@ from . import _graphs, _native
 from ._fail_soft import guard, reason_of, tell
 
 if typing.TYPE_CHECKING:
+    import torch
+
     from .._op_log.node_map import NodeMap, Op
 
 VARIABLE = "CGDEBUG_LAUNCH_BLOCKING"
@@ -32,6 +34,7 @@ _MOST_OPS = 8  # of a piece that are shown
 
 _APART = "_cgdebug_apart"  # of a graph that is launched in pieces
 KEPT = "_cgdebug_kept"  # of one that can be asked about
+_GENERATORS = "_cgdebug_generators"  # that were registered with a graph
 
 _is_mapping = False  # of captures
 _finds_races = False
@@ -118,6 +121,25 @@ def own_graphs(
     graph_class.__init__ = __init__
     graph_class.replay = own_replay
     graph_class.reset = forgetting_reset
+
+
+def follow_generators(graph_class) -> None:
+    """From here on generators_of() knows what is registered with a graph. Once per process."""
+    register = getattr(graph_class, "register_generator_state", None)
+    if register is None:
+        return
+
+    @functools.wraps(register)
+    def register_generator_state(self, generator):
+        register(self, generator)
+        self.__dict__.setdefault(_GENERATORS, []).append(generator)
+
+    graph_class.register_generator_state = register_generator_state
+
+
+def generators_of(graph) -> list[torch.Generator]:
+    """Those that the program has registered with it: a replay moves them on."""
+    return graph.__dict__.get(_GENERATORS, [])
 
 
 def _launch_in_pieces(graph_class) -> None:

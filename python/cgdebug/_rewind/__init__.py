@@ -55,6 +55,7 @@ def _install_into(graph_class: typing.Any) -> None:
         return
     _apart.own_graphs(graph_class, _apart.KEPT, _kept)
     _apart.map_captures(graph_class)
+    _apart.follow_generators(graph_class)
 
 
 def is_on() -> bool:

@@ -167,7 +167,7 @@ class KeptGraph:
         try:
             self._recorder = Recorder(
                 self._touched,
-                [torch.cuda.default_generators[self._device]] * self._touched.is_random,
+                self._generators(graph) if self._touched.is_random else [],
                 self._device,
                 graph.pool(),
                 self._kept_replays,
@@ -285,7 +285,7 @@ class KeptGraph:
             )
         apart = self._take_apart(graph)
         apart.prepare(with_own=False)
-        generator = torch.cuda.default_generators[self._device]
+        generators = self._generators(graph)
         try:
             living = self._touched.living(self._device, graph.pool())
             now = Copy(Spans([*living, *self._touched.state, *recorder.inputs]), self._device)
@@ -293,12 +293,13 @@ class KeptGraph:
             raise Refused("the device has no memory to put the job's state aside") from None
         torch.cuda.synchronize(self._device)  # other streams may still write what is put aside
         now.save()
-        random = generator.get_state()
+        random = [one.get_state() for one in generators]
         try:
             return self._run_again(graph, torch_replay, apart, recorder, asked, question, begun)
         finally:
             now.restore()
-            generator.set_state(random)
+            for one, state in zip(generators, random):
+                one.set_state(state)
             torch.cuda.current_stream(self._device).synchronize()
 
     def _run_again(self, graph, torch_replay, apart, recorder, asked, question, begun) -> Answer:
@@ -344,6 +345,10 @@ class KeptGraph:
         return (
             ". It reads a cache of the engine, which may have given a part of it to another request"
         )
+
+    def _generators(self, graph) -> list[torch.Generator]:
+        """Those that a replay may move on."""
+        return [torch.cuda.default_generators[self._device], *_apart.generators_of(graph)]
 
     def _step(
         self, apart, question: Question, with_own: bool

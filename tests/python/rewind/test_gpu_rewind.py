@@ -607,3 +607,31 @@ def test_a_job_that_has_ended_is_said_to_have(running, cli):
     told = cli("ask", job.pid)
     assert told.returncode == 4, (told.stdout, told.stderr)
     assert "has ended" in told.stderr or "there is no process" in told.stderr, told.stderr
+
+
+def test_generators_that_the_program_registered_stay_where_they_were(running, cli):
+    code = """
+        generator = torch.Generator("cuda").manual_seed(3)
+        x, total = torch.zeros(256, device="cuda"), torch.zeros(256, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            x.uniform_(generator=generator)
+            total.add_(x)
+        count, begun = 0, generator.get_offset()
+        def replay():
+            global count
+            graph.replay()
+            count += 1
+        replay()
+        each = generator.get_offset() - begun
+        for _ in range(7):
+            replay()
+        go_on(replay, DONE)
+        print(each > 0, generator.get_offset() - begun == each * count)
+    """
+    job = running(code, CGDEBUG_REWIND="4096")
+    for place in ("@4", "@-1", ""):
+        told = cli("ask", job.pid + place)
+        assert told.returncode == 0, (place, told.stdout, told.stderr)
+    assert job.finish()[0].split() == ["True", "True"]
