@@ -10,6 +10,7 @@ import torch
 
 import cgdebug
 from cgdebug import TensorCompare, TensorRecord, TensorStats
+from cgdebug._job import _apart
 
 driver = pytest.importorskip("cuda.bindings.driver")
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
@@ -226,3 +227,18 @@ def test_probes_in_the_branches_of_a_cond_that_torch_captures(graph_probe):
     assert seen(no) == [(2, 0, -2), (3, 0, -3)]
     assert [value for _, _, value in seen(after)] == [2, -2, -3, 6]
     assert "taken in 2 of 4 replays" in str(yes.status().slots[0])
+
+
+def test_a_graph_with_a_conditional_node_is_not_launched_in_pieces(kernels, capsys):
+    x, left = torch.zeros(64, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda")
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"), loop(kernels, left):
+        x.add_(1)
+    own = _apart._Graph(raw=_apart.plain(torch.cuda.CUDAGraph.raw_cuda_graph))
+    for _ in range(2):
+        left.fill_(3)
+        own.replay(graph, torch.cuda.CUDAGraph.replay)
+    torch.cuda.synchronize()
+    assert x[0].item() == 6
+    told = capsys.readouterr().err
+    assert "is launched as a whole" in told and "conditional node" in told, told
