@@ -112,6 +112,15 @@ void RegisterGraph(py::module_& module) {
            py::arg("graph"))
       .def_property_readonly("nodes", &NodesOf)
       .def_property_readonly("pieces", [](const ApartGraph& graph) { return graph.pieces(); })
+      // By node: those that come directly after it.
+      .def_property_readonly("after",
+                             [](const ApartGraph& graph) {
+                               std::vector<apart::Dag::Nodes> after;
+                               for (std::uint32_t node = 0; node < graph.dag().count(); ++node) {
+                                 after.push_back(graph.dag().after(node));
+                               }
+                               return after;
+                             })
       .def("pointers", &PointersOf, py::arg("node"))
       .def(
           "launch",

@@ -67,7 +67,7 @@ def order_of(node_map: NodeMap, stream: int) -> Order:
         key = (id(op), id(other_op))
         if op is other_op or key in races:
             continue
-        share = _share_bytes(one, other)
+        share = share_bytes(one, other)
         if share is False:
             continue
         text = _race_text((op, one, accesses[first][3]), (other_op, other, accesses[second][3]))
@@ -77,7 +77,7 @@ def order_of(node_map: NodeMap, stream: int) -> Order:
     return Order(nodes, len(unordered), unknown, [*races.values()], [*possible.values()])
 
 
-def _share_bytes(one: Given, other: Given) -> bool | None:
+def share_bytes(one: Given, other: Given) -> bool | None:
     """Whether both ops touch a byte; None: that is not known. Requires: the extents share one."""
     is_known = one.is_whole and other.is_whole
     if one.is_dense and other.is_dense:

@@ -7,30 +7,36 @@ import typing
 from .._shared._dtypes import table
 
 if typing.TYPE_CHECKING:
-    from .kept_graph import Answer, Row
+    from .kept_graph import Answer, NotSeen, Row
     from .mailbox import Question
+    from .steps import Counts
 
 _MOST_ROWS = 40
 _MOST_READS = 8
+_MOST_NOT_SEEN = 3
 
 
 def of(question: Question, answer: Answer, values: str) -> tuple[int, str, dict[str, typing.Any]]:
     """(what to exit with, text, JSON)"""
     from . import mailbox
 
-    shown = [row for row in answer.rows if question.wants(row.name)]
-    if not shown:
+    rows = answer.stepped.rows
+    shown = [row for row in rows if question.wants(row.name)]
+    not_seen = [one for one in answer.stepped.not_seen if question.wants(one.row.name)]
+    if not shown and not not_seen:
         text = (
             f"no row of graph {answer.graph} is called {' or '.join(question.rows)}; there are "
-            f"{len(answer.rows)}, such as {', '.join(row.name for row in answer.rows[:3])}"
+            f"{len(rows)}, such as {', '.join(row.name for row in rows[:3])}"
         )
         return mailbox.NO_MATCH, text, {"error": text}
     bad = [row for row in shown if _is_bad(row)]
     masks = [row for row in shown if not row.stats.is_finite and not _is_bad(row)]
     first = bad[0] if bad else None
+    at = next((number for number, row in enumerate(rows) if row is first), 0)
+    may_be_earlier = first is not None and any(one.place <= at for one in not_seen)
     lines = [f"replay {answer.replay} of graph {answer.graph}: {answer.verified}"]
     if first is not None:
-        lines += _first_lines(answer.rows, first)
+        lines += _first_lines(answer, first, may_be_earlier)
     if question.rows:
         lines += [_row_text(row) for row in shown[:_MOST_ROWS]]
         if len(shown) > _MOST_ROWS:
@@ -39,19 +45,28 @@ def of(question: Question, answer: Answer, values: str) -> tuple[int, str, dict[
     if masks:
         summary += f", {len(masks)} with -Inf alone (masks?), the first {masks[0].name}"
     lines.append(f"{summary}; {answer.seconds * 1e3:.0f} ms")
+    lines += _not_seen_lines(
+        not_seen, answer.stepped.counts, _MOST_ROWS if question.rows else _MOST_NOT_SEEN
+    )
     if values:
         lines.append(_save(shown, values))
     json = {
-        "verdict": "found" if bad else "nothing_found",
+        "verdict": "found" if bad else "inconclusive" if not_seen else "nothing_found",
         "graph": answer.graph,
         "replay": answer.replay,
         "verified": answer.verified,
         "seconds": answer.seconds,
         "first_nonfinite": first and _row_json(first),
+        "first_may_be_earlier": may_be_earlier,
         "masks": [row.name for row in masks],
         "rows": [_row_json(row) for row in shown],
+        "not_seen": {
+            "rows": [_not_seen_json(one) for one in not_seen],
+            **answer.stepped.counts._asdict(),
+        },
     }
-    return (mailbox.FOUND if bad else mailbox.OK), "\n".join(lines), json
+    code = mailbox.FOUND if bad else mailbox.INCONCLUSIVE if not_seen else mailbox.OK
+    return code, "\n".join(lines), json
 
 
 def of_repro(
@@ -59,18 +74,25 @@ def of_repro(
 ) -> tuple[int, str, dict[str, typing.Any]]:
     from . import mailbox, repro
 
-    ops = {id(row.op): row.op for row in answer.rows if row.op and question.wants(row.name)}
+    stepped = answer.stepped
+    rows = [*stepped.rows, *(one.row for one in stepped.not_seen)]
+    ops = {id(row.op): row.op for row in rows if row.op and question.wants(row.name)}
     if len(ops) != 1:
-        names = list(dict.fromkeys(row.name for row in answer.rows if row.op))
+        names = list(dict.fromkeys(row.name for row in rows if row.op))
         text = (
             f"{' or '.join(question.rows) or 'no row'} names {len(ops)} ops of graph "
             f"{answer.graph}, and one is written. Name its row, such as {', '.join(names[:3])}"
         )
         return mailbox.NO_MATCH, text, {"error": text}
     (op,) = ops.values()
-    made = [row.value for row in answer.rows if row.op is op and row.value is not None]
-    given = answer.given.get(id(op), [])
+    made = [row.value for row in stepped.rows if row.op is op and row.value is not None]
+    given = stepped.given.get(id(op), [])
     try:
+        if id(op) in stepped.beside:
+            raise repro.CannotWrite(
+                f"{op.op} {op.name} runs in parallel with other ops, and what it was given can be "
+                f"copied only before all of them, so it may not be there yet"
+            )
         script = repro.write(op, answer.replay, answer.graph, given, made, directory)
     except repro.CannotWrite as error:
         text = f"no script: {error}"
@@ -85,9 +107,10 @@ def _is_bad(row: Row) -> bool:
     return bool(row.stats.nan or row.stats.pos_inf)
 
 
-def _first_lines(rows: list[Row], first: Row) -> list[str]:
+def _first_lines(answer: Answer, first: Row, may_be_earlier: bool) -> list[str]:
     what = "NaN" if first.stats.nan else "Inf"
-    lines = [f"first {what}: {_row_text(first)}"]
+    where = " here, or earlier in what was not seen" if may_be_earlier else ""
+    lines = [f"first {what}{where}: {_row_text(first)}"]
     if first.op is None:
         return [*lines, "  it came from outside of the graph"]
     lines.append(f"  op      {first.op.op}")
@@ -96,13 +119,27 @@ def _first_lines(rows: list[Row], first: Row) -> list[str]:
     if first.op.site:
         lines.append(f"  line    {first.op.site}")
     before = {}
-    for row in rows:
+    for row in answer.stepped.rows:
         if row is first:
             break
         before[row.name] = row
+    hidden = {one.row.name for one in answer.stepped.not_seen}
     for one in [one for one in first.op.given if one.reads][:_MOST_READS]:
         known = before.get(one.row)
-        lines.append(f"  reads   {_row_text(known) if known else one.row or one.argument}")
+        text = _row_text(known) if known else one.row or one.argument
+        lines.append(f"  reads   {text}" + "  not seen" * (not known and one.row in hidden))
+    return lines
+
+
+def _not_seen_lines(not_seen: list[NotSeen], counts: Counts, most: int) -> list[str]:
+    lines = [f"not seen: {one.row.name}: {one.reason}" for one in not_seen[:most]]
+    if len(not_seen) > most:
+        lines.append(f"not seen: {len(not_seen) - most} more rows")
+    if not_seen or counts.of_no_op:
+        lines.append(
+            f"of {counts.nodes} nodes {counts.alone} ran alone and {counts.parallel} in parallel; "
+            f"{counts.of_no_op} were made by no op, and what these write is in no row"
+        )
     return lines
 
 
@@ -138,6 +175,17 @@ def _row_json(row: Row) -> dict[str, typing.Any]:
         "mean": stats.mean if is_any else None,
         "hash": f"{stats.hash:016x}",
         "ordered_hash": f"{stats.ordered:08x}",
+    }
+
+
+def _not_seen_json(one: NotSeen) -> dict[str, typing.Any]:
+    op = one.row.op
+    return {
+        "name": one.row.name,
+        "op": op.op if op else "",
+        "module": op.module if op else "",
+        "site": op.site if op else "",
+        "reason": one.reason,
     }
 
 

@@ -17,11 +17,13 @@ from . import caches, hidden, mailbox
 from .memory import Copy, Spans, tensor_at
 from .recorder import CannotKeep, Recorder, room
 from .rows import ROW_BYTES, RowMaker, Stats, unpack, unpack_all
+from .steps import Steps
 from .touched import Touched, listed
 
 if typing.TYPE_CHECKING:
     from .._op_log.node_map import Given, NodeMap, Op
     from .mailbox import Question
+    from .steps import Counts
 
 
 _NOTHING = contextlib.nullcontext()
@@ -54,16 +56,40 @@ class Row(typing.NamedTuple):
         return name if len(changed) == 1 else f"{name}.{changed.index(self.given)}"
 
 
+class NotSeen(typing.NamedTuple):
+    """What an op wrote, and nobody could look at.
+
+    row:    without statistics
+    reason: as a sentence
+    place:  so many rows were surely written before it
+    """
+
+    row: Row
+    reason: str
+    place: int
+
+
+class Stepped(typing.NamedTuple):
+    """What was seen of a replay that ran in pieces.
+
+    given:  by id of the op: copies of what it was called with, where they were asked for
+    beside: ids of the ops that something else ran beside"""
+
+    rows: list[Row]
+    not_seen: list[NotSeen]
+    counts: Counts
+    given: dict[int, list[torch.Tensor]]
+    beside: set[int]
+
+
 class Answer(typing.NamedTuple):
-    """replay: which one; verified: by what, as a sentence
-    given:  by id of the op: copies of what it was called with, where they were asked for"""
+    """replay: which one; verified: by what, as a sentence"""
 
     graph: str
     replay: int
-    rows: list[Row]
+    stepped: Stepped
     verified: str
     seconds: float
-    given: dict[int, list[torch.Tensor]]
 
 
 class KeptGraph:
@@ -256,7 +282,7 @@ class KeptGraph:
                     torch_replay(graph)  # moves random numbers on, and launches nothing
                 finally:
                     self._enable(graph, only_own=False, is_on=True)
-                rows, given = self._step(apart, question, with_own=True)
+                stepped = self._step(apart, question, with_own=True)
         except Exception as error:
             if not has_run:
                 torch_replay(graph)
@@ -264,7 +290,7 @@ class KeptGraph:
             return
         seconds = time.monotonic() - begun
         verified = "it is the job's own replay, run in pieces"
-        question.done(Answer(self.name, self.replays, rows, verified, seconds, given))
+        question.done(Answer(self.name, self.replays, stepped, verified, seconds))
 
     def _past(self, graph, torch_replay, question: Question) -> Answer:
         """Fails: Refused; all is as it was then."""
@@ -319,7 +345,7 @@ class KeptGraph:
                 torch_replay(graph)  # random numbers
             finally:
                 self._enable(graph, only_own=False, is_on=True)
-            rows, given = self._step(apart, question, with_own=False)
+            stepped = self._step(apart, question, with_own=False)
             held.append((asked, recorder.left_now()))
         for replay, left in held:
             then, again = recorder.left_by(replay), unpack_all(left)
@@ -334,7 +360,7 @@ class KeptGraph:
         verified = f"{len(recorder.left)} tensors have the bits that replay {asked} left in them"
         if first < asked:
             verified += f", as have those of the {asked - first} replays before it, from {first} on"
-        return Answer(self.name, asked, rows, verified, time.monotonic() - begun, given)
+        return Answer(self.name, asked, stepped, verified, time.monotonic() - begun)
 
     def _put_aside(self, recorder) -> typing.Callable[[], None]:
         return caches.put_aside(self._caches, recorder.touched, recorder.inputs)
@@ -350,32 +376,17 @@ class KeptGraph:
         """Those that a replay may move on."""
         return [torch.cuda.default_generators[self._device], *_apart.generators_of(graph)]
 
-    def _step(
-        self, apart, question: Question, with_own: bool
-    ) -> tuple[list[Row], dict[int, list[torch.Tensor]]]:
-        """Launches the graph piece by piece, and looks at what each op has written: the rows, and
-        what the ops that were asked for were given."""
+    def _step(self, apart, question: Question, with_own: bool) -> Stepped:
+        """Launches the graph piece by piece, and looks at what each op has written."""
         assert self._touched is not None and self._map is not None
         maker = RowMaker(self._device)
-        place_of = {node["handle"]: number for number, node in enumerate(apart.nodes)}
-        piece_of = {node: piece for piece, nodes in enumerate(apart.pieces) for node in nodes}
-        ends: dict[int, list[Op]] = {}
-        begins: dict[int, list[Op]] = {}
-        span: dict[int, tuple[int, int]] = {}
-        for handle, op in self._map.op_of.items():
-            if handle in place_of:
-                piece = piece_of[place_of[handle]]
-                first, last = span.get(id(op), (piece, piece))
-                span[id(op)] = min(first, piece), max(last, piece)
-        for op in self._touched.ops:
-            if id(op) in span:
-                begins.setdefault(span[id(op)][0], []).append(op)
-                ends.setdefault(span[id(op)][1], []).append(op)
+        steps = Steps(apart, self._map)
         given_to: dict[int, list[torch.Tensor]] = {}
         inputs = self._inputs(maker)
         made = [one for op in self._touched.ops for one in op.given if self._is_row(maker, one)]
         space = maker.space(len(inputs) + len(made))
         rows: list[Row] = []
+        not_seen: list[NotSeen] = []
 
         def look(op: Op | None, given: list[Given]) -> None:
             tensors = [tensor_at(one, self._device).contiguous() for one in given]
@@ -389,17 +400,26 @@ class KeptGraph:
             look(None, inputs)
         stream = torch.cuda.current_stream(self._device).cuda_stream
         for piece in range(len(apart.pieces)):
-            for op in begins.get(piece, ()) if question.repro else ():
+            for op in steps.begins.get(piece, ()) if question.repro else ():
                 names = [Row(op, one, _NO_STATS).name for one in op.given if one.writes]
-                if op.call and any(map(question.wants, names)):
+                if op.call and id(op) not in steps.beside and any(map(question.wants, names)):
                     given_to[id(op)] = [self._copy_of(one) for one in op.call.tensors]
             apart.launch(piece, stream, with_own)
-            for op in ends.get(piece, ()):
-                given = [one for one in op.given if self._is_row(maker, one)]
-                if given:
-                    look(op, given)
+            place = len(rows)
+            for op in steps.ends.get(piece, ()):
+                seen: list[Given] = []
+                for one in op.given:
+                    if not self._is_row(maker, one):
+                        continue
+                    if reason := steps.why_not_seen(op, one):
+                        not_seen.append(NotSeen(Row(op, one, _NO_STATS), reason, place))
+                    else:
+                        seen.append(one)
+                if seen:
+                    look(op, seen)
         stats = unpack_all(space)
-        return [row._replace(stats=one) for row, one in zip(rows, stats)], given_to
+        rows = [row._replace(stats=one) for row, one in zip(rows, stats)]
+        return Stepped(rows, not_seen, steps.counts, given_to, steps.beside)
 
     def _is_here(self, maker: RowMaker, given: Given) -> bool:
         is_one = given.device == self._device and maker.can(given.dtype)

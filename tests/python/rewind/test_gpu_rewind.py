@@ -635,3 +635,47 @@ def test_generators_that_the_program_registered_stay_where_they_were(running, cl
         told = cli("ask", job.pid + place)
         assert told.returncode == 0, (place, told.stdout, told.stderr)
     assert job.finish()[0].split() == ["True", "True"]
+
+
+PARALLEL = """
+    x, y = torch.ones(1024, device="cuda"), torch.zeros(1024, device="cuda")
+    buffer = torch.zeros(1024, device="cuda")
+    side = torch.cuda.Stream()
+    def step():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.mul(x, 2, out=buffer)
+            torch.add(buffer, 0, out=y)
+            torch.mul(x, 7, out=buffer)
+        z = x + 1
+        torch.cuda.current_stream().wait_stream(side)
+        return z
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z = step()
+    for _ in range(8):
+        graph.replay()
+    go_on(graph.replay, DONE)
+"""
+
+
+@pytest.mark.parametrize("place", ["", "@-2"])
+def test_a_row_that_an_op_beside_it_overwrites_is_not_seen(running, cli, tmp_path, place):
+    job = running(PARALLEL, CGDEBUG_REWIND="4096")
+    told = cli("--json", "ask", job.pid + place)
+    answer = json.loads(told.stdout)
+    assert told.returncode == 3 and answer["verdict"] == "inconclusive", told
+    shown = {row["name"]: row["max"] for row in answer["rows"] if row["name"].startswith("fwd/")}
+    (hidden,) = answer["not_seen"]["rows"]
+    assert hidden["name"] == "fwd/mul_0" and "fwd/mul_1" in hidden["reason"], hidden
+    assert shown == {"fwd/add_0": 2.0, "fwd/mul_1": 7.0, "fwd/add_1": 2.0}
+    assert answer["not_seen"]["parallel"] == 4 and answer["not_seen"]["of_no_op"] == 0
+    told = cli("ask", job.pid + place, "fwd/mul_0")
+    assert told.returncode == 3 and "not seen: fwd/mul_0" in told.stdout + told.stderr, told
+    told = cli("ask", job.pid + place, "fwd/mul_1")
+    assert told.returncode == 0, told
+    told = cli("repro", job.pid + place, "fwd/mul_0", "-o", tmp_path / "repro")
+    assert told.returncode == 2 and "runs in parallel with other ops" in told.stderr, told
+    job.finish()

@@ -1,13 +1,28 @@
 """Which rows of a replay in pieces are shown, and what is said of the others, without a GPU."""
 
+import json
 import types
 
 import pytest
 import torch
 
 from cgdebug._job import _apart
-from cgdebug._op_log.node_map import Op
-from cgdebug._rewind.kept_graph import KeptGraph
+from cgdebug._op_log.node_map import Call, Given, Op, extent_of
+from cgdebug._rewind import answer_text, kept_graph, mailbox
+from cgdebug._rewind.kept_graph import Answer, KeptGraph
+from cgdebug._rewind.rows import Stats
+from cgdebug._rewind.steps import Counts, Steps
+from cgdebug._rewind.touched import Touched
+
+
+def given(extent, reads=False, writes=True, row="", **options):
+    size = (extent[1] - extent[0]) // 4
+    options = {"is_whole": True, "device": 0, "strides": (1,), "item_bytes": 4, **options}
+    return Given("", row, "float32", (size,), extent, reads, writes, **options)
+
+
+def op(name, *what, is_exact=True, kind="aten.mul.out"):
+    return Op(name, kind, "", "a.py:1 in f", tuple(what), is_exact, Call((), {}, ()))
 
 
 class Apart:
@@ -35,6 +50,227 @@ class Apart:
     def launch(self, piece, stream, with_own):
         for node in self.pieces[piece]:
             self._launched[node]()
+
+
+BUFFER, OTHER = (100, 200), (300, 400)
+
+
+def hidden_rows(apart):
+    """The names of the ops whose output cannot be looked at, with the reasons."""
+    steps = Steps(apart, apart.map)
+    ops = {id(one): one for one in apart.map.op_of.values()}.values()
+    return {
+        one.name: reason
+        for one in ops
+        for what in one.given
+        if what.writes and (reason := steps.why_not_seen(one, what))
+    }
+
+
+def test_what_a_later_op_of_the_same_piece_overwrites_is_not_seen():
+    first, reader = op("first", given(BUFFER)), op("reader", given(OTHER))
+    last, beside = op("last", given(BUFFER)), op("beside", given((500, 600)))
+    apart = Apart(first, reader, last, beside, edges=[(0, 1), (1, 2)])
+    assert hidden_rows(apart) == {
+        "first": "last (a.py:1 in f) may write the same memory before anybody can look at it"
+    }
+    assert Steps(apart, apart.map).counts == Counts(nodes=4, alone=0, parallel=4, of_no_op=0)
+
+
+def test_of_two_that_no_path_orders_neither_is_seen():
+    one, other = op("one", given(BUFFER)), op("other", given((196, 300)))
+    assert hidden_rows(Apart(one, other)).keys() == {"one", "other"}
+
+
+def test_a_path_through_nodes_that_write_nothing_puts_ops_in_order():
+    one, other, beside = op("one", given(BUFFER)), op("other", given(BUFFER)), op("beside")
+    nodes = (one, (None, "empty"), "own", other, beside)
+    apart = Apart(*nodes, edges=[(0, 1), (1, 2), (2, 3)])
+    assert hidden_rows(apart).keys() == {"one"}
+    assert Steps(apart, apart.map).counts == Counts(nodes=3, alone=0, parallel=3, of_no_op=0)
+
+
+def test_an_op_surely_ran_before_if_all_its_nodes_did():
+    one, other = op("one", given(BUFFER)), op("other", given(BUFFER))
+    assert hidden_rows(Apart(one, one, other, edges=[(0, 2), (1, 2)])).keys() == {"one"}
+    assert hidden_rows(Apart(one, one, other, edges=[(0, 2)])).keys() == {"one", "other"}
+    assert hidden_rows(Apart(one, other, other, edges=[(0, 1)])).keys() == {"one", "other"}
+
+
+def test_columns_of_one_tensor_that_lie_apart_overwrite_nothing():
+    even = given((0, 28), strides=(2,))._replace(shape=(4,))
+    odd = given((4, 32), strides=(2,))._replace(shape=(4,))
+    assert hidden_rows(Apart(op("even", even), op("odd", odd))) == {}
+
+
+def test_ops_that_run_alone_are_seen_whatever_they_overwrite():
+    one, other = op("one", given(BUFFER)), op("other", given(BUFFER))
+    apart = Apart(one, other, edges=[(0, 1)], pieces=[[0], [1]])
+    assert hidden_rows(apart) == {} and Steps(apart, apart.map).beside == set()
+    apart = Apart(one, "own", other, edges=[(0, 2)], pieces=[[0, 1], [2]])
+    assert hidden_rows(apart) == {}, "our own nodes write nothing of the job's"
+    assert hidden_rows(Apart(one, one)) == {}, "an op does not overwrite itself unseen"
+
+
+@pytest.mark.parametrize(
+    "unknown, words",
+    [
+        (op("unknown", given(OTHER), kind="vllm.moe.default"), "unknown (a.py:1 in f) runs beside"),
+        (op("unknown", given(OTHER), is_exact=False), "unknown (a.py:1 in f) runs beside"),
+        (None, "a node that no op made runs beside it"),
+    ],
+)
+def test_beside_something_whose_writes_nobody_tells_nothing_is_seen(unknown, words):
+    one, after = op("one", given(BUFFER)), op("after", given((500, 600)))
+    found = hidden_rows(Apart(one, unknown, after, edges=[(1, 2)]))
+    assert found.keys() == {"one"}, "it surely ran before the other one"
+    assert words in found["one"], found
+    alone = Apart(one, unknown, after, edges=[(0, 1), (1, 2)], pieces=[[0], [1], [2]])
+    assert hidden_rows(alone) == {}
+    assert Steps(alone, alone.map).counts.of_no_op == (unknown is None)
+
+
+# --- a replay in pieces
+
+
+class Maker:
+    """As RowMaker, of tensors in host memory."""
+
+    def __init__(self, device):
+        pass
+
+    def can(self, dtype):
+        return True
+
+    def space(self, rows):
+        return [None] * rows
+
+    def batch(self, tensors):
+        return tensors
+
+    def compute(self, tensors, rows, first):
+        for number, one in enumerate(tensors, first):
+            nan = int(one.isnan().sum())
+            low = float(one.min())
+            rows[number] = Stats(one.numel(), nan, 0, 0, 0, low, float(one.max()), low, 0, 0, None)
+
+
+@pytest.fixture
+def stepped(monkeypatch):
+    """stepped(apart, tensors, question): Stepped, of ops that write these tensors."""
+
+    def step(apart, tensors, question):
+        by_address = {one.data_ptr(): one for one in tensors}
+        stream = types.SimpleNamespace(cuda_stream=0)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+        monkeypatch.setattr(kept_graph, "RowMaker", Maker)
+        monkeypatch.setattr(kept_graph, "unpack_all", lambda rows: [one for one in rows if one])
+        monkeypatch.setattr(kept_graph, "tensor_at", lambda one, _: by_address[one.extent[0]])
+        kept = KeptGraph.__new__(KeptGraph)
+        kept._device, kept._map = 0, apart.map
+        kept._touched = Touched(apart.map, 0, set())
+        return kept._step(apart, question, with_own=True)
+
+    return step
+
+
+def question(*rows, repro=False):
+    return mailbox.Question(None, list(rows), values=repro, repro=repro)
+
+
+def branch(value=7.0):
+    """Two parallel branches: mul writes 2, clone reads it, div writes `value` over it; add."""
+    buffer, copy, sums = torch.zeros(4), torch.zeros(4), torch.zeros(4)
+
+    def wrote(name, tensor, *reads):
+        one = given(extent_of(tensor), row=name)
+        return op(name, *reads, one)
+
+    mul = wrote("fwd/mul_0", buffer)
+    clone = wrote("fwd/clone_0", copy, given(extent_of(buffer), True, False, "fwd/mul_0"))
+    launched = [
+        lambda: buffer.fill_(2.0),
+        lambda: copy.copy_(buffer),
+        lambda: buffer.fill_(value),
+        lambda: sums.fill_(1.0),
+    ]
+    nodes = (mul, clone, wrote("fwd/div_0", buffer), wrote("fwd/add_0", sums))
+    apart = Apart(*nodes, edges=[(0, 1), (1, 2)], launched=launched)
+    return apart, [buffer, copy, sums]
+
+
+def asked(stepped, program, *rows, repro=False):
+    apart, tensors = program
+    one = question(*rows, repro=repro)
+    answer = Answer("1", 5, stepped(apart, tensors, one), "it is the job's own replay", 0.0)
+    return one, answer
+
+
+def test_a_row_that_was_overwritten_in_its_piece_is_not_shown(stepped):
+    one, answer = asked(stepped, branch())
+    assert [(row.name, row.stats.max) for row in answer.stepped.rows] == [
+        ("fwd/clone_0", 2.0),
+        ("fwd/div_0", 7.0),
+        ("fwd/add_0", 1.0),
+    ]
+    code, text, answered = answer_text.of(one, answer, "")
+    assert code == mailbox.INCONCLUSIVE and answered["verdict"] == "inconclusive"
+    assert "not seen: fwd/mul_0: fwd/div_0 (a.py:1 in f) may write the same memory" in text
+    assert "of 4 nodes 0 ran alone and 4 in parallel; 0 were made by no op" in text
+    told = json.loads(json.dumps(answered))["not_seen"]
+    assert [row["name"] for row in told["rows"]] == ["fwd/mul_0"] and told["parallel"] == 4
+
+
+def test_rows_that_were_seen_are_answered_as_ever(stepped):
+    code, text, answered = answer_text.of(*asked(stepped, branch(), "fwd/add_0"), "")
+    assert code == mailbox.OK and answered["verdict"] == "nothing_found"
+    assert "not seen" not in text and answered["not_seen"]["rows"] == []
+
+
+def test_a_row_that_nobody_saw_is_no_row_that_does_not_exist(stepped):
+    code, text, answered = answer_text.of(*asked(stepped, branch(), "fwd/mul_0"), "")
+    assert code == mailbox.INCONCLUSIVE and "not seen: fwd/mul_0" in text
+    assert answered["rows"] == [] and answered["first_nonfinite"] is None
+    code, text, _ = answer_text.of(*asked(stepped, branch(), "fwd/no_such_row"), "")
+    assert code == mailbox.NO_MATCH and "no row of graph 1 is called fwd/no_such_row" in text
+
+
+def test_the_first_nan_may_be_earlier_where_a_row_was_not_seen(stepped):
+    one, answer = asked(stepped, branch(value=torch.nan))
+    code, text, answered = answer_text.of(one, answer, "")
+    assert code == mailbox.FOUND and answered["first_may_be_earlier"]
+    assert "first NaN here, or earlier in what was not seen: fwd/div_0" in text
+    code, text, answered = answer_text.of(*asked(stepped, branch(value=torch.nan), "fwd/div_0"), "")
+    assert code == mailbox.FOUND and not answered["first_may_be_earlier"]
+    assert "first NaN: fwd/div_0" in text
+
+
+def test_a_nan_before_the_parallel_piece_is_the_first_one(stepped):
+    apart, tensors = branch()
+    bad = torch.full((4,), torch.nan)
+    before = Apart(
+        op("fwd/bad_0", given(extent_of(bad), row="fwd/bad_0")),
+        *apart.map.op_of.values(),
+        edges=[(0, 1), (1, 2), (2, 3), (0, 4)],
+        pieces=[[0], [1, 2, 3, 4]],
+        launched=[lambda: None, *apart._launched],
+    )
+    code, text, _ = answer_text.of(*asked(stepped, (before, [*tensors, bad])), "")
+    assert (
+        code == mailbox.FOUND and "first NaN: fwd/bad_0" in text and "not seen: fwd/mul_0" in text
+    )
+
+
+@pytest.mark.parametrize("row", ["fwd/mul_0", "fwd/clone_0", "fwd/add_0"])
+def test_no_script_is_written_of_an_op_that_runs_beside_others(stepped, tmp_path, row):
+    one, answer = asked(stepped, branch(), row, repro=True)
+    assert answer.stepped.given == {}
+    code, text, _ = answer_text.of_repro(one, answer, str(tmp_path / "repro"))
+    assert code == mailbox.TROUBLE and "runs in parallel with other ops" in text, text
+    assert not (tmp_path / "repro").exists()
+
+
+# --- graphs that cannot be stepped, or not in pieces
 
 
 class TorchGraph:

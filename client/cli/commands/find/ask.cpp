@@ -49,7 +49,8 @@ int RunAsk(Context& context, const AskCommand& command) {
   if (!answer.ok()) return context.Fail(kExitTrouble, answer.error().message);
   if (context.options.json) {
     Context::PrintJson(answer->json);
-  } else if (answer->code == kExitOk || answer->code == kExitFound) {
+  } else if (answer->code == kExitOk || answer->code == kExitFound ||
+             answer->json.contains("rows")) {
     Context::Print(answer->text + "\n");
   } else {
     return context.Fail(static_cast<ExitCode>(answer->code), answer->text);

@@ -46,6 +46,12 @@ std::string Compared(const Json& answer, const std::string& name, Finding* findi
     finding->level = Level::kVerified;
     return "verified: run again, " + verified;
   }
+  const Json not_seen = answer.value("not_seen", Json::object());
+  for (const Json& row : not_seen.value("rows", Json::array())) {
+    if (row.value("name", "") != name) continue;
+    return fmt::format("not verified: {} was not seen in the replay that was run again: {}", name,
+                       row.value("reason", ""));
+  }
   return fmt::format("not verified: the job has no row {}", name);
 }
 
@@ -63,7 +69,7 @@ void Verify(const Context& context, const std::vector<live::Session>& sessions,
   std::string text;
   if (!answer.ok()) {
     text = "not verified: the job takes no questions. Type: cgdebug-cli run --rewind 64 -- COMMAND";
-  } else if (answer->code > kExitFound) {
+  } else if (answer->code > kExitFound && !answer->json.contains("rows")) {
     const bool is_other = answer->text.starts_with("not reproduced");
     text = (is_other ? "" : "not verified: ") + answer->text;
   } else {
