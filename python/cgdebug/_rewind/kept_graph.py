@@ -17,7 +17,7 @@ from . import caches, hidden, mailbox
 from .memory import Copy, Spans, tensor_at
 from .recorder import CannotKeep, Recorder, room
 from .rows import ROW_BYTES, RowMaker, Stats, unpack, unpack_all
-from .steps import Steps
+from .steps import Steps, why_not_stepped
 from .touched import Touched, listed
 
 if typing.TYPE_CHECKING:
@@ -184,6 +184,8 @@ class KeptGraph:
                 f"it has a collective, {self._touched.collective or waits}: a rank that ran it "
                 f"again alone would wait for the others for ever"
             )
+        elif not_stepped := why_not_stepped(self._pieces, self._map):
+            self._why_not = not_stepped
         elif self._touched.unknown:
             self._why_not = "what it reads and writes is not known: "
             self._why_not += listed(self._touched.unknown)
@@ -275,6 +277,9 @@ class KeptGraph:
                 if self._touched is None:
                     raise Refused(self._why_not)
                 apart = self._take_apart(graph)
+                assert self._map is not None
+                if why_not := why_not_stepped(apart, self._map):
+                    raise Refused(why_not)
                 apart.prepare(with_own=True)
                 self._enable(graph, only_own=False, is_on=False)
                 has_run = True

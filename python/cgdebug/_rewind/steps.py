@@ -15,6 +15,7 @@ if typing.TYPE_CHECKING:
     from .._op_log.node_map import Given, NodeMap, Op
 
 _WRITES_NOTHING = ("empty", "event_node", "memory_node")
+_CAN_BE_LEFT_OUT = ("kernel", "memcpy", "memset", "empty")  # as Enable() of libprobe/apart
 
 
 class Counts(typing.NamedTuple):
@@ -132,3 +133,29 @@ def _overlapping(
             if other_op is not op and share_bytes(one, other) is not False:
                 yield op, one, other_op, other
         reaching.append((op, one))
+
+
+def why_not_stepped(apart: typing.Any, node_map: NodeMap) -> str:
+    """Which node cannot be left out of a launch, so that it would run twice, and what to do, as a
+    sentence; empty: none."""
+    for number, node in enumerate(apart.nodes):
+        kind = node["kind"]
+        if kind in _CAN_BE_LEFT_OUT:
+            continue
+        what = f"its node {number}, {'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
+        if node["is_own"]:
+            return (
+                f"{what} of a probe in the callback lane, cannot be left out of a launch. Type: "
+                f"CGDEBUG_LANE=direct, in front of the same command"
+            )
+        op = node_map.op_of.get(node["handle"])
+        before = node_map.behind.get(node["handle"])
+        if op is not None:
+            what += f" of {name_of(op)}"
+        elif before is not None:
+            what += f", launched behind {name_of(before)}"
+        return (
+            f"{what}, cannot be left out of a launch, so it would run twice. Rows need no second "
+            f"run. Type: cgdebug-cli run --watch 'op:*' -- COMMAND"
+        )
+    return ""

@@ -679,3 +679,23 @@ def test_a_row_that_an_op_beside_it_overwrites_is_not_seen(running, cli, tmp_pat
     told = cli("repro", job.pid + place, "fwd/mul_0", "-o", tmp_path / "repro")
     assert told.returncode == 2 and "runs in parallel with other ops" in told.stderr, told
     job.finish()
+
+
+def test_a_graph_with_a_probe_of_the_callback_lane_says_how_it_can_be_asked(running, cli):
+    code = """
+        probe = cgdebug.CudaGraphTensorProbe("p", [cgdebug.TensorRecord(capacity=4)])
+        x = torch.zeros(16, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = probe(x * 2) + 1
+        for _ in range(4):
+            graph.replay()
+        go_on(graph.replay, DONE)
+    """
+    job = running(code, CGDEBUG_LANE="callback")
+    for place in ("", "@-2"):
+        told = cli("ask", job.pid + place)
+        assert told.returncode == 3, (told.stdout, told.stderr)
+        assert "a host function of a probe in the callback lane" in told.stderr, told.stderr
+        assert "CGDEBUG_LANE=direct" in told.stderr, told.stderr
+    job.finish()

@@ -11,7 +11,7 @@ from cgdebug._op_log.node_map import Call, Given, Op, extent_of
 from cgdebug._rewind import answer_text, kept_graph, mailbox
 from cgdebug._rewind.kept_graph import Answer, KeptGraph
 from cgdebug._rewind.rows import Stats
-from cgdebug._rewind.steps import Counts, Steps
+from cgdebug._rewind.steps import Counts, Steps, why_not_stepped
 from cgdebug._rewind.touched import Touched
 
 
@@ -271,6 +271,23 @@ def test_no_script_is_written_of_an_op_that_runs_beside_others(stepped, tmp_path
 
 
 # --- graphs that cannot be stepped, or not in pieces
+
+
+def test_a_node_that_cannot_be_left_out_is_named_with_what_to_do():
+    one = op("fwd/add_0", given(BUFFER))
+    apart = Apart(one, "own", (None, "empty"), (None, "memcpy"), (None, "memset"))
+    assert why_not_stepped(apart, apart.map) == ""
+    apart = Apart(one, ("own", "host_function"))
+    told = why_not_stepped(apart, apart.map)
+    assert "its node 1, a host function of a probe in the callback lane" in told
+    assert "CGDEBUG_LANE=direct" in told
+    apart = Apart(one, (None, "event_node"))
+    apart.map.behind[101] = one
+    told = why_not_stepped(apart, apart.map)
+    assert "its node 1, an event node, launched behind fwd/add_0 (a.py:1 in f)" in told
+    assert "run --watch 'op:*'" in told
+    apart = Apart((one, "child_graph"))
+    assert "its node 0, a child graph of fwd/add_0" in why_not_stepped(apart, apart.map)
 
 
 class TorchGraph:
