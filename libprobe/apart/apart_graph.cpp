@@ -200,6 +200,19 @@ void EnableNode(cudaGraphExec_t exec, cudaGraphNode_t node, bool is_on) {
   CGD_CUDA(cudaGraphNodeSetEnabled(exec, node, is_on ? 1 : 0));
 }
 
+// Those of `original`, if the graph can be launched in pieces.
+Handles NodesToTakeApart(cudaGraph_t original) {
+  Handles nodes = HandlesOf(original);
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (TypeOf(nodes[i]) != cudaGraphNodeTypeConditional) continue;
+    throw ProbeError(ErrorKind::kUnsupported,
+                     "its node " + std::to_string(i) +
+                         " is a conditional node, which knows its condition only in one launch "
+                         "with the kernel that sets it");
+  }
+  return nodes;
+}
+
 cudaGraphExec_t Instantiate(cudaGraph_t graph) {
   cudaGraphExec_t exec = nullptr;
   CGD_CUDA(cudaGraphInstantiate(&exec, graph, 0));
@@ -209,8 +222,7 @@ cudaGraphExec_t Instantiate(cudaGraph_t graph) {
 }  // namespace
 
 struct ApartGraph::State {
-  explicit State(cudaGraph_t original) : graph(original) {
-    const Handles theirs = HandlesOf(original);
+  explicit State(cudaGraph_t original) : theirs(NodesToTakeApart(original)), graph(original) {
     std::vector<bool> may_trail;
     for (const cudaGraphNode_t node : theirs) {
       cudaGraphNode_t copy = nullptr;
@@ -274,6 +286,7 @@ struct ApartGraph::State {
     return exec;
   }
 
+  const Handles theirs;  // of the original
   const OwnGraph graph;
   Handles handles;  // of `graph`
   std::vector<NodeInfo> infos;

@@ -272,14 +272,6 @@ class _Graph:
             native = _native.load()
             raw = self._raw(graph)
             pieces = Pieces(native.ApartGraph(raw), self._map, self._capture)
-            for number, node in enumerate(pieces.nodes):
-                if node["kind"] == "conditional_node":
-                    self._is_whole = True
-                    self._say_whole(
-                        f"its node {number} is a conditional node, which knows its condition only "
-                        "in one launch with the kernel that sets it"
-                    )
-                    return
             native.remove_nodes(raw)
             graph.instantiate()
         except Exception as error:

@@ -97,8 +97,9 @@ class Steps:
                 why = f"{who} runs beside it, and nobody tells which memory that writes"
                 for one in op.given:
                     self._why_not.setdefault((key, one.extent), why)
-        for op, one, other_op, other in _overlapping(ops.values()):
-            for (key, hidden), by in (((id(op), one), other_op), ((id(other_op), other), op)):
+        for writer, given, by_too, given_too in _overlapping(ops.values()):
+            pairs = (((id(writer), given), by_too), ((id(by_too), given_too), writer))
+            for (key, hidden), by in pairs:
                 if nodes_of[id(by)] & ~surely_before[key]:
                     why = f"{name_of(by)} may write the same memory before anybody can look at it"
                     self._why_not.setdefault((key, hidden.extent), why)

@@ -409,7 +409,7 @@ def test_threads_that_capture_at_once_have_each_their_probe_and_their_log(graph_
         stream = torch.cuda.Stream()
         graph, x = torch.cuda.CUDAGraph(), inputs[number]
         try:
-            with torch.cuda.stream(stream), cgdebug.debug_mode(name=f"log{number}") as log:
+            with torch.cuda.stream(stream), cgdebug.debug_mode() as log:
                 graph.capture_begin(capture_error_mode="thread_local")
                 both_capture.wait()
                 y = p(x * number)

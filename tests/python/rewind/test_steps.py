@@ -322,21 +322,3 @@ def test_a_replay_moves_on_the_generators_that_the_program_registered(monkeypatc
     kept = KeptGraph.__new__(KeptGraph)
     kept._device = 0
     assert kept._generators(graph) == [own, *generators]
-
-
-@pytest.mark.parametrize("kind, is_whole", [("kernel", False), ("conditional_node", True)])
-def test_a_graph_with_a_conditional_node_is_launched_as_a_whole(
-    monkeypatch, capsys, kind, is_whole
-):
-    removed = []
-    native = types.SimpleNamespace(
-        ApartGraph=lambda raw: Apart((None, "kernel"), (None, kind)), remove_nodes=removed.append
-    )
-    monkeypatch.setattr(_apart._native, "load", lambda: native)
-    graph = TorchGraph()
-    own = _apart._Graph(raw=TorchGraph.raw_cuda_graph)
-    own._take_apart(graph)
-    assert own._is_whole == is_whole and (own._pieces is None) == is_whole
-    assert removed == ([] if is_whole else [1]), "torch launches what it has"
-    told = capsys.readouterr().err
-    assert ("is launched as a whole" in told and "its node 1 is a conditional" in told) == is_whole
