@@ -157,3 +157,12 @@ def test_the_commands_of_a_page_exist_with_their_options(document):
         own = rest.split(" -- ")[0]  # behind it is the job's own command line
         for option in re.findall(r"(?<= )(--?[a-z][a-z-]*)", own):
             assert re.search(rf"(^|[ ,]){option}\b", known, re.M), f"{command} {option}"
+
+
+def test_the_readme_says_how_many_reported_faults_are_named():
+    page = (ROOT / "client/docs/reported-faults.md").read_text()
+    table = re.search(r"^\| Report \| Fault \| Says \|\n.*\n((?:\|.*\n)+)", page, re.M)[1]
+    says = [line.split("|")[3].strip() for line in table.splitlines()]
+    named = sum(not one.startswith("nothing") for one in says)
+    readme = (ROOT / "README.md").read_text()
+    assert f"Of [{len(says)} faults built" in readme and f"`why` names {named} in" in readme
