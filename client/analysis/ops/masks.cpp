@@ -36,14 +36,27 @@ bool PassesValuesOn(const RowOfLog& row) {
   return IsFloating(row) || stem == "_to_copy" || stem == "copy";
 }
 
+// Whether all that comes of a NaN or Inf ends without it.
+enum class Known : std::uint8_t { kNo, kYes, kNobodyKnows };
+
+// A tensor with NaN or Inf, by its bits: its dtype, its hash, how many of its elements they are.
+using Bits = std::tuple<layout::Dtype, std::uint64_t, std::uint64_t>;
+
+// The inputs of a call that are not finite: what becomes of them there.
+struct InputsOfCall {
+  std::map<Bits, Known> absorbed;
+  std::set<layout::Dtype> lost;  // dtypes of inputs that it may have had, and that are not here
+};
+
 // The excuses of the rows of one replay or call.
 class RunExcuses {
  public:
   // `rows`: those that it has.
   // `absent`: those that it may have had, and that are not here.
+  // `next`: of the next call; nothing where rows are of no call.
   RunExcuses(std::vector<const RowOfLog*> rows, const std::vector<const RowOfLog*>& absent,
-             SeenSlot::Time time)
-      : time_(time) {
+             SeenSlot::Time time, std::optional<InputsOfCall> next)
+      : time_(time), next_(std::move(next)) {
     std::ranges::stable_sort(rows, {}, [](const RowOfLog* row) { return row->text.number; });
     std::map<std::uint32_t, std::size_t> place_of;
     for (const RowOfLog* row : rows) {
@@ -92,8 +105,22 @@ class RunExcuses {
     }
   }
 
+  // Requires: Find() has run.
+  InputsOfCall Inputs() const {
+    InputsOfCall inputs;
+    for (const Here& one : rows_) {
+      const std::optional<Bits> bits = one.op() == "input" ? BitsOf(one) : std::nullopt;
+      if (!bits) continue;
+      const auto [known, is_new] = inputs.absorbed.try_emplace(*bits, one.absorbed);
+      if (!is_new && known->second != one.absorbed) {
+        const bool is_used = known->second == Known::kNo || one.absorbed == Known::kNo;
+        known->second = is_used ? Known::kNo : Known::kNobodyKnows;
+      }
+    }
+    return inputs;
+  }
+
  private:
-  enum class Known : std::uint8_t { kNo, kYes, kNobodyKnows };
   struct Here {
     const RowOfLog* row;
     const SeenSlot::Bad* bad;               // nullptr: it is finite
@@ -111,6 +138,50 @@ class RunExcuses {
   static const SeenSlot::Bad* BadAt(const SeenSlot& seen, SeenSlot::Time time) {
     const auto bad = std::ranges::lower_bound(seen.bad, time, {}, &SeenSlot::Bad::time);
     return bad != seen.bad.end() && bad->time == time ? &*bad : nullptr;
+  }
+
+  // Nothing: what has no finite element is no more like one tensor than like another.
+  static std::optional<Bits> BitsOf(const Here& one) {
+    if (one.bad == nullptr || !one.bad->ordered_hash) return std::nullopt;
+    std::uint64_t elements = 1;
+    for (const std::uint64_t size : one.row->slot->shape) elements *= size;
+    if (one.bad->count >= elements) return std::nullopt;
+    return Bits(one.row->slot->dtype, *one.bad->ordered_hash, one.bad->count);
+  }
+
+  // Whether the program made it outside of all modules, so that a call may read it later.
+  bool IsMadeBetweenCalls(const Here& one) const {
+    const std::string& name = one.row->slot->probe;
+    return next_ && name.starts_with("fwd/") && name.rfind('/') == name.find('/');
+  }
+
+  // What becomes of it in the next call; nothing if that does not read it.
+  std::optional<Known> AbsorbedNext(const Here& one) const {
+    const std::optional<Bits> bits = IsMadeBetweenCalls(one) ? BitsOf(one) : std::nullopt;
+    if (!bits) return std::nullopt;
+    if (const auto read = next_->absorbed.find(*bits); read != next_->absorbed.end()) {
+      return read->second;
+    }
+    if (next_->lost.contains(one.row->slot->dtype)) return Known::kNobodyKnows;
+    return std::nullopt;
+  }
+
+  // A number that is NaN in each call.
+  static bool IsConstantNan(const Here& one) {
+    const std::vector<std::uint64_t>& shape = one.row->slot->shape;
+    return one.op() == "input" && one.bad->has_nan &&
+           std::ranges::all_of(shape, [](std::uint64_t size) { return size == 1; }) &&
+           one.row->seen->bad.size() == one.row->seen->times.size();
+  }
+
+  // Whether it has a NaN that the program writes into what it makes between calls, and that nothing
+  // reads.
+  bool IsSetAside(const Here& one) const {
+    return IsMadeBetweenCalls(one) && one.bad->has_nan && one.readers.empty() &&
+           one.row->text.is_covered && ops::HasTrait(ops::OpTrait::kGiven, one.op()) &&
+           std::ranges::all_of(one.inputs, [&](std::size_t place) {
+             return rows_[place].bad == nullptr || IsConstantNan(rows_[place]);
+           });
   }
 
   void FindMasks() {
@@ -165,6 +236,11 @@ class RunExcuses {
       }
       is_read = true;
     }
+    if (const std::optional<Known> next = AbsorbedNext(one)) {
+      if (*next == Known::kNo) return Known::kNo;
+      (*next == Known::kYes ? is_read : is_unknown) = true;
+    }
+    is_read = is_read || IsSetAside(one);
     return is_unknown ? Known::kNobodyKnows : is_read ? Known::kYes : Known::kNo;
   }
 
@@ -224,6 +300,7 @@ class RunExcuses {
   }
 
   const SeenSlot::Time time_;
+  const std::optional<InputsOfCall> next_;
   std::vector<Here> rows_;          // by number
   std::set<std::uint32_t> absent_;  // numbers of rows that are not here
   bool lacks_found_inf_ = false;
@@ -283,13 +360,28 @@ void AddExcuses(const std::vector<RowOfLog>& rows, const Lacks& lacks, Excuses* 
   for (const RowOfLog& row : rows) {
     if (lacks.MayLack(row, newest)) with_lacks.push_back(&row);
   }
-  for (auto& [time, here] : runs) {
+  const auto absent_in = [&](SeenSlot::Time time) {
     std::vector<const RowOfLog*> absent;
     for (const RowOfLog* row : with_lacks) {
       const bool is_here = std::ranges::binary_search(row->seen->times, time);
       if (!is_here && lacks.MayHaveRun(*row, time, newest)) absent.push_back(row);
     }
-    RunExcuses(std::move(here), absent, time).Find(excuses);
+    return absent;
+  };
+  const bool has_calls = rows.front().slot->counts_calls();
+  std::map<SeenSlot::Time, InputsOfCall> inputs;
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    const SeenSlot::Time time = run->first, after{time.first + 1, time.second};
+    std::optional<InputsOfCall> next;
+    if (has_calls) {
+      next = inputs[after];
+      for (const RowOfLog* row : absent_in(after)) {
+        if (row->text.op == "input") next->lost.insert(row->slot->dtype);
+      }
+    }
+    RunExcuses found(std::move(run->second), absent_in(time), time, std::move(next));
+    found.Find(excuses);
+    if (has_calls) inputs[time] = found.Inputs();
   }
 }
 
@@ -315,8 +407,14 @@ void SeenSlot::Note(const source::Key& key, const numerics::Stats& stats) {
   times.push_back(time);
   if (stats.abs_max > 0) not_zero.push_back(time);
   if (stats.nonfinite() == 0) return;
-  bad.push_back({time, stats.neg_inf, stats.nonfinite(), ops::NegInfShare(stats),
-                 ops::IsOnlyNegInf(stats), stats.nan > 0});
+  bad.push_back(
+      {.time = time,
+       .neg_inf = stats.neg_inf,
+       .count = stats.nonfinite(),
+       .share = ops::NegInfShare(stats),
+       .is_only_neg_inf = ops::IsOnlyNegInf(stats),
+       .has_nan = stats.nan > 0,
+       .ordered_hash = stats.has_ordered_hash ? std::optional(stats.ordered_hash) : std::nullopt});
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct SeenSlot {
     double share = 0;         // of the elements that are -Inf
     bool is_only_neg_inf = false;
     bool has_nan = false;
+    std::optional<std::uint64_t> ordered_hash = {};
   };
   std::size_t slot = 0;
   std::vector<Time> times = {};     // of all snapshots, ascending
@@ -41,7 +43,9 @@ enum class Excuse : std::uint8_t {
           // it
   // Of the rows that read it none has a NaN or an Inf of it. What reads a NaN is an op that would
   // pass on what it takes of it: where(), index(), or a product that read another part. What only
-  // comparisons read is an Inf that the program gives.
+  // comparisons read is an Inf that the program gives. What is made between two eager calls,
+  // outside of all modules, may be an input of the next one; of that, also a NaN that the program
+  // gives and nothing reads.
   kAbsorbed,
   kPadding,       // padding rows alone have it, as cgdebug.valid_rows() tells
   kSkipped,       // a gradient in which torch's GradScaler found it, and then skipped the step

@@ -13,7 +13,7 @@ import cgdebug
 
 FEW = (
     *("gan", "low_rank", "decode_with_a_cache", "mixture_of_experts", "lstm"),
-    "continuous_batching",
+    *("continuous_batching", "missing_values"),
 )
 WANTS_ALL = os.environ.get("CGDEBUG_TEST_PROGRAMS") == "all"
 

@@ -477,6 +477,25 @@ def run_mixture_of_experts():
         step(optimizer, model(torch.randn(3, SIZE)))
 
 
+def run_missing_values():
+    """Data mark what is missing with NaN, between two calls; the model replaces it."""
+
+    class Filled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(SIZE, SIZE)
+
+        def forward(self, x):
+            return self.layer(torch.nan_to_num(x))
+
+    model = Filled()
+    with torch.no_grad():
+        for _ in range(CALLS):
+            x = torch.randn(BATCH, SIZE)
+            x[x > 1.5] = float("nan")
+            model(x)
+
+
 PROGRAMS = [name.removeprefix("run_") for name in list(globals()) if name.startswith("run_")]
 
 

@@ -471,5 +471,90 @@ TEST(Masks, WhatCheckExcusesRanksExcusesToo) {
   EXPECT_EQ(first_of()->replay, 2u);
 }
 
+// --- what is made between two calls --------------------------------------------------------------
+
+// Eager calls, each of which has the rows that are added: two of a model, and what the program
+// makes behind it. `values` of each call.
+class Calls : public MemorySource {
+ public:
+  std::size_t Row(const std::string& name, const std::string& op, const std::string& inputs,
+                  const std::vector<std::vector<float>>& values) {
+    const std::size_t slot = AddSlot(name, {values.front().size()});
+    source::Slot& row = Slots()[slot];
+    row.graph_id = 0;
+    row.in_body = true;
+    row.op = std::to_string(slot + 1) + " " + op + (inputs.empty() ? "" : " " + inputs);
+    for (std::size_t call = 1; call <= values.size(); ++call) Add(slot, call, values[call - 1]);
+    return slot;
+  }
+};
+
+constexpr std::size_t kRead = 0, kResult = 1, kMade = 3;
+
+// x[mask] = nan behind each call; the next one reads x.
+Calls NanForTheNextCall() {
+  Calls calls;
+  calls.Row("in/net/nan_to_num_0.self", "input", "", {{1, 2}, {NAN, 3}, {5, NAN}});
+  calls.Row("fwd/net/nan_to_num_0", "aten.nan_to_num.default", "1", {{1, 2}, {0, 3}, {5, 0}});
+  calls.Row("in/index_put__0.values", "input", "", {{NAN}, {NAN}, {NAN}});
+  calls.Row("fwd/index_put__0", "aten.index_put_.default", "3", {{NAN, 3}, {5, NAN}, {NAN, 7}});
+  return calls;
+}
+
+TEST(Masks, ANanThatTheNextCallLeavesOutIsANote) {
+  Calls calls = NanForTheNextCall();
+  const Check check = CheckOf(calls);
+  EXPECT_FALSE(check.found()) << "also not of the last one, which nothing reads";
+  EXPECT_TRUE(check.complete());
+  EXPECT_NE(FindingOf(check, FindingKind::kAbsorbed), nullptr) << "it is not hidden";
+}
+
+TEST(Masks, ANanThatReachesAResultOfTheNextCallIsTheVerdict) {
+  Calls calls = NanForTheNextCall();
+  calls.Change(kResult, 2, {NAN, 3});
+  const Check check = CheckOf(calls);
+  ASSERT_TRUE(check.first);
+  EXPECT_EQ(check.first->snapshot.key.replay, 1u) << "where it was made";
+}
+
+// Likewise, but an op makes the NaN of finite numbers.
+Calls NanThatIsMadeForTheNextCall() {
+  Calls calls = NanForTheNextCall();
+  for (const std::uint64_t call : {1, 2, 3}) calls.Change(2, call, {0});
+  calls.Slots()[kMade].op = "4 aten.div.Tensor 3";
+  return calls;
+}
+
+TEST(Masks, WhetherALostInputOfTheNextCallHasTheNanIsNotKnown) {
+  Calls calls = NanThatIsMadeForTheNextCall();
+  calls.Change(kMade, 3, {6, 7});
+  EXPECT_FALSE(CheckOf(calls).found());
+  calls.Remove(kRead, 2);
+  calls.gaps.push_back({.slot = kRead, .count = 1, .after_replay = 1, .before_replay = 3});
+  const Check check = CheckOf(calls);
+  EXPECT_FALSE(check.found());
+  EXPECT_FALSE(check.complete());
+  EXPECT_GE(check.may_be_excused(), 1u);
+}
+
+TEST(Masks, ANanThatAnOpMadeAndNothingReadsIsTheVerdict) {
+  Calls calls = NanThatIsMadeForTheNextCall();
+  EXPECT_EQ(CheckOf(calls).first->snapshot.key.replay, 3u);
+}
+
+TEST(Masks, ANanThatIsTheResultOfAModuleIsTheVerdict) {
+  Calls calls = NanForTheNextCall();
+  calls.Slots()[kMade].probe = "fwd/net/index_put__0";
+  EXPECT_TRUE(CheckOf(calls).found());
+}
+
+TEST(Masks, ANumberThatIsNotAlwaysNanIsNoConstantOfTheProgram) {
+  Calls calls = NanForTheNextCall();
+  calls.Change(2, 1, {4});
+  calls.Change(kMade, 1, {4, 3});
+  calls.Change(kRead, 2, {4, 3});
+  EXPECT_EQ(CheckOf(calls).first->snapshot.key.replay, 3u);
+}
+
 }  // namespace
 }  // namespace cgdebug::analysis

@@ -228,9 +228,12 @@ class NonfiniteFinder {
       const Log& log = evidence_.logs[log_place];
       Finding finding = Describe(log_place, place, run, IsMade(log, log.rows[place], run));
       finding.level = Level::kConsistent;
+      const std::vector<std::string> left_out_by = LeftOutBy(log_place, place, run);
       finding.sentence +=
-          fmt::format("; it is left out by {}, and nothing that is read later has it",
-                      NamesText(LeftOutBy(log_place, place, run), 1));
+          left_out_by.empty()
+              ? "; it is made between two calls, and nothing that is computed of it has it"
+              : fmt::format("; it is left out by {}, and nothing that is read later has it",
+                            NamesText(left_out_by, 1));
       if (places.size() > 1) {
         finding.sentence += fmt::format("; so it is with {} of the same op",
                                         CountText(places.size() - 1, "row", "rows"));
