@@ -314,6 +314,23 @@ def run_forgotten_result():
     infer(Forgotten())
 
 
+@expect("not_stepped", "consistent", "gradients are computed and no optimizer steps")
+def run_forgotten_step():
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(CALLS):
+        optimizer.zero_grad()
+        model(torch.randn(BATCH, SIZE)).square().mean().backward()
+
+
+@expect("no_gradient", "consistent", "the backward pass reaches none of 4 weights")
+def run_loss_made_of_a_number():
+    train(
+        two_layers(),
+        loss_of=lambda out: torch.tensor(out.square().mean().item(), requires_grad=True),
+    )
+
+
 # --- ops ------------------------------------------------------------------------------------------
 
 _kept = []

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -627,6 +628,74 @@ TEST(Why, AnOpOfTheUserThatGivesOneValueThroughoutDoesNotFollow) {
   const Causes causes = CausesOf(log);
   ASSERT_THAT(KindsOf(causes), ElementsAre("stale_output"));
   EXPECT_FALSE(causes.found());
+}
+
+// --- training ------------------------------------------------------------------------------------
+
+const std::vector<Values> kStill(4, {1, 1});
+const std::vector<Values> kZeros(4, {0, 0});
+
+// A forward and a backward pass of one layer whose weight stays the same: rows 1 to 4. Row 5 is the
+// gradient of the weight.
+GraphLog WithoutStep() {
+  GraphLog log;
+  log.Row("in/layer/mm_0.mat1", "input", kMoving);
+  log.Row("in/layer.weight", "input", kStill);
+  log.Row("fwd/layer/mm_0", "aten.mm.default", kMoving, "1 2");
+  log.Row("bwd/mul_0", "aten.mul.Tensor", kMoving, "3");
+  log.Row("bwd/layer/mm_0", "aten.mm.default", kMoving, "4 1");
+  return log;
+}
+
+TEST(Why, GradientsThatNoOptimizerStepsAreTold) {
+  GraphLog log = WithoutStep();
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("not_stepped"));
+  EXPECT_EQ(causes.findings[0].level, Level::kConsistent);
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("gradients are computed and no optimizer steps: none of 1 weight changes "
+                        "in 4 replays"));
+}
+
+TEST(Why, AnOptimizerMayBeMissingWhereRowsAreLost) {
+  GraphLog log = WithoutStep();
+  log.accounts[0].lost["overrun"] = 1;
+  EXPECT_THAT(KindsOf(CausesOf(log)), IsEmpty());
+}
+
+TEST(Why, GradientsThatAreUsedOrStayTheSameNeedNoOptimizer) {
+  GraphLog attack = WithoutStep();
+  attack.Row("fwd/sign_0", "aten.sign.default", kMoving, "5");
+  GraphLog accumulation = WithoutStep();
+  accumulation.Row("grad/layer.weight", "aten.add_.Tensor", kMoving, "5");
+  GraphLog measurement = WithoutStep();
+  for (std::uint64_t replay = 1; replay <= 4; ++replay) measurement.Change(4, replay, {1, 2});
+  GraphLog frozen = WithoutStep();
+  frozen.Slots()[4].probe = "bwd/mul_1";
+  for (std::uint64_t replay = 1; replay <= 4; ++replay) {
+    frozen.Change(4, replay, {static_cast<float>(replay), 2});
+  }
+  GraphLog trained = WithoutStep();
+  for (std::uint64_t replay = 1; replay <= 4; ++replay) {
+    trained.Change(1, replay, {static_cast<float>(replay), 2});
+  }
+  for (GraphLog* log : {&attack, &accumulation, &measurement, &frozen, &trained}) {
+    EXPECT_THAT(KindsOf(CausesOf(*log)), Not(Contains("not_stepped")));
+  }
+}
+
+TEST(Why, ABackwardPassThatReachesNoWeightIsTold) {
+  GraphLog log;
+  log.Row("in/layer/mm_0.mat1", "input", kMoving);
+  log.Row("in/layer.weight", "input", kStill);
+  log.Row("fwd/layer/mm_0", "aten.mm.default", kMoving, "1 2");
+  log.Row("fwd/ones_like_0", "aten.ones_like.default", {{1}, {1}, {1}, {1}});
+  log.Row("bwd/copy__0", "aten.copy_.default", {{1}, {1}, {1}, {1}}, "4");
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("no_gradient"));
+  EXPECT_EQ(causes.findings[0].level, Level::kConsistent);
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("the backward pass reaches none of 1 weight in 4 replays"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// An optimizer whose steps change nothing, or not all that it is given.
+// An optimizer that does not step, or whose steps change nothing, or not all that it is given.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -67,6 +67,108 @@ void CountSteps(const Log& log, const std::vector<bool>& steps, Stepped* one) {
   }
 }
 
+// What a log without a step of an optimizer has of its weights.
+class Unstepped {
+ public:
+  Unstepped(const Evidence& evidence, std::size_t log_place)
+      : evidence_(evidence), log_place_(log_place), log_(evidence.logs[log_place]) {}
+
+  std::optional<Finding> Find() {
+    if (HasLosses(evidence_)) return std::nullopt;  // the rows of the steps may be among them
+    std::size_t runs = 0;
+    for (std::size_t run = 0; run < log_.runs.size(); ++run) {
+      if (HasPhase(evidence_, log_, run, "opt/")) return std::nullopt;
+      runs += HasPhase(evidence_, log_, run, "bwd/");
+    }
+    if (runs < kFewestRuns || !FindWeights()) return std::nullopt;
+    FindGradients();
+    if (!is_reached_) {
+      return Describe("no_gradient",
+                      "the optimizer has nothing to step: the backward pass reaches "
+                      "none of {} in {}, and they stay the same",
+                      runs, "weights that are frozen on purpose (requires_grad=False)");
+    }
+    if (!has_gradients_ || is_used_) return std::nullopt;
+    return Describe("not_stepped",
+                    "gradients are computed and no optimizer steps: none of {} changes in {}, and "
+                    "nothing reads its gradient",
+                    runs, "gradients that nobody needs, as where the backward pass is measured");
+  }
+
+ private:
+  bool StartsWith(const Row& row, std::string_view phase) const {
+    return evidence_.NameOf(row).starts_with(phase);
+  }
+
+  // Whether there are any, and all stay the same.
+  bool FindWeights() {
+    for (std::size_t place = 0; place < log_.rows.size(); ++place) {
+      const Row& row = log_.rows[place];
+      const std::string& name = evidence_.NameOf(row);
+      const bool is_weight = name.ends_with("weight") || name.ends_with("bias");
+      const bool is_read = std::ranges::any_of(
+          row.readers, [&](std::size_t reader) { return StartsWith(log_.rows[reader], "fwd/"); });
+      if (!row.is_input() || !IsNamedInput(name) || !is_weight || !is_read) continue;
+      const Moves moves = MovesOf(row);
+      if (moves.changed > 0) return false;
+      if (moves.is_still(kFewestComparisons)) weights_.push_back(place);
+    }
+    return !weights_.empty();
+  }
+
+  // The rows of the backward pass that are the gradient of a weight: by its module and its size.
+  // Those that stay the same are of one batch again and again, as a measurement has them.
+  void FindGradients() {
+    for (const Row& row : log_.rows) {
+      if (StartsWith(row, "grad/"))
+        is_used_ = is_reached_ = true;  // it is added to what was before
+      if (!StartsWith(row, "bwd/")) continue;
+      const std::string& name = evidence_.NameOf(row);
+      is_reached_ = is_reached_ || name.rfind('/') != name.find('/');
+      for (const std::size_t one : weights_) {
+        const Row& weight = log_.rows[one];
+        const std::string of = ParameterName(evidence_, weight);
+        const std::string module = of.substr(0, std::min(of.rfind('.'), of.size()));
+        const bool has_size = row.count == weight.count;
+        is_reached_ = is_reached_ || (has_size && row.count > 1) ||
+                      std::ranges::find(row.inputs, one) != row.inputs.end();
+        if (!has_size || !row.readers.empty() || !StartsWith(row, "bwd/" + module + "/")) continue;
+        if (MovesOf(row).changed >= kFewestComparisons) has_gradients_ = true;
+      }
+      // An attack, a penalty or a norm is made of gradients.
+      is_used_ = is_used_ || std::ranges::any_of(row.readers, [&](std::size_t reader) {
+                   return !StartsWith(log_.rows[reader], "bwd/");
+                 });
+    }
+  }
+
+  Finding Describe(std::string_view kind, fmt::format_string<std::string, std::string> sentence,
+                   std::size_t runs, std::string_view refute) const {
+    Finding finding{
+        .level = Level::kConsistent,
+        .kind = kind,
+        .place = PlaceAt(evidence_, log_place_, weights_.front(), SIZE_MAX),
+        .sentence = fmt::format(sentence, CountText(weights_.size(), "weight", "weights"),
+                                RunsWord(log_, runs)),
+        .refute = std::string(refute)};
+    for (const std::size_t one : weights_) {
+      finding.facts.push_back(
+          {PlaceAt(evidence_, log_place_, one, SIZE_MAX),
+           fmt::format("{}: bit for bit the same in {}", ParameterName(evidence_, log_.rows[one]),
+                       RunsWord(log_, RunsOf(log_.rows[one]).size()))});
+    }
+    return finding;
+  }
+
+  const Evidence& evidence_;
+  const std::size_t log_place_;
+  const Log& log_;
+  std::vector<std::size_t> weights_;  // that stay the same
+  bool has_gradients_ = false;        // of these, which change and nothing reads
+  bool is_reached_ = false;           // the backward pass has a row of a weight, or of its module
+  bool is_used_ = false;              // another row than one of the backward pass reads a gradient
+};
+
 Finding Describe(const Evidence& evidence, std::size_t log_place, const std::vector<Stepped>& still,
                  std::size_t count) {
   const Log& log = evidence.logs[log_place];
@@ -127,6 +229,9 @@ Found FindIdleOptimizer(const Evidence& evidence) {
       if (one.moved == 0 && one.still >= kFewestComparisons) still.push_back(one);
     }
     if (!still.empty()) answer.findings.push_back(Describe(evidence, log_place, still, count));
+    if (std::optional<Finding> found = Unstepped(evidence, log_place).Find()) {
+      answer.findings.push_back(*std::move(found));
+    }
   }
   if (answer.findings.empty() && moving > 0) {
     answer.clean = fmt::format("{} parameter{} by the optimizer", moving,
