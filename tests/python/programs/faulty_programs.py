@@ -331,6 +331,20 @@ def run_loss_made_of_a_number():
     )
 
 
+@expect("skipped_steps", "consistent", "the GradScaler skips all 6 steps")
+def run_scale_too_large():
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    for _ in range(CALLS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = model(torch.randn(BATCH, SIZE))
+        scaler.scale(out.float().square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 # --- ops ------------------------------------------------------------------------------------------
 
 _kept = []

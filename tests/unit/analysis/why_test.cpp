@@ -698,5 +698,22 @@ TEST(Why, ABackwardPassThatReachesNoWeightIsTold) {
               HasSubstr("the backward pass reaches none of 1 weight in 4 replays"));
 }
 
+TEST(Why, AGradScalerThatSkipsEachStepIsTold) {
+  for (const bool skips_all : {true, false}) {
+    GraphLog log = WithoutStep();
+    const std::string unscale = "_amp_foreach_non_finite_check_and_unscale_";
+    const Values last = skips_all ? Values{1} : Values{0};
+    log.Row("scaler/" + unscale + "_0.found_inf", "aten." + unscale + ".default",
+            {{1}, {1}, {1}, last}, "5");
+    const Causes causes = CausesOf(log);
+    if (!skips_all) {
+      EXPECT_THAT(KindsOf(causes), Not(Contains("skipped_steps")));
+      continue;
+    }
+    ASSERT_THAT(KindsOf(causes), ElementsAre("skipped_steps"));
+    EXPECT_THAT(causes.findings[0].sentence, HasSubstr("the GradScaler skips all 4 steps"));
+  }
+}
+
 }  // namespace
 }  // namespace cgdebug::analysis::why

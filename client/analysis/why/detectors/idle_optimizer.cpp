@@ -169,6 +169,35 @@ class Unstepped {
   bool is_used_ = false;              // another row than one of the backward pass reads a gradient
 };
 
+// The GradScaler of torch begins with a scale that it halves until gradients are finite.
+void AddSkipped(const Evidence& evidence, std::size_t log_place, Found* answer) {
+  const Log& log = evidence.logs[log_place];
+  std::set<std::size_t> runs;
+  std::size_t last = 0;  // a row
+  for (std::size_t place = 0; place < log.rows.size(); ++place) {
+    const Row& row = log.rows[place];
+    if (!IsOfGradScaler(evidence.SlotOf(row)) || !evidence.NameOf(row).ends_with(".found_inf")) {
+      continue;
+    }
+    for (const std::size_t run : RunsOf(row)) {
+      if (!(row.at[run].abs_max > 0)) return;
+      runs.insert(run);
+    }
+    last = place;
+  }
+  if (runs.size() < kFewestComparisons) return;
+  answer->findings.push_back(
+      {.level = Level::kConsistent,
+       .kind = "skipped_steps",
+       .place = PlaceAt(evidence, log_place, last, *runs.rbegin()),
+       .sentence =
+           fmt::format("the GradScaler skips all {} steps: in each it finds NaN or Inf in a "
+                       "gradient",
+                       runs.size()),
+       .refute = "a step that it does not skip: it halves a scale that begins too large until "
+                 "gradients are finite"});
+}
+
 Finding Describe(const Evidence& evidence, std::size_t log_place, const std::vector<Stepped>& still,
                  std::size_t count) {
   const Log& log = evidence.logs[log_place];
@@ -232,6 +261,7 @@ Found FindIdleOptimizer(const Evidence& evidence) {
     if (std::optional<Finding> found = Unstepped(evidence, log_place).Find()) {
       answer.findings.push_back(*std::move(found));
     }
+    AddSkipped(evidence, log_place, &answer);
   }
   if (answer.findings.empty() && moving > 0) {
     answer.clean = fmt::format("{} parameter{} by the optimizer", moving,
