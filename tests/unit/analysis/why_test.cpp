@@ -715,5 +715,16 @@ TEST(Why, AGradScalerThatSkipsEachStepIsTold) {
   }
 }
 
+TEST(Why, WhatTheFrameworkKeepsOfItsStepsIsNoInput) {
+  GraphLog log = Healthy();
+  log.Row("in/scaler/_amp_update_scale__0.growth_tracker", "input", kZeros);
+  log.Row("in/opt/mul__0.self", "input", kZeros);
+  log.Row("opt/mul__0", "aten.mul_.Tensor", kZeros, "5");
+  EXPECT_THAT(KindsOf(CausesOf(log)), Not(Contains("frozen_input")));
+  log.Row("in/opt/div_0.self", "input", kStill);  // a learning rate
+  log.Row("opt/div_0", "aten.div.Tensor", kMoving, "7");
+  EXPECT_THAT(KindsOf(CausesOf(log)), Contains("frozen_input"));
+}
+
 }  // namespace
 }  // namespace cgdebug::analysis::why

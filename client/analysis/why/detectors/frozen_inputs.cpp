@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"
 
 namespace cgdebug::analysis::why {
@@ -13,6 +14,19 @@ bool IsUniform(const Row& row) {
   return row.count > 1 && std::ranges::all_of(row.at, [](const Seen& seen) {
            return !seen.is_here || seen.min == seen.max;
          });
+}
+
+// Whether it is state that torch's GradScaler or an optimizer keeps of its steps, which it writes
+// itself. What it only reads, such as the learning rate, is an input.
+bool IsStateOfFramework(const Evidence& evidence, const Log& log, const Row& row) {
+  std::string_view name = evidence.NameOf(row);
+  if (name.starts_with("in/scaler/")) return true;
+  if (!name.starts_with("in/opt/")) return false;
+  name.remove_prefix(3);
+  return std::ranges::any_of(row.readers, [&](std::size_t place) {
+    const Row& reader = log.rows[place];
+    return BaseOf(reader.op).ends_with('_') && name.starts_with(evidence.NameOf(reader) + ".self");
+  });
 }
 
 }  // namespace
@@ -26,7 +40,9 @@ Found FindFrozenInputs(const Evidence& evidence) {
     const Row* sibling = nullptr;  // that changes most often
     for (std::size_t place = 0; place < log.rows.size(); ++place) {
       const Row& row = log.rows[place];
-      if (!row.is_input() || IsNamedInput(evidence.NameOf(row))) continue;
+      const bool is_input = row.is_input() && !IsNamedInput(evidence.NameOf(row)) &&
+                            !IsStateOfFramework(evidence, log, row);
+      if (!is_input) continue;
       const Moves moves = MovesOf(row);
       if (moves.same + moves.changed < kFewestComparisons) continue;
       ++looked_at;
