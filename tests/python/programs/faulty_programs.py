@@ -345,6 +345,17 @@ def run_scale_too_large():
         scaler.update()
 
 
+@expect("frozen_input", "consistent", "in/0/addmm_0.mat1 is the same", "fwd/randint_0 changes")
+def run_batch_that_stays_while_labels_change():
+    model, x = two_layers(), torch.randn(BATCH, SIZE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(CALLS):
+        optimizer.zero_grad()
+        out = model(x)
+        nn.functional.cross_entropy(out, torch.randint(0, 4, (BATCH,))).backward()
+        optimizer.step()
+
+
 # --- ops ------------------------------------------------------------------------------------------
 
 _kept = []

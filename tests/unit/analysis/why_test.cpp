@@ -726,5 +726,22 @@ TEST(Why, WhatTheFrameworkKeepsOfItsStepsIsNoInput) {
   EXPECT_THAT(KindsOf(CausesOf(log)), Contains("frozen_input"));
 }
 
+TEST(Why, LabelsThatTheProgramDrawsChangeWhileABatchStays) {
+  for (const bool is_label : {true, false}) {
+    GraphLog log;
+    log.Row("in/layer/mm_0.mat1", "input", {{1, 2}, {1, 2}, {1, 2}, {1, 2}});
+    log.Row("fwd/randint_0", "aten.randint.low", kMoving);
+    log.Row("fwd/nll_loss_forward_0.0", "aten.nll_loss_forward.default", kMoving, "2");
+    for (source::Slot& slot : log.Slots()) slot.graph_id = 0;
+    if (is_label) log.Slots()[1].dtype = layout::Dtype::kInt32;
+    const auto frozen = Contains("frozen_input");
+    if (is_label) {
+      EXPECT_THAT(KindsOf(CausesOf(log)), frozen);
+    } else {
+      EXPECT_THAT(KindsOf(CausesOf(log)), Not(frozen)) << "noise";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cgdebug::analysis::why

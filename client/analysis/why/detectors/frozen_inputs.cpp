@@ -5,6 +5,7 @@
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"
+#include "daemon/core/ops/op_traits.h"
 
 namespace cgdebug::analysis::why {
 namespace {
@@ -29,6 +30,19 @@ bool IsStateOfFramework(const Evidence& evidence, const Log& log, const Row& row
   });
 }
 
+// Whether it is labels or indices that the program draws between two calls, and an op outside of
+// all modules reads, as a loss does: another batch, though no input.
+bool IsDrawnBetweenCalls(const Evidence& evidence, const Log& log, const Row& row) {
+  const auto is_outside = [&](const Row& one) {
+    const std::string& name = evidence.NameOf(one);
+    return name.starts_with("fwd/") && name.rfind('/') == name.find('/');
+  };
+  return log.graph_id == 0 && ops::HasTrait(ops::OpTrait::kNoise, row.op) && row.inputs.empty() &&
+         !evidence.IsFloating(row) && is_outside(row) &&
+         std::ranges::any_of(row.readers,
+                             [&](std::size_t reader) { return is_outside(log.rows[reader]); });
+}
+
 }  // namespace
 
 Found FindFrozenInputs(const Evidence& evidence) {
@@ -42,12 +56,12 @@ Found FindFrozenInputs(const Evidence& evidence) {
       const Row& row = log.rows[place];
       const bool is_input = row.is_input() && !IsNamedInput(evidence.NameOf(row)) &&
                             !IsStateOfFramework(evidence, log, row);
-      if (!is_input) continue;
+      if (!is_input && !IsDrawnBetweenCalls(evidence, log, row)) continue;
       const Moves moves = MovesOf(row);
       if (moves.same + moves.changed < kFewestComparisons) continue;
-      ++looked_at;
+      looked_at += is_input;
       if (moves.is_still(kFewestComparisons)) {
-        frozen.push_back(place);
+        if (is_input) frozen.push_back(place);
       } else if (sibling == nullptr || MovesOf(*sibling).changed < moves.changed) {
         sibling = &row;
       }
