@@ -496,6 +496,20 @@ def run_missing_values():
             model(x)
 
 
+def run_mean_teacher():
+    """The weights of the teacher follow those of the student, and get no gradient."""
+    student = layers(SIZE, SIZE, 4)
+    follow = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+    teacher = torch.optim.swa_utils.AveragedModel(student, multi_avg_fn=follow)
+    optimizer = torch.optim.Adam(student.parameters(), lr=1e-2)
+    for _ in range(CALLS):
+        x = torch.randn(BATCH, SIZE)
+        with torch.no_grad():
+            wanted = teacher(x)
+        step(optimizer, (student(x) - wanted + 1).square().mean())
+        teacher.update_parameters(student)
+
+
 PROGRAMS = [name.removeprefix("run_") for name in list(globals()) if name.startswith("run_")]
 
 

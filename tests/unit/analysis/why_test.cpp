@@ -743,5 +743,22 @@ TEST(Why, LabelsThatTheProgramDrawsChangeWhileABatchStays) {
   }
 }
 
+TEST(Why, WeightsThatSomethingElseWritesNeedNoGradient) {
+  for (const bool is_teacher : {true, false}) {
+    GraphLog log = Healthy();
+    log.Row("in/student.weight", "input", kMoving);
+    log.Row("in/teacher.weight", "input", is_teacher ? kMoving : kStill);
+    log.Row("fwd/teacher/mm_0", "aten.mm.default", kMoving, "1 5");
+    log.Row("fwd/student/mm_0", "aten.mm.default", kMoving, "1 4");
+    log.Row("bwd/student/mm_0", "aten.mm.default", kMoving, "7 1");
+    log.Row("opt/add__0", "aten.add_.Tensor", kMoving, "4 8");
+    const Causes causes = CausesOf(log);
+    const bool is_told = std::ranges::any_of(causes.findings, [](const Finding& finding) {
+      return finding.sentence.find("teacher.weight") != std::string::npos;
+    });
+    EXPECT_EQ(is_told, !is_teacher);
+  }
+}
+
 }  // namespace
 }  // namespace cgdebug::analysis::why

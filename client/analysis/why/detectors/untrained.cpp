@@ -72,13 +72,16 @@ Found FindUntrained(const Evidence& evidence) {
           std::ranges::none_of(runs, [&](std::size_t run) { return trains[run]; })) {
         continue;
       }
+      const bool is_stepped = IsStepped(evidence, log, row);
+      const bool is_reached = IsReached(evidence, log, ParameterName(evidence, row));
+      // Others that change are written, as those of a teacher are that follows its student.
+      if (!is_stepped && !is_reached && MovesOf(row).changed > 0) continue;
       ++count;
-      if (IsStepped(evidence, log, row)) {
+      if (is_stepped) {
         has_stepped = true;
         ++stepped;
       } else {
-        (IsReached(evidence, log, ParameterName(evidence, row)) ? reached : others)
-            .push_back(place);
+        (is_reached ? reached : others).push_back(place);
       }
     }
     if (!has_stepped) continue;
