@@ -1,14 +1,18 @@
 #include "client/analysis/check/nonfinite.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "client/analysis/check/told.h"
 #include "client/analysis/ops/masks.h"
+#include "client/analysis/ops/op_log.h"
 
 namespace cgdebug::analysis {
 
@@ -89,15 +93,72 @@ Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan
                   .moment = first->moment});
 }
 
+namespace {
+
+bool IsClamp(std::string_view op) {
+  constexpr std::array kClamps = {std::string_view("clamp"), std::string_view("clamp_max"),
+                                  std::string_view("clamp_min"), std::string_view("hardtanh")};
+  return std::ranges::find(kClamps, StemOf(op)) != kClamps.end();
+}
+
+// Which rows of op logs that are near overflow an op clamps, or clamps alone read, each time.
+class ClampedRows {
+ public:
+  ClampedRows(const source::Source& source, const Scan& scan) : source_(source) {
+    std::set<Row> wanted;
+    for (const Scanned& scanned : scan.probes()) {
+      const std::optional<OpText> text = ParseOpText(source.slots()[scanned.slot].op);
+      if (text && scanned.near_overflow.finding) wanted.insert(RowOf(scanned.slot, text->number));
+    }
+    for (const Scanned& scanned : scan.probes()) {
+      const std::optional<OpText> text = ParseOpText(source.slots()[scanned.slot].op);
+      if (!text || IsPaddingRow(text->op)) continue;
+      for (const std::uint32_t number : text->inputs) {
+        const Row row = RowOf(scanned.slot, number);
+        if (!wanted.contains(row)) continue;
+        for (const source::Key& key : scanned.keys) {
+          bool& is_clamped = readers_.try_emplace({row, key.replay}, true).first->second;
+          is_clamped = is_clamped && IsClamp(text->op);
+        }
+      }
+    }
+  }
+
+  bool Contains(const Scanned& scanned) const {
+    const std::optional<OpText> text = ParseOpText(source_.slots()[scanned.slot].op);
+    if (!text) return false;
+    const Row row = RowOf(scanned.slot, text->number);
+    return IsClamp(text->op) || std::ranges::all_of(scanned.keys, [&](const source::Key& key) {
+             const auto readers = readers_.find({row, key.replay});
+             return readers != readers_.end() && readers->second;
+           });
+  }
+
+ private:
+  using Row = std::tuple<std::string, int, std::uint64_t, std::uint32_t>;
+  Row RowOf(std::size_t slot, std::uint32_t number) const {
+    const Slot& of = source_.slots()[slot];
+    return {of.session, of.rank, of.graph_id, number};
+  }
+
+  const source::Source& source_;
+  std::map<std::pair<Row, std::uint64_t>, bool> readers_;  // of a replay: whether all are clamps
+};
+
+}  // namespace
+
 void SortOutNearOverflow(const source::Source& source, const Scan& scan, FindingList* findings) {
   std::set<std::pair<std::string, int>> scaling;  // by session and rank
   for (const Scanned& scanned : scan.probes()) {
     const Slot& slot = source.slots()[scanned.slot];
     if (IsOfGradScaler(slot)) scaling.emplace(slot.session, slot.rank);
   }
+  std::optional<ClampedRows> clamped;
   for (const Scanned& scanned : scan.probes()) {
     std::optional<Finding> finding = scanned.near_overflow.finding;
     if (!finding) continue;
+    if (!clamped) clamped.emplace(source, scan);
+    if (clamped->Contains(scanned)) continue;  // it is at its bound by design
     const Slot& slot = source.slots()[scanned.slot];
     const bool is_scaled = scaling.contains({slot.session, slot.rank}) && IsGradient(slot);
     if (is_scaled) finding->kind = FindingKind::kScaled;

@@ -13,9 +13,9 @@ import cgdebug
 
 FEW = (
     *("gan", "low_rank", "decode_with_a_cache", "mixture_of_experts", "lstm"),
-    *("continuous_batching", "missing_values", "mean_teacher"),
+    *("continuous_batching", "missing_values", "mean_teacher", "clamped_half"),
 )
-NOT_SAID = {"mean_teacher": "no_gradient"}
+NOT_SAID = {"mean_teacher": "no_gradient", "clamped_half": "near_overflow"}
 WANTS_ALL = os.environ.get("CGDEBUG_TEST_PROGRAMS") == "all"
 
 

@@ -510,6 +510,23 @@ def run_mean_teacher():
         teacher.update_parameters(student)
 
 
+def run_clamped_half():
+    """What is too large for float16 is cut off."""
+
+    class Clamped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(SIZE, SIZE)
+
+        def forward(self, x):
+            return (self.layer(x) * 1e6).half().clamp(-64000, 64000).float()
+
+    model = Clamped()
+    with torch.no_grad():
+        for _ in range(CALLS):
+            model(torch.randn(BATCH, SIZE))
+
+
 PROGRAMS = [name.removeprefix("run_") for name in list(globals()) if name.startswith("run_")]
 
 

@@ -428,6 +428,25 @@ TEST(Check, UnchangedWithUnchangedInputsIsNotStale) {
   EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kStale), nullptr);
 }
 
+TEST(Check, WhatAnOpClampsIsNotNearOverflow) {
+  for (const char* reader : {"aten.clamp.default", "aten.mul.Tensor"}) {
+    MemorySource source;
+    for (const std::string& op :
+         {std::string("1 aten._to_copy.default"), "2 " + std::string(reader) + " 1"}) {
+      const std::size_t row = source.AddSlot("row" + op.substr(0, 1), {1}, layout::Dtype::kFloat16);
+      source.Slots()[row].op = op;
+      const std::uint16_t large = 0x7900;  // 40960
+      std::vector<std::byte> bytes(2);
+      std::memcpy(bytes.data(), &large, 2);
+      for (const std::uint64_t replay : {1, 2}) source.AddBytes(row, replay, bytes);
+    }
+    const Check check = CheckOf(source);
+    const bool is_clamped = std::string_view(reader) == "aten.clamp.default";
+    EXPECT_EQ(FindingOf(check, FindingKind::kNearOverflow) == nullptr, is_clamped) << reader;
+    EXPECT_EQ(check.found(), !is_clamped) << reader;
+  }
+}
+
 TEST(Check, FindsNeverWrittenNearOverflowAndZero) {
   MemorySource source = Healthy();
   source.AddSlot("never", {2});
