@@ -166,4 +166,55 @@ void SortOutNearOverflow(const source::Source& source, const Scan& scan, Finding
   }
 }
 
+namespace {
+
+bool IsOfLog(const source::Slot& slot, const OpLog& log) {
+  const bool is_of_job = log.uuid.empty() ? slot.session == log.session : slot.uuid == log.uuid;
+  return is_of_job && slot.rank == log.rank && slot.graph_id == log.graph_id;
+}
+
+}  // namespace
+
+Result<LogExcuses> ExcusesOfLog(source::Source& source, const OpLog& log) {
+  const CheckOptions options{.trusts_hashes = true};
+  Scan scan(source, options);
+  if (const Result<void> done = scan.Run(); !done.ok()) return done.error();
+  Check check;
+  FindingList findings;
+  Excuses excuses;
+  const Result<std::optional<EarliestBad>> first =
+      SortOutNonfinite(source, &scan, &findings, &excuses, &check);
+  if (!first.ok()) return first.error();
+  LogExcuses found;
+  const auto note_nan = [&](std::uint64_t replay, bool is_kept) {
+    if (found.nan_since != 0 && found.nan_since <= replay) return;
+    found.nan_since = replay;
+    found.is_nan_kept = is_kept;
+  };
+  for (const Scanned& scanned : scan.probes()) {
+    const source::Slot& slot = source.slots()[scanned.slot];
+    const std::optional<OpText> text = ParseOpText(slot.op);
+    if (!text || !IsOfLog(slot, log)) continue;
+    const OpRow* const row = log.Find(text->number);
+    for (const Scanned::Nonfinite& one : scanned.nonfinite) {
+      const auto excuse = excuses.find({scanned.slot, {one.key.replay, one.key.iteration}});
+      if (excuse == excuses.end()) {
+        if (one.nan > 0) note_nan(one.key.replay, true);
+      } else if (one.key.replay == log.replay && row != nullptr && row->name == slot.probe) {
+        const bool is_open =
+            excuse->second == Excuse::kRowsNotKnown || excuse->second == Excuse::kMayHaveOne;
+        (is_open ? found.open : found.excused).insert(text->number);
+      }
+    }
+  }
+  for (const source::Finding& told : source.Findings()) {
+    const source::Slot& slot = source.slots()[told.slot];
+    if (told.kind != source::Finding::Kind::kNan || !IsOfLog(slot, log)) continue;
+    const Scanned* const scanned = scan.Find(told.slot);
+    if (scanned == nullptr || slot.op.empty() || IsHere(source, scanned->keys, told)) continue;
+    if (!excuses.contains({told.slot, {told.replay, 0}})) note_nan(told.replay, false);
+  }
+  return found;
+}
+
 }  // namespace cgdebug::analysis

@@ -1,11 +1,14 @@
 // nonfinite.h: which NaN and Inf count, and which have an excuse.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <set>
 
 #include "client/analysis/check/check.h"
 #include "client/analysis/check/finding_list.h"
 #include "client/analysis/check/scan.h"
+#include "client/analysis/ops/op_log.h"
 #include "client/source/source.h"
 
 namespace cgdebug::analysis {
@@ -27,5 +30,17 @@ FindingKind KindOf(Excuse excuse);
 
 // Adds what is near overflow. Gradients that a GradScaler scales are as large as they may be.
 void SortOutNearOverflow(const source::Source& source, const Scan& scan, FindingList* findings);
+
+// What of that is in an op log.
+struct LogExcuses {
+  std::set<std::uint32_t> excused;  // numbers of rows of the replay of the log
+  std::set<std::uint32_t> open;     // likewise: nobody knows whether they have an excuse
+  // The first replay of the log with a NaN that has no excuse; 0: none.
+  std::uint64_t nan_since = 0;
+  bool is_nan_kept = false;  // whether the row that has it is here
+};
+
+// Fails: the source cannot be read.
+Result<LogExcuses> ExcusesOfLog(source::Source& source, const OpLog& log);
 
 }  // namespace cgdebug::analysis

@@ -3,10 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "client/analysis/check/nonfinite.h"
 #include "client/analysis/diff/statistics_verdict.h"
 #include "client/analysis/ops/masks.h"
 #include "client/analysis/ops/op_details.h"
@@ -51,12 +53,39 @@ Result<LogPlace> ParseWhere(const Context& context, const std::string& text,
   return ParseLogPlace(context, text, {.command = "ops", .graph = graph});
 }
 
+// Asks `check` which NaN and Inf are excused, if there are any. 0; otherwise the exit status, and
+// the reason has been printed.
+int AskForExcuses(Context& context, const std::string& path, const OpLog& log,
+                  analysis::LogExcuses* excuses) {
+  const bool is_finite = std::ranges::none_of(
+      log.rows, [](const OpRow& row) { return row.stats && row.stats->nonfinite() > 0; });
+  if (is_finite && log.nan_since == 0) return kExitOk;
+  std::unique_ptr<source::Source> source;
+  const int failed = OpenSourceOfRanks(context, path, &source);
+  if (failed != kExitOk) return failed;
+  Result<analysis::LogExcuses> found = analysis::ExcusesOfLog(*source, log);
+  if (!found.ok()) return context.Fail(kExitNoMatch, found.error().message);
+  *excuses = *std::move(found);
+  return kExitOk;
+}
+
 // 0; otherwise the exit status, and the reason has been printed.
-int OpenLog(Context& context, const std::string& text, const std::string& graph, OpLog* log,
+int OpenLog(Context& context, const LogPlace& where, OpLog* log, analysis::LogExcuses* excuses,
             std::vector<std::string>* others) {
-  const Result<LogPlace> where = ParseWhere(context, text, graph);
-  if (!where.ok()) return context.Fail(kExitTrouble, where.error().message);
-  return OpenOpLog(context, where->source, where->choice, log, others);
+  const int failed = OpenOpLog(context, where.source, where.choice, log, others);
+  return failed != kExitOk ? failed : AskForExcuses(context, where.source, *log, excuses);
+}
+
+// The first row with a NaN or an Inf that counts; nullptr without one. `wants_nan`: no Inf.
+const OpRow* FirstBad(const OpLog& log, const analysis::LogExcuses& excuses,
+                      bool wants_nan = false) {
+  for (const OpRow& row : log.rows) {
+    const bool is_bad = row.stats && (wants_nan ? row.stats->nan : row.stats->nonfinite()) > 0;
+    if (is_bad && !excuses.excused.contains(row.number) && !excuses.open.contains(row.number)) {
+      return &row;
+    }
+  }
+  return nullptr;
 }
 
 // Whether a statistic differs from that of the replay before.
@@ -84,9 +113,8 @@ bool IsOnTerminal() { return TerminalColumns(STDOUT_FILENO) > 0; }
 
 // The rows that are printed, by number. On a terminal those around the first NaN or Inf, if there
 // are many and nobody wants all; `left_out` says which.
-std::vector<const OpRow*> ShownRows(const OpLog& log, const OpsCommand& command,
+std::vector<const OpRow*> ShownRows(const OpLog& log, const OpRow* first, const OpsCommand& command,
                                     std::string* left_out) {
-  const OpRow* const first = analysis::FirstNonfinite(log);
   std::vector<const OpRow*> rows;
   for (const OpRow& row : log.rows) {
     if (IsShown(row, command.only)) rows.push_back(&row);
@@ -231,27 +259,44 @@ std::string BadRowText(const OpLog& log, const OpRow& row, const char* what) {
 }
 
 // Names the first row with a NaN or an Inf; and the first NaN, because masks are made of -Inf.
-std::string FirstText(const OpLog& log) {
-  const OpRow* first = analysis::FirstNonfinite(log);
+std::string FirstText(const OpLog& log, const analysis::LogExcuses& excuses) {
+  const OpRow* first = FirstBad(log, excuses);
   if (first == nullptr) return {};
   std::string text = BadRowText(log, *first, "first non-finite");
-  const OpRow* nan = analysis::FirstNan(log);
+  const OpRow* nan = FirstBad(log, excuses, /*wants_nan=*/true);
   if (nan != nullptr && nan != first) text += "\n" + BadRowText(log, *nan, "first NaN");
   return text;
 }
 
-// Lists the rows that the verdict leaves out.
-std::string MasksText(const OpLog& log) {
+// "TITLE: #3 NAME, #4 NAME"; empty without any.
+template <typename Numbers>
+std::string NamesText(const OpLog& log, const char* title, const Numbers& numbers) {
   constexpr std::size_t kNamed = 5;
-  const std::vector<std::uint32_t> masks = analysis::MasksOf(log);
-  if (masks.empty()) return {};
   std::string text;
-  for (std::size_t i = 0; i < std::min(masks.size(), kNamed); ++i) {
-    const OpRow& row = *log.Find(masks[i]);
-    text += fmt::format("{}#{} {}", i == 0 ? "" : ", ", row.number, row.name);
+  std::size_t count = 0;
+  for (const std::uint32_t number : numbers) {
+    if (++count > kNamed) continue;
+    text += fmt::format("{}#{} {}", count == 1 ? "" : ", ", number, log.Find(number)->name);
   }
-  text += analysis::AndMore(masks.size(), kNamed);
-  return Printable("constant -Inf, and nothing else that is not finite (a mask?): " + text);
+  if (count == 0) return {};
+  return Printable(fmt::format("{}: {}{}", title, text, analysis::AndMore(count, kNamed))) + "\n";
+}
+
+std::vector<std::uint32_t> ExcusedMasks(const OpLog& log, const analysis::LogExcuses& excuses) {
+  std::vector<std::uint32_t> masks = analysis::MasksOf(log);
+  std::erase_if(masks, [&](std::uint32_t row) { return !excuses.excused.contains(row); });
+  return masks;
+}
+
+// Lists the rows that the verdict leaves out, and those of which nobody knows.
+std::string ExcusedText(const OpLog& log, const analysis::LogExcuses& excuses) {
+  const std::vector<std::uint32_t> masks = ExcusedMasks(log, excuses);
+  std::vector<std::uint32_t> others;
+  std::ranges::set_difference(excuses.excused, masks, std::back_inserter(others));
+  return NamesText(log, "constant -Inf, and nothing else that is not finite (a mask?)", masks) +
+         NamesText(log, "not finite, and excused (see check)", others) +
+         NamesText(log, "not finite, and what would tell whether that is meant is not here",
+                   excuses.open);
 }
 
 // Says where a NaN began that is older than the replay shown.
@@ -325,18 +370,20 @@ int RunCoverage(Context& context, const OpLog& log) {
   return kExitOk;
 }
 
-analysis::Outcome OutcomeOf(const OpLog& log) {
-  return analysis::OutcomeOf(analysis::FirstNonfinite(log) != nullptr,
-                             log.lost() == 0 && log.gaps.empty());
+// `of_all`: of no replay in particular, so that a NaN of an earlier one counts.
+analysis::Outcome OutcomeOf(const OpLog& log, const analysis::LogExcuses& excuses, bool of_all) {
+  const bool found = FirstBad(log, excuses) != nullptr || (of_all && log.nan_since != 0);
+  return analysis::OutcomeOf(found, log.lost() == 0 && log.gaps.empty() && excuses.open.empty());
 }
 
-Json LogJson(const OpLog& log, const std::string& only, const std::vector<std::string>& others) {
-  const OpRow* first = analysis::FirstNonfinite(log);
+Json LogJson(const OpLog& log, const analysis::LogExcuses& excuses, analysis::Outcome outcome,
+             const std::string& only, const std::vector<std::string>& others) {
+  const OpRow* first = FirstBad(log, excuses);
   Json rows = Json::array();
   for (const OpRow& row : log.rows) {
     if (IsShown(row, only)) rows.push_back(RowJson(row));
   }
-  Json json = {{"verdict", NameOf(OutcomeOf(log))},
+  Json json = {{"verdict", NameOf(outcome)},
                {"graph", log.graph},
                {"graph_id", log.graph_id},
                {"session", log.session},
@@ -349,7 +396,8 @@ Json LogJson(const OpLog& log, const std::string& only, const std::vector<std::s
                {"missing", log.gaps},
                {"other_logs", others},
                {"other_ranks", log.other_ranks}};
-  json["masks"] = analysis::MasksOf(log);
+  json["masks"] = ExcusedMasks(log, excuses);
+  json["excused"] = excuses.excused;
   json["coverage"] = CoverageJson(log.coverage);
   json["nan_since"] = log.nan_since == 0 ? Json(nullptr) : Json(log.nan_since);
   json["first_nonfinite"] = nullptr;
@@ -359,7 +407,7 @@ Json LogJson(const OpLog& log, const std::string& only, const std::vector<std::s
                                {"inputs_are_finite", HasFiniteInputs(log, *first)}};
   }
   json["first_nan"] = nullptr;
-  if (const OpRow* nan = analysis::FirstNan(log); nan != nullptr) {
+  if (const OpRow* nan = FirstBad(log, excuses, /*wants_nan=*/true); nan != nullptr) {
     json["first_nan"] = {{"number", nan->number}, {"name", nan->name}};
   }
   return json;
@@ -375,25 +423,30 @@ std::string OtherRanksText(const OpLog& log) {
 }
 
 int RunOps(Context& context, const OpsCommand& command) {
+  const Result<LogPlace> where = ParseWhere(context, command.source, command.graph);
+  if (!where.ok()) return context.Fail(kExitTrouble, where.error().message);
   OpLog log;
+  analysis::LogExcuses excuses;
   std::vector<std::string> others;
-  const int failed = OpenLog(context, command.source, command.graph, &log, &others);
+  const int failed = OpenLog(context, *where, &log, &excuses, &others);
   if (failed != kExitOk) return failed;
   if (command.is_coverage) return RunCoverage(context, log);
-  const int found = ExitCodeOf(OutcomeOf(log));
+  log.nan_since = excuses.nan_since;
+  if (excuses.is_nan_kept) log.nan_kept = log.nan_since;
+  const analysis::Outcome outcome = OutcomeOf(log, excuses, !where->names_replay);
+  const int found = ExitCodeOf(outcome);
   const int code = found == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : found;
   if (context.options.json) {
-    Context::PrintJson(LogJson(log, command.only, others));
+    Context::PrintJson(LogJson(log, excuses, outcome, command.only, others));
     return code;
   }
   Context::Print(context.out.Bold(Heading(log)) + "\n");
   std::string left_out;
-  const std::vector<const OpRow*> rows = ShownRows(log, command, &left_out);
+  const std::vector<const OpRow*> rows = ShownRows(log, FirstBad(log, excuses), command, &left_out);
   const auto print_answer = [&] {
-    const std::string bad = FirstText(log);
+    const std::string bad = FirstText(log, excuses);
     if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
-    const std::string masks = MasksText(log);
-    if (!masks.empty()) Context::Print(masks + "\n");
+    Context::Print(ExcusedText(log, excuses));
   };
   // Whoever looks at a screen sees its first lines; a pipe has the answer at its end.
   if (IsOnTerminal()) print_answer();
