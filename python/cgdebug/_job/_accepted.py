@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from .._shared import _words
@@ -59,4 +61,29 @@ def _why_refused(tensor: torch.Tensor) -> str:
         return f"tensors of layout {tensor.layout} are not supported. Probe {instead}"
     if tensor.device.type not in ("cpu", "cuda", "meta"):
         return f"device {tensor.device} is not supported (supported: cuda, cpu)"
-    return ""
+    return why_without_values(tensor)
+
+
+def why_without_values(tensor: torch.Tensor) -> str:
+    """Of a meta or fake tensor that nobody traces with, the sentence that says so; else empty."""
+    if tensor.is_meta:
+        kind = "meta tensors"
+    elif type(tensor) is not torch.Tensor and _is_fake(tensor):
+        kind = "fake tensors"
+    else:
+        return ""
+    return "" if is_tracing() else f"{kind} are not supported: they have no values"
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")  # which makes them
+    return fakes is not None and fakes.is_fake(tensor)
+
+
+def is_tracing() -> bool:
+    """Whether tensors have no values, because a compiler or DTensor asks what an op would do."""
+    keys = torch._C._TorchDispatchModeKey
+    return any(
+        torch._C._get_dispatch_mode(key) is not None
+        for key in (keys.FAKE, keys.FUNCTIONAL, keys.PROXY)
+    )

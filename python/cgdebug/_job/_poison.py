@@ -11,8 +11,8 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._op_log import names, padding, written
-from .._op_log.following import is_tracing
 from .._op_log.memory import Memory
+from ._accepted import is_tracing
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -307,8 +307,9 @@ _IS_LEAF = "the output is a leaf, such as a parameter: look at its .grad"
 
 
 def _observe_now(place: Place, grad: Place | None, path: str, tensor: torch.Tensor) -> None:
-    if not _can_be_seen(tensor):
-        place.note(_refused(tensor))
+    why = _accepted.why_without_values(tensor) if _can_be_seen(tensor) else _refused(tensor)
+    if why:
+        place.note(why)
         return
     for key in place.keys_of(path):
         _observe(place.token, key, tensor, place.shard)

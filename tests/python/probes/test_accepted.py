@@ -4,6 +4,8 @@ import warnings
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from cgdebug import CudaGraphTensorProbe, TensorRecord
 
@@ -33,6 +35,8 @@ def test_not_a_tensor_is_refused(probe):
             torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
             r"probe 'p': nested tensors .*tensor.values\(\)",
         ),
+        (torch.ones(3, device="meta"), "probe 'p': meta tensors .* no values"),
+        (FakeTensorMode().from_tensor(torch.ones(3)), "probe 'p': fake tensors .* no values"),
     ],
 )
 def test_unsupported_tensors_are_refused(probe, tensor, text):
@@ -41,6 +45,18 @@ def test_unsupported_tensors_are_refused(probe, tensor, text):
         p(tensor)
     p(torch.ones(2))
     assert len(p.records()) == 1
+
+
+@pytest.mark.parametrize("mode", ["capture", "always"])
+def test_fake_tensors_of_a_trace_pass(probe, mode):
+    p = probe(TensorRecord(), mode=mode)
+    with FakeTensorMode():
+        p(torch.ones(3))
+        p(torch.ones(3, device="meta"))
+    for kind in ("fake", "symbolic"):
+        make_fx(lambda x: p(x * 2), tracing_mode=kind)(torch.ones(3))
+    torch.export.export(torch.nn.Sequential(torch.nn.ReLU()), (torch.ones(3),))
+    assert p.records() == []
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cgdebug
@@ -137,6 +138,19 @@ def test_a_hook_that_comes_in_the_call_of_a_module_that_had_hooks_is_said(job):
         """).finish()
     assert "a hook that is new may have changed it" in out
     assert out.endswith("[False, True, True]\n")
+
+
+def test_a_call_without_values_is_not_seen_unless_somebody_traces_it():
+    net, fakes = nn.Sequential(nn.Linear(4, 4)), FakeTensorMode(allow_non_fake_inputs=True)
+    with cgdebug.watch(net) as w:
+        net(torch.ones(1, 4))
+        with fakes:
+            net(torch.ones(1, 4))
+        assert not w.explain().problems
+        net.to("meta")(torch.ones(1, 4, device="meta"))
+        assert (
+            w.explain().problems["fwd/0"] == "meta tensors are not supported: they have no values"
+        )
 
 
 def test_a_mode_of_the_program_sees_the_ops_of_the_program_alone():

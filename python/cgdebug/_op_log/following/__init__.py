@@ -8,7 +8,7 @@ import typing
 
 import torch
 
-from ..._job import _aside
+from ..._job import _accepted, _aside
 from .. import names, written
 from ..mode import Mode
 from ..run_op import run
@@ -85,7 +85,7 @@ class OpMode(Mode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if is_tracing():
+        if _accepted.is_tracing():
             return func(*args, **kwargs)
         if any(map(written.handles_ops, types)):
             self.recorder.takes_apart(func, args, kwargs)
@@ -98,15 +98,6 @@ class OpMode(Mode):
             raise
         _aside.call(self.recorder.after, call, result)
         return result
-
-
-def is_tracing() -> bool:
-    """Whether tensors have no values, because a compiler or DTensor asks what an op would do."""
-    keys = torch._C._TorchDispatchModeKey
-    return any(
-        torch._C._get_dispatch_mode(key) is not None
-        for key in (keys.FAKE, keys.FUNCTIONAL, keys.PROXY)
-    )
 
 
 def enter_below(mode: OpMode) -> None:
