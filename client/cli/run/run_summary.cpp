@@ -269,9 +269,11 @@ std::string EndText(const RunSummary& summary, const Style& style) {
                          ? style.Red("job was killed by " + SignalName(summary.job_signal))
                          : fmt::format("job exited {}", summary.job_exit_code);
   if (summary.sessions.empty() && summary.complete) {
-    text +=
-        ". No probe was seen: it created none, reached none (outside of a capture, a probe needs "
-        "mode='always'), or not under this user on this node.";
+    text += ". No probe was seen";
+    text += summary.is_watched
+                ? ": the job called no module of torch, or says above why none is watched."
+                : ": it created none, reached none (outside of a capture, a probe needs "
+                  "mode='always'), or not under this user on this node.";
   } else if (summary.sessions.empty()) {
     text += style.Yellow(
         ". The daemon has not answered in time: whether the job had a probe is not known.");

@@ -1,14 +1,15 @@
 """CGDEBUG_WATCH: watches the models of a program that does not call cgdebug.watch.
 
 A model is a module with parameters that is not called from inside another watched one. There may be
-several, such as the two of a GAN. Each is watched when it is first called.
+several, such as the two of a GAN. Each is watched when it is first called. In a program that has
+called none, a module with submodules or buffers is taken for one, as a quantized model is.
 
 With CGDEBUG_WATCH_VALUES an op log keeps the values of the rows that it names.
 
 With CGDEBUG_WATCH_EAGER=1 an op log has what runs eagerly, too, on the threads that call the model.
-A call begins where the framework says so, else with each call of the first model, and ends with the
-step of an optimizer or with the next call. `cgdebug-cli run --watch --eager` also keeps
-torch.compile from compiling.
+A call begins where the framework says so, else with each call of the first model, or where another
+step is set while no model was called. It ends with the step of an optimizer or with the next call.
+`cgdebug-cli run --watch --eager` also keeps torch.compile from compiling.
 """
 
 from __future__ import annotations
@@ -37,10 +38,13 @@ _lock = threading.RLock()
 _started = False
 _known: weakref.WeakSet | None = None  # modules that need no further look
 _told: set[tuple[str, str]] = set()  # the failures that were printed
-_without_parameters: str = ""  # the class of the first module that is no model for want of them
+_passed_over: str = ""  # the class of the first module that is no model
 _found_model = False  # whether another was called
+_found_parameters = False  # whether one with parameters was
+# Of modules that are models only as long as none with parameters is called.
+_stand_ins: weakref.WeakSet = weakref.WeakSet()
 _eager: typing.Any = None  # the scope that logs what runs eagerly
-_root_has_parameters = False  # whether its model has
+_root_rank = -1  # of its model, see _rank()
 # Of other models, since the first one was called.
 _calls_beside: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _MOST_BESIDE = 16
@@ -155,7 +159,7 @@ def _look_at_call(module) -> None:
         _begin_if_root(module)  # the hooks of the model in it are compiled
     if _eager is None:
         return
-    if module is _eager.model():
+    if module is _root():
         _calls_beside.clear()
     elif not _takes_over(module):
         return
@@ -168,15 +172,16 @@ def _takes_over(module) -> bool:
     gone, or is not called any more."""
     from .._op_log import names
 
-    global _root_has_parameters
+    global _root_rank
     if names.is_inside() or type(module).__name__ == "OptimizedModule":
         return False
-    if next(module.parameters(), None) is None:
+    if (rank := _rank(module)) == 0:
         return False
     _calls_beside[module] = _calls_beside.get(module, 0) + 1
-    if _eager.model() is not None and _calls_beside[module] < _MOST_BESIDE:
+    if _root() is not None and _calls_beside[module] < _MOST_BESIDE:
         return False
-    _eager.model, _root_has_parameters = weakref.ref(module), True
+    _eager.take_model(module)
+    _root_rank = rank
     _calls_beside.clear()
     return True
 
@@ -225,6 +230,34 @@ def begin_call() -> None:
         calls.begin_by_framework()
 
 
+def step_is_set() -> None:
+    """By the program. An eager log need not wait for a module: there may be none."""
+    if _known is None or _eager is not None or not _wants_eager(wanted()[0]):
+        return
+    from .._op_log.scopes import Scope
+
+    level, select = wanted()
+    options = _log_options(level)
+    try:
+        scope = Scope(None, select, options, options.check("watch"), eager=True, by_call=True)
+        scope.owner = scope
+        scope.open()
+        _follow_eager(scope)
+    except Exception as error:  # the job goes on
+        _fail("what runs eagerly", error)
+
+
+def _log_options(level: str):
+    from .._op_log.options import LogOptions
+
+    return LogOptions(level, values=(_words.setting(VALUES) or None) if _is_log(level) else None)
+
+
+def _root():
+    """The model whose calls are those of the log, if there is one."""
+    return _eager.model and _eager.model()
+
+
 def end_calls() -> None:
     """The framework's loop has ended."""
     global _framework_begins
@@ -271,24 +304,24 @@ def _wants_eager(level: str) -> bool:
 
 def _watch(module, note: str) -> None:
     from .. import watching
-    from .._op_log.options import LogOptions
     from .._watching.modules import modules_of
 
     known = typing.cast(weakref.WeakSet, _known)
     if module in known:
         return
     known.add(module)
-    global _root_has_parameters
+    global _root_rank, _found_model, _found_parameters
     level, select = wanted()
-    is_log = _is_log(level)
     wants_eager = _wants_eager(level)
-    has_parameters = next(module.parameters(), None) is not None
-    # A loss, a metric, a transformation. Or a quantized model: an eager log begins with it.
-    if not has_parameters and (not wants_eager or _eager is not None):
+    rank = _rank(module)
+    if rank < 2 and not _is_model_without_parameters(rank, wants_eager):
         _pass_over(type(module).__name__)
         return
-    global _found_model
     _found_model = True
+    if rank == 2:
+        _found_parameters = True
+        for stand_in in list(_stand_ins):
+            stand_in.close()
     watched = {one for other in list(watching._watches) for one in other._known}
     modules = modules_of(module)[0]
     known.update(modules.values())
@@ -296,18 +329,40 @@ def _watch(module, note: str) -> None:
         return
     # One log has the ops of all models.
     eager = wants_eager and _eager is None
-    values = (_words.setting(VALUES) or None) if is_log else None
-    options = LogOptions(level, values=values)
-    made = watching.Watch(module, select, options, skip=watched, eager=eager)
+    made = watching.Watch(module, select, _log_options(level), skip=watched, eager=eager)
     made.notes += (note,) * bool(note)
+    if rank < 2 and level == "module":
+        _stand_ins.add(made)
     if eager:
         _follow_eager(made._scope)
-        _root_has_parameters = has_parameters
-    elif wants_eager and (not _root_has_parameters or _eager.model() in modules.values()):
+        _root_rank = rank
+    elif wants_eager and (rank > _root_rank or _root() in modules.values()):
         # Its calls are those of the log: generate() calls the encoder of a model by itself, first.
-        _eager.model = weakref.ref(module)
-        _root_has_parameters = True
+        _eager.take_model(module, was_none=_root_rank < 1)
+        _root_rank = rank
     _tell_what_is_watched(type(module).__name__)
+
+
+def _rank(module) -> int:
+    """How much a module that the program calls is like a model: 2, with parameters; 1, with
+    submodules or buffers, as a quantized model is; 0, as a loss, a metric, or what looks at weights
+    to quantize them."""
+    if next(module.parameters(), None) is not None:
+        return 2
+    if type(module).__module__.startswith("torch.ao.quantization."):
+        return 0
+    has_parts = next(module.children(), None) is not None
+    return int(has_parts or next(module.buffers(), None) is not None)
+
+
+def _is_model_without_parameters(rank: int, wants_eager: bool) -> bool:
+    """Else it is a loss, a metric or a transformation, maybe in a worker of a DataLoader. An eager
+    log begins with anything."""
+    from torch.utils.data import get_worker_info
+
+    if wants_eager:
+        return rank > _root_rank
+    return rank == 1 and not _found_parameters and get_worker_info() is None
 
 
 def _tell_what_is_watched(name: str) -> None:
@@ -325,17 +380,17 @@ def _tell_what_is_watched(name: str) -> None:
 
 def _pass_over(name: str) -> None:
     """Of a program that has no other module it is said when the process ends."""
-    global _without_parameters
-    if not _without_parameters:
+    global _passed_over
+    if not _passed_over:
         atexit.register(_tell_passed_over)
-    _without_parameters = _without_parameters or name
+    _passed_over = _passed_over or name
 
 
 def _tell_passed_over() -> None:
     if not _found_model:
         _fail_soft.say(
-            f"{_without_parameters} is not watched, as {VARIABLE} asks: it has no parameters, as a "
-            "model has. In the program, type: cgdebug.watch(model)"
+            f"{_passed_over} is not watched, as {VARIABLE} asks: it has no parameters, "
+            "submodules or buffers, as a model has. In the program, type: cgdebug.watch(model)"
         )
 
 
@@ -356,13 +411,12 @@ def _is_inside_watched(module) -> bool:
     from .. import watching
 
     code = torch.nn.Module._call_impl.__code__
+    watches = [one for one in list(watching._watches) if one not in _stand_ins or _rank(module) < 2]
     frame: typing.Any = sys._getframe(1)
     while frame is not None:
         if frame.f_code is code:
             outer = frame.f_locals.get("self")
-            if outer is not module and any(
-                outer in other._known for other in list(watching._watches)
-            ):
+            if outer is not module and any(outer in one._known for one in watches):
                 return True
         frame = frame.f_back
     return False

@@ -124,6 +124,14 @@ class Scope:
         elif not names.is_running(model):
             following.root_is_called()
 
+    def take_model(self, model: torch.nn.Module, was_none: bool = False) -> None:
+        """Calls are those of `model` from now on. was_none: what was called so far was no model, so
+        that the call under way may be that of this one."""
+        self.model = weakref.ref(model)
+        following = self._followed_here()
+        if following is not None:
+            following.take_model(was_none)
+
     def begin_call(self) -> None:
         """What runs eagerly on this thread from here on is another call."""
         following = self._followed_here()
@@ -291,9 +299,11 @@ class _Following:
             else Recorder(*given)
         )
         recorder.has_pre = any(scope.options.pre for scope in scopes)
-        recorder.steps.ends_with_step = not captured and self._by_call
+        recorder.steps.ends_with_step = (
+            not captured and self._by_call and scopes[0].model is not None
+        )
         recorder.steps.begins_after_step = not captured and not self._by_call
-        recorder.steps.on_step = self._forget_root
+        recorder.steps.on_step = self.forget_root
         recorder.added.values = scopes[0].values
         recorder.added.extras = Extras.joined([scope.extras for scope in scopes])
         for name in _TIMED:
@@ -318,8 +328,13 @@ class _Following:
         if not self.has_root or self.has_begun or names.is_inside():
             self._recorder.take_marks(marks)
 
-    def _forget_root(self) -> None:
+    def forget_root(self) -> None:
         self.has_root = False
+
+    def take_model(self, was_none: bool) -> None:
+        self._recorder.steps.ends_with_step = True
+        if was_none:
+            self.forget_root()
 
     def _begins(self, module: torch.nn.Module) -> None:
         """A module is about to be called that is in no other one."""

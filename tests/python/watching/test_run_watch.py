@@ -238,6 +238,100 @@ def test_a_program_whose_only_module_has_no_parameters_is_told_so_at_its_end(run
     assert "is not watched" not in done.stderr
 
 
+WITHOUT_PARAMETERS = {
+    "quantized": """
+        import warnings
+        warnings.simplefilter("ignore")
+        net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        net = torch.ao.quantization.quantize_dynamic(net, {nn.Linear})
+    """,
+    "buffers": """
+        class Scale(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("scale", torch.ones(8))
+            def forward(self, x):
+                return x * self.scale
+        net = Scale()
+    """,
+    "submodules": "net = nn.Sequential(nn.ReLU(), nn.Softmax(-1))",
+}
+
+
+@pytest.mark.parametrize("watch", ["*", "op:*"])
+@pytest.mark.parametrize(
+    ("kind", "value", "code"),
+    [("quantized", "1.0", 0), ("buffers", "1.0", 0), ("submodules", "float('nan')", 1)],
+)
+def test_calls_of_a_model_without_parameters_are_seen(run, kind, value, code, watch):
+    program = f"""
+        for i in range(5):
+            net(torch.full((1, 8), {value} if i == 3 else 1.0))
+    """
+    is_log = watch == "op:*"
+    options = ("--fail-on", "nan", *("--eager",) * is_log)
+    if is_log and kind == "quantized":
+        code = 3  # no row shows the weights
+    done = run(
+        "import torch\nfrom torch import nn\n",
+        WITHOUT_PARAMETERS[kind],
+        program,
+        watch=watch,
+        options=options,
+        expect=code,
+    )
+    assert "after 5 calls" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("watch", ["*", "op:*"])
+def test_a_module_without_parameters_is_no_model_beside_one_with_them(run, watch):
+    program = """
+        before, net = nn.Sequential(nn.ReLU(), nn.Tanh()), Net()
+        behind = nn.Sequential(nn.Softmax(-1), nn.ReLU())
+        for _ in range(5):
+            behind(net(before(torch.ones(1, 8))))
+    """
+    options = ("--eager",) * (watch == "op:*")
+    done = run(MODEL, program, watch=watch, options=options)
+    assert "after 6 calls" in done.stderr, done.stderr  # the first of `before` is one
+
+
+def test_ops_of_functions_alone_are_logged_step_by_step(run):
+    program = """
+        import torch, cgdebug
+        weight = torch.ones(3, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for step in range(5):
+            cgdebug.step(step)
+            x = torch.log(torch.full((3,), -1.0 if step == 3 and FAULT else 1.0))
+            (x * weight).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    for fault, code in (("True", 1), ("False", 0)):
+        done = run(
+            program.replace("FAULT", fault),
+            watch="op:*",
+            options=("--eager", "--fail-on", "nan"),
+            expect=code,
+        )
+        assert "after 5 calls" in done.stderr, done.stderr
+        assert code == 0 or "first NaN: fwd/log_0 in call 4" in done.stderr, done.stderr
+
+
+def test_a_step_that_is_set_before_the_model_is_called_begins_its_call(run):
+    program = """
+        import cgdebug
+        net = Net()
+        for step in range(5):
+            cgdebug.step(step)
+            x = torch.full((1, 8), float("nan") if step == 0 else 1.0)
+            net(x)
+    """
+    done = run(MODEL, program, watch="op:*", options=("--eager",))
+    assert "after 5 calls" in done.stderr and "first NaN: fwd/full_0 in call 1" in done.stderr
+
+
 HALF_IMPORTED = """
     import sys
     from cgdebug._job._after_import import call_after_import

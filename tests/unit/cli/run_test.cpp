@@ -167,7 +167,15 @@ TEST(RunExitCode, NoProbeAtAllIsNotAPass) {
   RunSummary summary;
   summary.complete = true;
   EXPECT_EQ(ExitCodeOf(summary, {.mismatch = true}), kExitNoMatch);
-  EXPECT_THAT(SummaryText(summary, {}, Style()), HasSubstr("No probe was seen"));
+  EXPECT_THAT(SummaryText(summary, {}, Style()), HasSubstr("No probe was seen: it created"));
+}
+
+TEST(RunSummary, OfAWatchSaysNoOtherReasonForNoProbeThanTheJob) {
+  RunSummary summary;
+  summary.complete = summary.is_watched = true;
+  const std::string text = SummaryText(summary, {}, Style());
+  EXPECT_THAT(text, HasSubstr("No probe was seen: the job called no module"));
+  EXPECT_THAT(text, Not(HasSubstr("mode='always'")));
 }
 
 TEST(RunExitCode, AProbeThatWasNeverReachedIsNotAPass) {

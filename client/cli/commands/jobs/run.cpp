@@ -297,6 +297,7 @@ class JobRun {
     RunSummary summary;
     summary.job_exit_code = job.exit_code();
     summary.job_signal = job.signal();
+    summary.is_watched = !options_.watch.empty();
     Drain(&context_.client(), run_id_, since_ns_, &summary);
     if (!summary.is_unreachable) return summary;
     recording_.SetDaemonGone();
