@@ -65,6 +65,7 @@ class Recorder:
         self.steps = Steps(log, self._next_run)
         self.holdings: audit.Holdings | None = None  # of a capture
         self.is_done = False
+        self.is_paused = False  # nothing that runs is logged; begin_run() was called before
         self._is_wanted = functools.cache(selects)  # whether rows of a module are
         self._captured = captured
         self._counter = names.Counter()
@@ -102,7 +103,7 @@ class Recorder:
             if not waiting.is_empty:
                 waiting.goes_on()
             with self._lock:
-                if not self.is_done:
+                if not (self.is_done or self.is_paused):
                     with written.one_look:
                         call = self._before(plan, args, kwargs)
                         if not self._captured:
@@ -552,6 +553,8 @@ class Recorder:
         place: names.Place,
         details: Details | None = None,
     ) -> int:
+        if self.is_paused:
+            return UNKNOWN
         if self.steps.is_between(place):
             self._rows.set(tensor, None)  # whoever reads it finds it there
             return UNKNOWN

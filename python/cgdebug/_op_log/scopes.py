@@ -38,6 +38,13 @@ _logged: set[int] = set()  # captures that a scope followed
 _job_gaps = GapRows("job")
 
 
+class _OnThread(threading.local):
+    own_logs = 0  # eager logs of ops that the program has opened here
+
+
+_on_thread = _OnThread()
+
+
 class Scope:
     """While a scope is open, each capture gets an op log; with `eager`, so does what runs eagerly
     on this thread, call after call. One log serves all scopes that want it.
@@ -46,7 +53,8 @@ class Scope:
     select: globs of modules of `model`, whose rows alone are wanted; "*": the rows of all modules,
             and those that are in none
     by_call: what runs on other threads that call the model is logged too, and where calls begin is
-             told by model_is_called() and begin_call()
+             told by model_is_called() and begin_call(). It waits while the program has an eager log
+             of ops of its own on a thread: a call has one number, and is in one log.
     """
 
     def __init__(
@@ -110,6 +118,11 @@ class Scope:
             one.end()
         if following is not None:
             following.end()
+            if self._is_own_log():
+                _own_log_ends()
+
+    def _is_own_log(self) -> bool:
+        return not self.by_call and self.options.level != "graph"
 
     def model_is_called(self, hooks_are_late: bool) -> None:
         """Must be called before each call of the model: what runs eagerly from here on is another
@@ -199,6 +212,8 @@ class Scope:
         self._here = threading.local()
         self._here.is_first = True
         self._following = _Following([self], self._eager_log, captured=False, cost=cost)
+        if self._is_own_log():
+            _own_log_begins()
         if self.by_call:
             self._threads = threads.Watcher(self._is_followed_here, _tell_of_job)
             self._threads.open()
@@ -238,6 +253,26 @@ def valid_rows_are_told(marks: padding.Marks) -> None:
         following = scope._followed_already()
         if following is not None:
             following.take_marks(marks)
+
+
+def _own_log_begins() -> None:
+    _on_thread.own_logs += 1
+    for following in _by_call_here():
+        following.pause()
+
+
+def _own_log_ends() -> None:
+    _on_thread.own_logs -= 1
+    if not _on_thread.own_logs:
+        for following in _by_call_here():
+            following.resume()
+
+
+def _by_call_here() -> list[_Following]:
+    """What follows this thread for scopes by call."""
+    with _lock:
+        scopes = [scope for scope in _scopes if scope.by_call]
+    return [one for one in (scope._followed_already() for scope in scopes) if one is not None]
 
 
 def _tell_of_job(gap: str) -> None:
@@ -298,6 +333,7 @@ class _Following:
             if "graph" in levels
             else Recorder(*given)
         )
+        recorder.is_paused = not captured and self._by_call and _on_thread.own_logs > 0
         recorder.has_pre = any(scope.options.pre for scope in scopes)
         recorder.steps.ends_with_step = (
             not captured and self._by_call and scopes[0].model is not None
@@ -349,6 +385,15 @@ class _Following:
         if self.has_root or self._recorder.steps.is_of_other_step():
             self.next_run()
         self.has_root, self.has_begun = True, False
+
+    def pause(self) -> None:
+        """Another log has what runs from here on, until resume()."""
+        self.next_run()
+        self._recorder.is_paused = True
+
+    def resume(self) -> None:
+        self._recorder.is_paused = False
+        self.forget_root()
 
     def stop(self) -> None:
         self._recorder.is_done = True

@@ -319,6 +319,29 @@ def test_ops_of_functions_alone_are_logged_step_by_step(run):
         assert code == 0 or "first NaN: fwd/log_0 in call 4" in done.stderr, done.stderr
 
 
+def test_a_call_that_the_program_logs_itself_has_one_number(run, cli, tmp_path):
+    program = """
+        import cgdebug
+        class Scaled(Net):
+            def forward(self, x):
+                return super().forward(x) * (float("nan") if step == 6 else 1.0)
+        net, step = Scaled(), 0
+        def train(steps):
+            global step
+            for _ in range(steps):
+                step += 1
+                net(torch.ones(1, 8)).sum().backward()
+        train(FIRST)
+        with cgdebug.debug_mode(net, eager=True) as log:
+            train(4)
+        assert len(log.calls) == 4, log.calls
+        train(4 - FIRST)
+    """
+    for first in (0, 2):
+        done = run(MODEL, program.replace("FIRST", str(first)), watch="op:*", options=("--eager",))
+        assert "after 8 calls" in done.stderr and " in call 6, " in done.stderr, done.stderr
+
+
 def test_a_step_that_is_set_before_the_model_is_called_begins_its_call(run):
     program = """
         import cgdebug
