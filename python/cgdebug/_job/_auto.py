@@ -49,6 +49,7 @@ _root_rank = -1  # of its model, see _rank()
 _calls_beside: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _MOST_BESIDE = 16
 _has_told_of_fork = False  # in this process
+_has_told_of_workers = False
 _framework_begins = False  # whether a framework says where calls begin
 _has_told = False  # what is watched
 
@@ -103,6 +104,7 @@ def _install(torch) -> None:
         from .._op_log import threads
 
         threads.expect()
+        call_after_import("torch.utils.data.dataloader", _tell_of_workers)
     call_after_import("transformers.trainer", _add_to_trainers)
 
 
@@ -207,6 +209,27 @@ def _tell_of_fork(module) -> None:
 
         _has_told_of_fork = True
         _native.not_seen(ACCOUNT, "ops of a process that was forked are not shown")
+
+
+def _tell_of_workers(dataloader) -> None:
+    """What they hand over is in rows of this process, "in/...", so its log is whole."""
+    iterator = dataloader._MultiProcessingDataLoaderIter
+    begin = iterator.__init__
+
+    @functools.wraps(begin)
+    def begin_told(self, *args, **kwargs):
+        global _has_told_of_workers
+        begin(self, *args, **kwargs)
+        if not _has_told_of_workers:
+            _has_told_of_workers = True
+            count = self._num_workers
+            which = "worker process" if count == 1 else f"{count} worker processes"
+            _fail_soft.say(
+                f"ops in the {which} of a DataLoader are not logged. What comes from there has "
+                f"rows in/... where it is read. To log how it is made: num_workers=0"
+            )
+
+    iterator.__init__ = begin_told
 
 
 def _begin_if_root(module) -> None:

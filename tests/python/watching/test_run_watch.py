@@ -342,6 +342,29 @@ def test_a_call_that_the_program_logs_itself_has_one_number(run, cli, tmp_path):
         assert "after 8 calls" in done.stderr and " in call 6, " in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize(("value", "code"), [("1.0", 0), ("float('nan')", 1)])
+def test_what_a_worker_of_a_dataloader_makes_is_an_input_and_the_run_says_so(
+    run, cli, tmp_path, value, code
+):
+    program = f"""
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+            def __getitem__(self, index):
+                return torch.full((8,), {value} if index == 5 else 1.0)
+        net = Net()
+        for _ in range(2):
+            for x in torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=1):
+                net(x)
+    """
+    options = ("--eager", "--fail-on", "nan")
+    done = run(MODEL, program, watch="op:*", options=options, expect=code)
+    assert done.stderr.count("ops in the worker process of a DataLoader are not logged") == 1
+    assert "after 8 calls" in done.stderr, done.stderr
+    assert not code or "first NaN: in/layers.0.up/addmm_0.mat1 in call 3" in done.stderr
+    assert cli("check", tmp_path.name).returncode == code
+
+
 def test_a_step_that_is_set_before_the_model_is_called_begins_its_call(run):
     program = """
         import cgdebug
