@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -161,7 +162,11 @@ bool RanIn(source::Source& source, const Scope& scope, std::size_t slot) {
          std::ranges::any_of(*keys, [&](const Key& key) { return scope.Wants(key.replay); });
 }
 
-GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
+namespace {
+
+// `lacks`: whether a gap row is of what is looked at, and no other sentence tells it.
+GapSummary Summarize(source::Source& source, const Scope& scope,
+                     const std::function<bool(std::size_t)>& lacks) {
   GapSummary summary;
   const source::Description about = source.Describe();
   AddGapsOfSlots(source, scope, about.path, &summary);
@@ -175,9 +180,6 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
   }
   const auto wants = [&](const source::Slot& process) { return scope.WantsRank(process); };
   const auto looks_at = [&](const source::Slot& slot) { return scope.Wants(slot); };
-  const auto lacks = [&](std::size_t gap) {
-    return !source.slots()[gap].counts_calls() || RanIn(source, scope, gap);
-  };
   for (std::string& text : NotSeenTexts(source, wants, looks_at, lacks)) {
     summary.sentences.push_back(std::move(text));
     ++summary.count;
@@ -212,6 +214,18 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
   return summary;
 }
 
+}  // namespace
+
+GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
+  return Summarize(source, scope, [&](std::size_t gap) {
+    return !source.slots()[gap].counts_calls() || RanIn(source, scope, gap);
+  });
+}
+
+GapSummary SummarizeOtherGaps(source::Source& source, const Scope& scope) {
+  return Summarize(source, scope, [](std::size_t) { return false; });
+}
+
 void AddUnreadable(source::Source& source, const Scope& scope, GapSummary* summary) {
   for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
     if (!scope.Wants(source.slots()[slot])) continue;
@@ -234,12 +248,12 @@ void AddUnreadable(source::Source& source, const Scope& scope, GapSummary* summa
 }
 
 std::vector<std::string> WhyNotComplete(source::Source& source) {
-  GapSummary gaps = SummarizeGaps(source, Scope());
-  AddUnreadable(source, Scope(), &gaps);
   const auto all = [](const source::Slot&) { return true; };
-  for (const std::string& gap : OpGapsOf(source, all, all)) {
-    gaps.sentences.push_back("not logged: " + gap);
-  }
+  const std::vector<std::string> of_ops = OpGapsOf(source, all, all);
+  GapSummary gaps =
+      of_ops.empty() ? SummarizeGaps(source, Scope()) : SummarizeOtherGaps(source, Scope());
+  AddUnreadable(source, Scope(), &gaps);
+  for (const std::string& gap : of_ops) gaps.sentences.push_back("not logged: " + gap);
   if (!gaps.goes_on.empty()) gaps.sentences.push_back(gaps.goes_on);
   return gaps.sentences;
 }

@@ -22,6 +22,8 @@ struct GapSummary {
 bool RanIn(source::Source& source, const Scope& scope, std::size_t slot);
 
 GapSummary SummarizeGaps(source::Source& source, const Scope& scope);
+// The same without what OpGapsOf() says, for an answer that has it already.
+GapSummary SummarizeOtherGaps(source::Source& source, const Scope& scope);
 
 // Reads every snapshot without its values and adds those that cannot be read: an index may name
 // them, but they are missing too. For commands that do not read the snapshots themselves.

@@ -23,8 +23,10 @@ enum class NotSeenKind : std::uint32_t {
   kMalformed = 7,    // variables of the environment that the job goes on without
 };
 
-// NotSeen::name of what the gap rows of eager op logs (IsOpGap) tell as well.
+// NotSeen::name of what op logs lack: of what the gap rows of eager ones (IsOpGap) tell as well,
+// and of the rest.
 inline constexpr std::string_view kToldByGapRows = "op log rows";
+inline constexpr std::string_view kOfOpLogs = "op log";
 
 // All of one kind in one process.
 struct NotSeen {
@@ -82,6 +84,9 @@ inline std::string ToText(const NotSeen& not_seen) {
   while (why.ends_with('.')) why.pop_back();
   switch (not_seen.kind) {
     case NotSeenKind::kRefused: {
+      if (is_one && (not_seen.name == kToldByGapRows || not_seen.name == kOfOpLogs)) {
+        return "not all ops are logged" + why;
+      }
       std::string text = count;
       if (not_seen.of > not_seen.count) text += " of " + std::to_string(not_seen.of);
       text += not_seen.of > 1 || !is_one ? " probes" : " probe";

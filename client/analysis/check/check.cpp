@@ -78,18 +78,21 @@ void CountUnseen(const Source& source, const Scope& scope, Check* check) {
   }
 }
 
-void AddOpGaps(Source& source, const Scope& scope, const Scan& scan, Check* check) {
+// Returns whether there are any.
+bool AddOpGaps(Source& source, const Scope& scope, const Scan& scan, Check* check) {
   const bool has_rows = std::ranges::any_of(scan.probes(), [&](const Scanned& scanned) {
     return ParseOpText(source.slots()[scanned.slot].op).has_value();
   });
   const bool wants_jobs = has_rows || scope.probes.selects_everything();
   const auto ran_in_scope = [&](std::size_t slot) { return RanIn(source, scope, slot); };
-  for (std::string& gap : OpGapsOf(
-           source, [&](const Slot& slot) { return scope.Wants(slot); },
-           [&](const Slot& slot) { return wants_jobs && scope.WantsRank(slot); }, ran_in_scope)) {
+  std::vector<std::string> gaps = OpGapsOf(
+      source, [&](const Slot& slot) { return scope.Wants(slot); },
+      [&](const Slot& slot) { return wants_jobs && scope.WantsRank(slot); }, ran_in_scope);
+  for (std::string& gap : gaps) {
     ++check->missing_count;
     check->missing.push_back("not logged: " + std::move(gap));
   }
+  return !gaps.empty();
 }
 
 void AddDamaged(const Source& source, const std::vector<SnapshotName>& snapshots, Check* check) {
@@ -153,8 +156,9 @@ Result<Check> RunCheck(Source& source, const CheckOptions& options) {
   if (check.first) DescribeFirst(source, scan, options.frames, &*check.first);
   completeness.Count(&check);
   CountUnseen(source, options.scope, &check);
-  AddOpGaps(source, options.scope, scan, &check);
-  const GapSummary gaps = SummarizeGaps(source, options.scope);
+  const bool has_op_gaps = AddOpGaps(source, options.scope, scan, &check);
+  const GapSummary gaps = has_op_gaps ? SummarizeOtherGaps(source, options.scope)
+                                      : SummarizeGaps(source, options.scope);
   check.missing.insert(check.missing.end(), gaps.sentences.begin(), gaps.sentences.end());
   check.missing_count += gaps.count;
   check.goes_on = !gaps.goes_on.empty();

@@ -555,9 +555,11 @@ def test_a_gap_of_one_run_is_none_of_another(debug_mode, cli, tmp_path):
     assert [one["verdict"] for one in shown] == ["inconclusive", "nothing"]
     checked = [cli("check", path, "--replays", str(call)) for call in calls]
     assert [one.returncode for one in checked] == [3, 0], checked
-    # The account of the process says it of all of it.
     checked = cli("check", path)
-    assert checked.returncode == 3 and f"op log rows (1 call): {gap}" in checked.stdout
+    assert checked.returncode == 3 and checked.stdout.count(gap) == 1, checked.stdout
+    assert f"missing: not logged: {gap}" in checked.stdout
+    with cgdebug.open(path) as recording:
+        assert [one for one in recording.missing if gap in one] == [f"not logged: {gap}"]
 
 
 def test_a_live_log_of_a_call_has_the_gaps_of_this_call(debug_mode):

@@ -70,6 +70,21 @@ TEST(RunExitCode, NothingFoundOverAGapIsInconclusive) {
               HasSubstr("but snapshots were left out: a probe was turned off"));
 }
 
+TEST(RunSummary, OfAnOpLogThatLacksRowsSaysThatAndNothingOfProbes) {
+  for (const std::string_view name : {layout::kToldByGapRows, layout::kOfOpLogs}) {
+    RunSummary summary = HealthyRun();
+    summary.sessions.resize(1);
+    summary.sessions[0].not_seen = {{.count = 1,
+                                     .of = 2,
+                                     .calls = 2,
+                                     .name = std::string(name),
+                                     .reason = "tensors of torch.qint8 are not shown"}};
+    EXPECT_THAT(SummaryText(summary, {}, Style()),
+                HasSubstr("not all ops are logged: tensors of torch.qint8 are not shown."));
+    EXPECT_THAT(SummaryText(summary, {}, Style()), Not(HasSubstr("not watched")));
+  }
+}
+
 TEST(RunExitCode, WhatNobodySawIsNoSuccessWhateverWasAskedFor) {
   RunSummary summary = HealthyRun();
   summary.sessions[1].not_seen = {
