@@ -230,6 +230,8 @@ class _Work:
         columns = self.columns()
         self.progress.begin("snapshots written", len(columns))
         for row in columns.rows():
+            if row["rank"] < 0:
+                row["rank"] = None
             yield row
             self.progress.add(1)
 
@@ -327,7 +329,11 @@ def _write_parquet(work, target, is_stdout):
     import pyarrow.parquet
 
     with replacing(target) as file:
-        pyarrow.parquet.write_table(work.columns().arrow(), file)
+        table = work.columns().arrow()
+        place = table.schema.get_field_index("rank")
+        ranks = table.column(place).to_numpy()
+        table = table.set_column(place, "rank", pyarrow.array(ranks, mask=ranks < 0))
+        pyarrow.parquet.write_table(table, file)
 
 
 def _write_tensorboard(work, target, is_stdout):

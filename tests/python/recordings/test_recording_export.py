@@ -243,6 +243,21 @@ def test_numpy_formats_never_change_a_dtype_silently(tmp_path):
     assert (tmp_path / "bits" / "b" / "replay-000001.dtype").read_text() == "bfloat16\n"
 
 
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
+def test_no_rank_is_null_as_in_sql(tmp_path, path, format):
+    r = cgdebug.open(path)
+    r.export(format, tmp_path / "out")
+    if format == "csv":
+        ranks = {row["rank"] or None for row in csv.DictReader((tmp_path / "out").open())}
+    elif format == "jsonl":
+        lines = (tmp_path / "out").read_text().splitlines()
+        ranks = {json.loads(line)["rank"] for line in lines}
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        ranks = set(parquet.read_table(tmp_path / "out")["rank"].to_pylist())
+    assert ranks == {row.rank for row in r.sql("SELECT rank FROM v_snapshots")} == {None}
+
+
 def test_statistics_as_csv_and_json_lines(tmp_path, path):
     r = cgdebug.open(path)
     r.export("csv", tmp_path / "s.csv", "y")
