@@ -160,6 +160,16 @@ def quantized_export(run):
     return [nodes(made), made(X)]
 
 
+@program(needs="transformer_engine", quick=False)
+def float8_of_transformer_engine(run):
+    import transformer_engine.pytorch as te
+
+    model = nn.Sequential(te.Linear(16, 16), nn.ReLU(), te.Linear(16, 16)).cuda()
+    x = torch.ones(16, 16, device="cuda")
+    with te.fp8_autocast(enabled=te.fp8.check_fp8_support()[0]):
+        return model(x).cpu()
+
+
 def reopen_files(folder):
     found = []
     for path in sorted(folder.glob("*.pt")):
