@@ -40,8 +40,7 @@ def _op() -> dict:
     loaded = _native.native_extension_available()
     if loaded:
         return {"name": "torch op", "level": "OK", "text": "loads", "fix": ""}
-    fix = loaded.fix.removeprefix("Type: ")
-    return {"name": "torch op", "level": "FAIL", "text": loaded.problem, "fix": fix}
+    return {"name": "torch op", "level": "FAIL", "text": loaded.problem, "fix": loaded.fix}
 
 
 def _gpu() -> dict:

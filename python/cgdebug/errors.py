@@ -50,7 +50,7 @@ class NativeExtensionUnavailableError(TensorDebugError, RuntimeError):
     """The native module or the torch op library is missing or does not load."""
 
     def __init__(self, problem: str, fix: str = ""):
-        super().__init__(" ".join(filter(None, (problem, fix))))
+        super().__init__(f"{problem} Type: {fix}" if fix else problem)
         self.problem, self.fix = problem, fix
 
 

@@ -23,7 +23,7 @@ from . import _graphs
 
 OP_LIBRARY = pathlib.Path(__file__).parents[1] / "lib" / "libcgdebug_torch.so"
 _FINISH_TIMEOUT_S = 2.0
-_NEWER_TORCH = f"Type: pip install 'torch>={OP_TORCH}'"
+_NEWER_TORCH = f"pip install 'torch>={OP_TORCH}'"
 
 # A handler of a signal may come while its thread has the lock.
 _lock = threading.RLock()
@@ -259,7 +259,7 @@ def _load_op() -> None:
         import torch
     except ImportError as error:
         raise NativeExtensionUnavailableError(
-            f"probes need torch, which does not import: {error}.", "Type: pip install torch"
+            f"probes need torch, which does not import: {error}.", "pip install torch"
         ) from error
     if not OP_LIBRARY.exists():
         raise NativeExtensionUnavailableError(

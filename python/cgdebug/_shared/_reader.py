@@ -7,10 +7,7 @@ import functools
 from .. import _remote
 from ..errors import NativeExtensionUnavailableError
 
-INSTALL = (
-    "Install a wheel of cgdebug again, or in its source tree type: "
-    "pip install --no-build-isolation ."
-)
+INSTALL = "pip install --no-build-isolation .  # in its source tree; or install its wheel again"
 
 
 @functools.cache

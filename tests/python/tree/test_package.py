@@ -186,7 +186,8 @@ def test_a_torch_that_is_too_old_is_named(monkeypatch):
         f"into torch 2.5.1+cu124: cgdebug needs torch {_native.OP_TORCH} or later" in answer.reason
     )
     assert "pip install 'torch>=" in answer.reason
-    assert answer.reason == f"{answer.problem} {answer.fix}"
+    assert answer.reason == f"{answer.problem} Type: {answer.fix}"
+    assert answer.fix.startswith("pip install "), "a command, which doctor shows as one"
 
 
 def test_disabled_probe_never_loads_the_native_module():
