@@ -487,7 +487,8 @@ class Recording:
         return held
 
     def export(self, format: str, output: str | os.PathLike, *probes: str, **options):
-        """Writes it in another format; see `cgdebug.export`."""
+        """Writes it in another format; see `cgdebug.export`. Returns remarks about what the result
+        lacks: [] if it has all."""
         from ._read._export import export
 
         return export(self, format, output, *probes, **options)
