@@ -269,7 +269,7 @@ class LiveSource : public source::Source {
     std::vector<source::Finding> findings;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       const Probe& probe = live_[slot].probe;
-      const auto add = [&](source::Finding::Kind kind, const std::optional<FirstNonfinite>& first) {
+      const auto add = [&](layout::FindingKind kind, const std::optional<FirstNonfinite>& first) {
         if (!first) return;
         findings.push_back({.slot = slot,
                             .kind = kind,
@@ -278,11 +278,11 @@ class LiveSource : public source::Source {
                             .step = first->step,
                             .count = first->count});
       };
-      add(source::Finding::Kind::kNan, probe.first_nan);
-      add(source::Finding::Kind::kInf, probe.first_inf);
+      add(layout::FindingKind::kNan, probe.first_nan);
+      add(layout::FindingKind::kInf, probe.first_inf);
       if (!probe.verdict || probe.verdict->state != layout::VerdictState::kFail) continue;
       findings.push_back({.slot = slot,
-                          .kind = source::Finding::Kind::kMismatch,
+                          .kind = layout::FindingKind::kMismatch,
                           .replay = probe.verdict->first_failed_replay,
                           .text = probe.verdict->text});
     }

@@ -177,10 +177,11 @@ class RecordingSource : public Source {
       if (!told.emplace(mark.slot, mark.kind).second) continue;
       findings.push_back(
           {.slot = static_cast<std::size_t>(mark.slot),
-           .kind = mark.kind == recording::MarkKind::kFirstNan       ? Finding::Kind::kNan
-                   : mark.kind == recording::MarkKind::kFirstInf     ? Finding::Kind::kInf
-                   : mark.kind == recording::MarkKind::kFirstUnequal ? Finding::Kind::kReplica
-                                                                     : Finding::Kind::kMismatch,
+           .kind = mark.kind == recording::MarkKind::kFirstNan   ? layout::FindingKind::kNan
+                   : mark.kind == recording::MarkKind::kFirstInf ? layout::FindingKind::kInf
+                   : mark.kind == recording::MarkKind::kFirstUnequal
+                       ? layout::FindingKind::kReplica
+                       : layout::FindingKind::kMismatch,
            .replay = mark.replay,
            .serial = mark.serial,
            .step = mark.step,

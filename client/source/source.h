@@ -30,6 +30,7 @@
 #include "proto/layout/dtype.h"
 #include "proto/layout/graph_facts.h"
 #include "proto/layout/not_seen.h"
+#include "proto/layout/segment_layout.h"
 
 namespace cgdebug::recording {
 class RecordingReader;
@@ -100,10 +101,8 @@ struct Gap {
 // The first of its kind that the daemon found in a slot, while it read every snapshot it could get.
 // The snapshot itself may not be here any more.
 struct Finding {
-  // kReplica: not the same as on the other ranks of its node.
-  enum class Kind { kNan, kInf, kMismatch, kReplica };
   std::size_t slot = 0;
-  Kind kind = Kind::kNan;
+  layout::FindingKind kind = layout::FindingKind::kNan;
   std::uint64_t replay = 0;
   std::uint64_t serial = 0;  // as Snapshot::serial
   std::int64_t step = -1;

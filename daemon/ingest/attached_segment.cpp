@@ -233,8 +233,8 @@ void AttachedSegment::Tell(const pipeline::JobNotice& notice) {
   const pipeline::SlotIdentity& slot = *notice.finding.slot;
   if (view_ == nullptr || broken_ || slot.session != session_) return;
   const SigbusGuard guard;
-  view_->SetFinding(static_cast<layout::FindingKind>(notice.finding.kind),
-                    {notice.finding.serial, slot.registration.order}, notice.text);
+  view_->SetFinding(notice.finding.kind, {notice.finding.serial, slot.registration.order},
+                    notice.text);
   broken_ = SigbusGuard::Hit();
 }
 

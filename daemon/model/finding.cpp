@@ -11,10 +11,11 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
   const SlotIdentity& slot = *finding.slot;
   const std::uint32_t call = slot.registration.invocation;
   const std::string name = slot.probe + (call == 0 ? "" : "#" + std::to_string(call)) + qualifier;
-  std::string text = finding.kind == Finding::Kind::kNan       ? "first NaN: "
-                     : finding.kind == Finding::Kind::kInf     ? "first Inf: "
-                     : finding.kind == Finding::Kind::kReplica ? "first replica that differs: "
-                                                               : "first failed comparison: ";
+  std::string text = finding.kind == layout::FindingKind::kNan   ? "first NaN: "
+                     : finding.kind == layout::FindingKind::kInf ? "first Inf: "
+                     : finding.kind == layout::FindingKind::kReplica
+                         ? "first replica that differs: "
+                         : "first failed comparison: ";
   text += slot.CountsCalls() ? fmt::format("{} in call {}", name, finding.replay)
                              : fmt::format("{} @{}", name, finding.replay);
   if (slot.session->rank >= 0) text += fmt::format(" on rank {}", slot.session->rank);
@@ -28,11 +29,11 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
   if (!graph.empty()) text += ", graph " + graph;
   if (!slot.site.empty()) text += ", probed at " + slot.site;
   const std::string& key = slot.session->key;
-  if (finding.kind == Finding::Kind::kMismatch) {
+  if (finding.kind == layout::FindingKind::kMismatch) {
     const std::string said = finding.text.substr(0, finding.text.find('\n'));
     return fmt::format("{}: {} Type: cgdebug-cli tail --only mismatch -s {}", text, said, key);
   }
-  if (finding.kind == Finding::Kind::kReplica) {
+  if (finding.kind == layout::FindingKind::kReplica) {
     return fmt::format("{}: {}. Type: cgdebug-cli ranks -s '{}'", text, finding.text,
                        slot.session->run_id);
   }

@@ -11,10 +11,8 @@ namespace cgdebug::pipeline {
 
 // The first snapshot of its slot with such a fault, among all replays that any daemon saw.
 struct Finding {
-  // kReplica: not the same as on the other ranks.
-  enum class Kind { kNan, kInf, kMismatch, kReplica };
   SlotPtr slot;
-  Kind kind = Kind::kNan;
+  layout::FindingKind kind = layout::FindingKind::kNan;
   std::uint64_t replay = 0;
   std::uint64_t serial = 0;  // of the replay; 0: not known
   std::int64_t step = -1;

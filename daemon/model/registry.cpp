@@ -30,7 +30,7 @@ std::pair<std::uint8_t, std::uint8_t> LaneOf(const SlotIdentity& slot) {
 
 std::vector<Finding> FindingsOf(const SlotRecord& record) {
   std::vector<Finding> findings;
-  const auto add = [&](Finding::Kind kind, const ring::FirstNonfinite& first) {
+  const auto add = [&](layout::FindingKind kind, const ring::FirstNonfinite& first) {
     if (first.replay == 0) return;
     findings.push_back({.slot = record.slot,
                         .kind = kind,
@@ -39,11 +39,11 @@ std::vector<Finding> FindingsOf(const SlotRecord& record) {
                         .step = first.step,
                         .count = first.count});
   };
-  add(Finding::Kind::kNan, record.firsts.nan);
-  add(Finding::Kind::kInf, record.firsts.inf);
+  add(layout::FindingKind::kNan, record.firsts.nan);
+  add(layout::FindingKind::kInf, record.firsts.inf);
   if (record.verdict.state == layout::VerdictState::kFail) {
     findings.push_back({.slot = record.slot,
-                        .kind = Finding::Kind::kMismatch,
+                        .kind = layout::FindingKind::kMismatch,
                         .replay = record.verdict.first_failed_replay,
                         .text = record.verdict.text});
   }

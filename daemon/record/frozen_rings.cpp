@@ -144,7 +144,7 @@ void FrozenRings::Froze(const RingFreeze& freeze) {
 
 // One that an earlier daemon found is over.
 void FrozenRings::Found(const Finding& finding) {
-  if (finding.kind != Finding::Kind::kMismatch || finding.timestamp_ns == 0) return;
+  if (finding.kind != layout::FindingKind::kMismatch || finding.timestamp_ns == 0) return;
   {
     const std::scoped_lock lock(mutex_);
     waiting_.push_back({{.slot = finding.slot, .replay = finding.replay}, /*is_comparison=*/true});

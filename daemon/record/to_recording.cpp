@@ -39,15 +39,15 @@ recording::Snapshot ToRecording(const Snapshot& snapshot) {
   return to;
 }
 
-recording::MarkKind ToRecording(Finding::Kind kind) {
+recording::MarkKind ToRecording(layout::FindingKind kind) {
   switch (kind) {
-    case Finding::Kind::kNan:
+    case layout::FindingKind::kNan:
       return recording::MarkKind::kFirstNan;
-    case Finding::Kind::kInf:
+    case layout::FindingKind::kInf:
       return recording::MarkKind::kFirstInf;
-    case Finding::Kind::kReplica:
+    case layout::FindingKind::kReplica:
       return recording::MarkKind::kFirstUnequal;
-    case Finding::Kind::kMismatch:
+    case layout::FindingKind::kMismatch:
       break;
   }
   return recording::MarkKind::kFirstMismatch;

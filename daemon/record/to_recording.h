@@ -9,6 +9,6 @@ namespace cgdebug::pipeline {
 // Ids are left for the writer to choose.
 recording::Slot ToRecording(const SlotIdentity& slot);
 recording::Snapshot ToRecording(const Snapshot& snapshot);
-recording::MarkKind ToRecording(Finding::Kind kind);
+recording::MarkKind ToRecording(layout::FindingKind kind);
 
 }  // namespace cgdebug::pipeline

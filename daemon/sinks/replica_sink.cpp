@@ -262,7 +262,7 @@ class ReplicaSink::Run {
     const std::string at = PositionText(place.position);
     for (const SnapshotPtr& snapshot : news) {
       const pipeline::Finding finding{.slot = snapshot->slot,
-                                      .kind = pipeline::Finding::Kind::kReplica,
+                                      .kind = layout::FindingKind::kReplica,
                                       .replay = snapshot->replay,
                                       .serial = snapshot->serial,
                                       .step = snapshot->step,

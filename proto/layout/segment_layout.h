@@ -129,6 +129,7 @@ static_assert(sizeof(ThawLine) == 64);
 // first failed comparison. Written by the daemon only. `version` is a seqlock: odd while the rest
 // is being written, 0 as long as nothing was found. What was found in a row of an op log gives way
 // to what was found elsewhere.
+// kReplica: not the same as on the other ranks of its node.
 enum class FindingKind : std::uint8_t { kNan = 0, kInf = 1, kMismatch = 2, kReplica = 3 };
 inline constexpr std::uint32_t kFindingKinds = 4;
 struct alignas(kCacheLineBytes) FindingText {

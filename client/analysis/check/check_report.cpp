@@ -126,7 +126,7 @@ void AddFirst(Source& source, const FirstBad& first, Answer* answer) {
 
 // "3 NaN", as the daemon counted them.
 std::string ToldText(const source::Finding& told) {
-  const char* what = told.kind == source::Finding::Kind::kNan ? "NaN" : "Inf";
+  const char* what = told.kind == layout::FindingKind::kNan ? "NaN" : "Inf";
   return told.count == 0 ? what : fmt::format("{} {}", told.count, what);
 }
 

@@ -33,8 +33,8 @@ constexpr std::size_t kExcuses = static_cast<std::size_t>(Excuse::kMayHaveOne) +
 // What the daemon saw of rows of op logs, and is not here, as if it were.
 void NoteTold(source::Source& source, const Scan& scan, std::vector<SeenSlot>* seen) {
   for (const source::Finding& told : source.Findings()) {
-    const bool is_nan = told.kind == source::Finding::Kind::kNan;
-    if (!is_nan && told.kind != source::Finding::Kind::kInf) continue;
+    const bool is_nan = told.kind == layout::FindingKind::kNan;
+    if (!is_nan && told.kind != layout::FindingKind::kInf) continue;
     const Scanned* const scanned = scan.Find(told.slot);
     if (scanned == nullptr || source.slots()[told.slot].op.empty()) continue;
     if (IsHere(source, scanned->keys, told)) continue;

@@ -45,13 +45,13 @@ std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Sc
   std::optional<Told> first;
   std::optional<source::Moment> first_moment;
   for (const Told& told : source.Findings()) {
-    if (told.kind == Told::Kind::kReplica) continue;  // of `ranks`
+    if (told.kind == layout::FindingKind::kReplica) continue;  // of `ranks`
     const Scanned* const scanned = scan.Find(told.slot);
     if (scanned == nullptr || !scope.Wants(told.replay)) continue;
-    const bool is_mismatch = told.kind == Told::Kind::kMismatch;
+    const bool is_mismatch = told.kind == layout::FindingKind::kMismatch;
     if (!is_mismatch && IsHere(source, scanned->keys, told)) continue;
     // How many -Inf a mask has may change. What made it another way is in a row before it.
-    const bool is_mask = scanned->has_mask && told.kind == Told::Kind::kInf;
+    const bool is_mask = scanned->has_mask && told.kind == layout::FindingKind::kInf;
     const auto excuse = excuses.find({told.slot, {told.replay, 0}});
     const FindingKind kind = is_mismatch               ? FindingKind::kMismatch
                              : is_mask                 ? FindingKind::kMask
@@ -62,7 +62,7 @@ std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Sc
     const Slot& slot = source.slots()[told.slot];
     const source::Moment moment = scan.MomentAt(slot, told.serial, {.replay = told.replay});
     TakeIfFirst(slot, {told.slot, told.replay, moment, told.step, told.count},
-                told.kind == Told::Kind::kNan ? &check->first_nan : &check->first_inf);
+                told.kind == layout::FindingKind::kNan ? &check->first_nan : &check->first_inf);
     if (first_bad && *first_bad < moment) continue;
     if (first_moment && *first_moment <= moment) continue;
     first_moment = moment;
@@ -75,7 +75,7 @@ std::uint64_t SeenFinite(source::Source& source, const Scope& scope, const Scan&
                          const Check& check) {
   if (source.Describe().kind != "live" || !scope.has_all_replays() || check.in_part > 0) return 0;
   for (const Told& told : source.Findings()) {
-    if (told.kind != Told::Kind::kMismatch && scan.Find(told.slot) != nullptr) return 0;
+    if (told.kind != layout::FindingKind::kMismatch && scan.Find(told.slot) != nullptr) return 0;
   }
   const auto let_go = check.account.lost.find(std::string(ToText(layout::LossCause::kNotKept)));
   return let_go == check.account.lost.end() ? 0 : let_go->second;

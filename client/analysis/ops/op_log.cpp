@@ -392,7 +392,7 @@ std::uint64_t NanSince(Source& source, const Entries& entries) {
   for (const Entry& entry : entries) slots.insert(entry.slot);
   std::uint64_t first = 0;
   for (const source::Finding& told : source.Findings()) {
-    if (told.kind != source::Finding::Kind::kNan || !slots.contains(told.slot)) continue;
+    if (told.kind != layout::FindingKind::kNan || !slots.contains(told.slot)) continue;
     if (first == 0 || told.replay < first) first = told.replay;
   }
   return first;

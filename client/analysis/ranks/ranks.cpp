@@ -301,14 +301,14 @@ class RankFold::State {
     }
     for (const source::Finding& told : source.Findings()) {
       const auto process = process_of.find(told.slot);
-      const bool is_mismatch = told.kind == source::Finding::Kind::kMismatch;
+      const bool is_mismatch = told.kind == layout::FindingKind::kMismatch;
       if (is_mismatch || process == process_of.end() || !options_.scope.Wants(told.replay))
         continue;
-      if (told.kind == source::Finding::Kind::kReplica) {
+      if (told.kind == layout::FindingKind::kReplica) {
         TakeTold(source, told, &kept_.processes[process->second]);
         continue;
       }
-      const bool is_mask = masks.contains(told.slot) && told.kind == source::Finding::Kind::kInf;
+      const bool is_mask = masks.contains(told.slot) && told.kind == layout::FindingKind::kInf;
       if (is_mask || HasJudged(source, rows, told)) continue;
       const RankPlace place = PlaceOf(source, told);
       std::optional<RankPlace>& first = kept_.processes[process->second].first_nonfinite;

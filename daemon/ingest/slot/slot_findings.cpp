@@ -17,14 +17,14 @@ void SlotFindings::StartRow(const pipeline::SlotPtr& row, std::size_t number) {
   rows_.push_back({.firsts = firsts, .text = ops::ParseOpText(row->op)});
   if (rows_.back().text) masks_->AddRow(row->probe, rows_.back().text->number);
   destination_->registry->SetFirsts(row, firsts);
-  Add(row, pipeline::Finding::Kind::kNan, firsts.nan);
-  Add(row, pipeline::Finding::Kind::kInf, firsts.inf);
+  Add(row, layout::FindingKind::kNan, firsts.nan);
+  Add(row, layout::FindingKind::kInf, firsts.inf);
   if (rows_.back().text && (firsts.nan.replay != 0 || firsts.inf.replay != 0)) {
     destination_->sink->NotFinite(row, 0, 0);
   }
 }
 
-void SlotFindings::Add(const pipeline::SlotPtr& slot, pipeline::Finding::Kind kind,
+void SlotFindings::Add(const pipeline::SlotPtr& slot, layout::FindingKind kind,
                        const ring::FirstNonfinite& first) {
   if (first.replay == 0) return;
   waiting_.push_back({.slot = slot,
@@ -113,7 +113,7 @@ void SlotFindings::Note(const pipeline::SlotPtr& row, std::size_t number,
   const numerics::Stats& stats = snapshot.stats;
   const bool is_new = (nan != 0 && firsts.nan.replay == 0) || (inf != 0 && firsts.inf.replay == 0);
   if (!is_new || !ring_->valid()) return;
-  const auto note = [&](std::uint64_t count, pipeline::Finding::Kind kind,
+  const auto note = [&](std::uint64_t count, layout::FindingKind kind,
                         ring::FirstNonfinite* first) {
     if (count == 0 || first->replay != 0) return;
     *first = {snapshot.replay, snapshot.step, count, snapshot.serial};
@@ -122,8 +122,8 @@ void SlotFindings::Note(const pipeline::SlotPtr& row, std::size_t number,
     if (stats.has_nonfinite) waiting_.back().element = stats.first_nonfinite;
     waiting_.back().has_values = snapshot.has_values;
   };
-  note(nan, pipeline::Finding::Kind::kNan, &firsts.nan);
-  note(inf, pipeline::Finding::Kind::kInf, &firsts.inf);
+  note(nan, layout::FindingKind::kNan, &firsts.nan);
+  note(inf, layout::FindingKind::kInf, &firsts.inf);
   if (HoldsOpLog()) {
     view_->SetFirsts(slot_->registration, number, firsts);
   } else {
@@ -135,7 +135,7 @@ void SlotFindings::Note(const pipeline::SlotPtr& row, std::size_t number,
 void SlotFindings::AddMismatch(const pipeline::SlotPtr& slot, const layout::Verdict& verdict) {
   if (std::exchange(has_mismatch_, true)) return;
   waiting_.push_back({.slot = slot,
-                      .kind = pipeline::Finding::Kind::kMismatch,
+                      .kind = layout::FindingKind::kMismatch,
                       .replay = verdict.first_failed_replay,
                       .text = verdict.text});
 }
@@ -148,7 +148,7 @@ void SlotFindings::Report() {
 }
 
 void SlotFindings::ReportToJob(const pipeline::Finding& finding) {
-  const auto kind = static_cast<layout::FindingKind>(finding.kind);
+  const layout::FindingKind kind = finding.kind;
   const bool is_of_row = !finding.slot->op.empty() && kind != layout::FindingKind::kMismatch;
   const ring::SegmentView::Found found = {finding.serial, finding.slot->registration.order,
                                           is_of_row};

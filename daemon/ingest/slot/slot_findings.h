@@ -60,7 +60,7 @@ class SlotFindings {
   void ShowMask(std::size_t number, const pipeline::SlotPtr& row);
   void Note(const pipeline::SlotPtr& row, std::size_t number, const pipeline::Snapshot& snapshot,
             std::uint64_t nan, std::uint64_t inf);
-  void Add(const pipeline::SlotPtr& slot, pipeline::Finding::Kind kind,
+  void Add(const pipeline::SlotPtr& slot, layout::FindingKind kind,
            const ring::FirstNonfinite& first);
   // Writes what was found first in the job into its segment, for cgdebug.check() and step().
   void ReportToJob(const pipeline::Finding& finding);

@@ -126,7 +126,7 @@ std::size_t LooksAt(std::size_t count) {
       account.lost["overwritten"] = 1;
     }
     source.accounts[slot] = account;
-    source.findings.push_back({.slot = slot, .kind = source::Finding::Kind::kNan, .replay = 9});
+    source.findings.push_back({.slot = slot, .kind = layout::FindingKind::kNan, .replay = 9});
   }
   const Check check = CheckOf(source);
   EXPECT_EQ(check.slots, 2 * count);

@@ -76,7 +76,7 @@ TEST(Check, WhatTheDaemonFoundIsAFindingEvenIfItsSnapshotIsGone) {
   source.Remove(1, 3);
   source.gaps.push_back({1, 1, 2, 4, "no longer kept"});
   source.findings.push_back(
-      {.slot = 1, .kind = source::Finding::Kind::kNan, .replay = 3, .step = 103, .count = 2});
+      {.slot = 1, .kind = layout::FindingKind::kNan, .replay = 3, .step = 103, .count = 2});
   const Check check = CheckOf(source);
   EXPECT_TRUE(check.found());
   EXPECT_FALSE(check.first.has_value());
@@ -99,7 +99,7 @@ TEST(Check, WhatTheDaemonFoundIsReportedOnceIfItsSnapshotIsThere) {
   MemorySource source = Healthy();
   source.Change(1, 3, {NAN, 1});
   source.findings.push_back(
-      {.slot = 1, .kind = source::Finding::Kind::kNan, .replay = 3, .count = 1});
+      {.slot = 1, .kind = layout::FindingKind::kNan, .replay = 3, .count = 1});
   const Check check = CheckOf(source);
   EXPECT_FALSE(check.first_told.has_value());
   EXPECT_EQ(check.findings.size(), 1u);
@@ -108,7 +108,7 @@ TEST(Check, WhatTheDaemonFoundIsReportedOnceIfItsSnapshotIsThere) {
 TEST(Check, AFailedComparisonIsAFinding) {
   MemorySource source = Healthy();
   source.findings.push_back({.slot = 2,
-                             .kind = source::Finding::Kind::kMismatch,
+                             .kind = layout::FindingKind::kMismatch,
                              .replay = 2,
                              .text = "Tensor-likes are not close!\nMismatched elements: 1 / 2"});
   const Check check = CheckOf(source);

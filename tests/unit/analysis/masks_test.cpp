@@ -137,9 +137,9 @@ TEST(Masks, AMaskThatTurnsIntoNanLaterDoesNotHideWhereTheNanBegan) {
 TEST(Masks, WhatTheDaemonSawEarlierCountsAsTheMaskThatIsHere) {
   Log log;
   AddAttention(&log);
-  log.findings.push_back({.slot = 3, .kind = source::Finding::Kind::kInf, .replay = 1, .count = 1});
+  log.findings.push_back({.slot = 3, .kind = layout::FindingKind::kInf, .replay = 1, .count = 1});
   log.Remove(3, 1);
-  log.findings.push_back({.slot = 2, .kind = source::Finding::Kind::kNan, .replay = 9, .count = 1});
+  log.findings.push_back({.slot = 2, .kind = layout::FindingKind::kNan, .replay = 9, .count = 1});
   const Check check = CheckOf(log);
   ASSERT_TRUE(check.first_told);
   EXPECT_EQ(check.first_told->slot, 2u) << "only the NaN";
@@ -356,8 +356,8 @@ TEST(Masks, ANanIsFoundThoughRowsThatDoNotReadItAreNoLongerHere) {
 TEST(Masks, ANanThatTheDaemonSawAndIsNotHereIsJudgedByTheRowsAroundIt) {
   Log log = NanInTwoRows();
   log.Row("aten.where.self", {2, 2}, "3");
-  log.findings = {{.slot = 1, .kind = source::Finding::Kind::kNan, .replay = 1, .count = 1},
-                  {.slot = 2, .kind = source::Finding::Kind::kNan, .replay = 1, .count = 1}};
+  log.findings = {{.slot = 1, .kind = layout::FindingKind::kNan, .replay = 1, .count = 1},
+                  {.slot = 2, .kind = layout::FindingKind::kNan, .replay = 1, .count = 1}};
   for (const std::size_t slot : {1u, 2u}) {
     LetGo(&log, slot);
     log.Change(slot, 2, {1, 2});
@@ -439,7 +439,7 @@ TEST(Masks, WhatCheckExcusesRanksExcusesToo) {
   log.Add(value, 2, {kInf, NAN});
   for (const std::size_t slot : {std::size_t{1}, value}) {
     source::Finding told;
-    told.kind = source::Finding::Kind::kNan;
+    told.kind = layout::FindingKind::kNan;
     told.slot = slot;
     told.replay = 1;
     log.findings.push_back(told);

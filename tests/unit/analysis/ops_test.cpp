@@ -487,7 +487,7 @@ TEST(TypedOf, NamesALiveJobByItsKeyIfNobodyNamedIt) {
 TEST(ReadOpLog, TheReplayOfTheFirstNanIsNamedWithTheOneThatIsKept) {
   const auto kept = [](std::uint64_t nan) {
     testing_support::MemorySource source = LogOfSomeReplays();
-    source.findings = {{.slot = 0, .kind = source::Finding::Kind::kNan, .replay = nan}};
+    source.findings = {{.slot = 0, .kind = layout::FindingKind::kNan, .replay = nan}};
     std::vector<std::string> others;
     const Result<OpLog> log = ReadOpLog(source, {}, &others);
     EXPECT_TRUE(log.ok()) << log.error().message;

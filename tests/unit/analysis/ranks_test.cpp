@@ -506,9 +506,9 @@ TEST(Ranks, StepsThatComeAgainAreNotComparedAndNotCalledTheSame) {
 TEST(Ranks, WhatTheDaemonSawAndDidNotKeepIsTheFirstNan) {
   Ranked run(3);
   run.sources[1]->findings.push_back(
-      {.slot = 2, .kind = source::Finding::Kind::kNan, .replay = 3, .step = 103, .count = 1});
+      {.slot = 2, .kind = layout::FindingKind::kNan, .replay = 3, .step = 103, .count = 1});
   run.sources[2]->findings.push_back(
-      {.slot = 2, .kind = source::Finding::Kind::kMismatch, .replay = 2, .step = 102, .count = 1});
+      {.slot = 2, .kind = layout::FindingKind::kMismatch, .replay = 2, .step = 102, .count = 1});
   EXPECT_THAT(RanksText(run.Report(), {}),
               HasSubstr("first bad: rank 1: fwd at step 103: NaN or Inf"));
 }
@@ -724,7 +724,7 @@ TEST(Ranks, ProbesOfSomeRanksOnlyAreNamedAndRaiseNoAlarm) {
 TEST(Ranks, WhatTheDaemonSawOfReplicasIsFoundWhereItsSnapshotsAreMissing) {
   Ranked run(3);
   run.sources[1]->findings.push_back({.slot = 0,
-                                      .kind = source::Finding::Kind::kReplica,
+                                      .kind = layout::FindingKind::kReplica,
                                       .replay = 4,
                                       .step = 104,
                                       .text = "f32[4] of rank 1 is not what 2 of 3 ranks have"});
@@ -742,7 +742,7 @@ TEST(Ranks, AToleranceHoldsForWhatTheDaemonSawAsWell) {
   Ranked run(3);
   run.sources[1]->Change(0, 4, {4, 8, 3, 4.001f});
   run.sources[1]->findings.push_back(
-      {.slot = 0, .kind = source::Finding::Kind::kReplica, .replay = 4, .step = 104, .text = "no"});
+      {.slot = 0, .kind = layout::FindingKind::kReplica, .replay = 4, .step = 104, .text = "no"});
   EXPECT_TRUE(run.Report().first.has_value());
   const RanksReport lenient = run.ReportWithValues({.tolerance = 1e-3});
   EXPECT_FALSE(lenient.found()) << RanksText(lenient, {});

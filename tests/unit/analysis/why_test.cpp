@@ -226,7 +226,7 @@ TEST(Why, AReplicaThatTheDaemonSawDifferIsShown) {
   GraphLog log = Healthy();
   log.Slots()[1].rank = 1;
   log.findings.push_back({.slot = 1,
-                          .kind = source::Finding::Kind::kReplica,
+                          .kind = layout::FindingKind::kReplica,
                           .replay = 2,
                           .text = "rank 1 differs from ranks 0, 2"});
   const Causes causes = CausesOf(log);

@@ -570,7 +570,7 @@ TEST_F(ReplicaSinkTest, ARankThatDiffersIsToldOnceAsSoonAsTheLastRankHasTheSnaps
                           "1@6 w step 6: f32[2] of rank 1 is not what 2 of 3 ranks have. Type: "
                           "cgdebug-cli ranks -s 'run'"));
   ASSERT_EQ(findings_.all.size(), 1u);
-  EXPECT_EQ(findings_.all[0].kind, pipeline::Finding::Kind::kReplica);
+  EXPECT_EQ(findings_.all[0].kind, layout::FindingKind::kReplica);
   EXPECT_EQ(findings_.all[0].slot, slots_[1][0]);
   EXPECT_EQ(findings_.all[0].step, 6);
   const std::vector<pipeline::JobNotice> notices = controls_.TakeNotices();

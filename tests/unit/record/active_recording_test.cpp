@@ -269,8 +269,8 @@ TEST_F(Recorded, KnowsWhatTheDaemonFoundInItsReplaysAndNoEarlierOne) {
   Start();
   slot_ = test::MakeSlot(session_, "y", 2);
   recording_->Open(slot_, 4, /*seen_replay=*/4);
-  recording_->Found({.slot = slot_, .kind = Finding::Kind::kInf, .replay = 4, .count = 1});
-  recording_->Found({.slot = slot_, .kind = Finding::Kind::kNan, .replay = 5, .count = 2});
+  recording_->Found({.slot = slot_, .kind = layout::FindingKind::kInf, .replay = 4, .count = 1});
+  recording_->Found({.slot = slot_, .kind = layout::FindingKind::kNan, .replay = 5, .count = 2});
   const auto reader = Read();
   ASSERT_EQ(reader->marks().size(), 1u);
   EXPECT_EQ(reader->marks()[0].kind, recording::MarkKind::kFirstNan);

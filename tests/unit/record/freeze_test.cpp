@@ -646,7 +646,7 @@ TEST_F(TwoDevices, AFailedComparisonStopsTheRingsAsOftenAsAProbeWasRegisteredFor
   Start();
   const SlotPtr compared = test::MakeSlot(job_, "c", 9);
   const Finding finding = {
-      .slot = compared, .kind = Finding::Kind::kMismatch, .replay = 5, .timestamp_ns = 1};
+      .slot = compared, .kind = layout::FindingKind::kMismatch, .replay = 5, .timestamp_ns = 1};
   frozen_->Found(finding);
   EXPECT_EQ(Switches().size(), 2u);
   frozen_->Froze({.slot = slots_[0], .serial = 70, .replay = 7});
@@ -667,7 +667,7 @@ TEST_F(TwoDevices, ADeviceThatStopsUnaskedMeanwhileGoesOnWithTheOthers) {
   registry_.SetSlot(slots_[1], {.replays = 8, .produced = 8, .consumed = 8}, 1, /*retired=*/true);
   Start();
   frozen_->Found({.slot = test::MakeSlot(job_, "c", 9),
-                  .kind = Finding::Kind::kMismatch,
+                  .kind = layout::FindingKind::kMismatch,
                   .replay = 5,
                   .timestamp_ns = 1});
   EXPECT_EQ(Switches().size(), 1u) << "nothing replays on the other device";

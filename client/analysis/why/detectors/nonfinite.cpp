@@ -411,7 +411,7 @@ class NonfiniteFinder {
            .sentence =
                fmt::format("{} held {} in {} {}: the daemon saw it, and the tensor is not in here",
                            SlotText(evidence_.source->slots()[told.slot]),
-                           told.kind == source::Finding::Kind::kNan ? "NaN" : "Inf",
+                           told.kind == layout::FindingKind::kNan ? "NaN" : "Inf",
                            ReplayWord(evidence_.source->slots()[told.slot]), told.replay),
            .refute = "nothing: it was recorded when it came"});
     }

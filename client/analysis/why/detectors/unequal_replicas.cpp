@@ -13,7 +13,7 @@ Found FindUnequalReplicas(const Evidence& evidence) {
   Found answer;
   std::map<std::pair<std::string, std::string>, std::size_t> known;  // by run and name
   for (const source::Finding& told : evidence.source->Findings()) {
-    if (told.kind != source::Finding::Kind::kReplica) continue;
+    if (told.kind != layout::FindingKind::kReplica) continue;
     const source::Slot& slot = evidence.source->slots()[told.slot];
     const std::string from = fmt::format("from {} {} on", ReplayWord(slot), told.replay);
     // Where no majority says which rank is right, each of them is told of.
