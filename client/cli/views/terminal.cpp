@@ -274,8 +274,10 @@ TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
     }
     return sum - std::min(sum, kGap);
   };
-  for (std::size_t i = columns_.size(); i-- > 0 && total(least) > max_columns;) {
-    if (columns_[i].is_optional) fit.is_shown[i] = false;
+  for (const auto may_leave : {&Column::is_optional, &Column::leaves_late}) {
+    for (std::size_t i = columns_.size(); i-- > 0 && total(least) > max_columns;) {
+      if (columns_[i].*may_leave) fit.is_shown[i] = false;
+    }
   }
   const auto give_up = [&](std::size_t i) {
     const std::size_t used = total([&](std::size_t column) { return fit.widths[column]; });

@@ -97,6 +97,7 @@ class TextTable {
     bool is_optional = false;  // may be left out where the terminal is narrow
     std::size_t least = 10;    // columns that a cut text keeps at least
     bool is_name = false;      // its texts are cut last, and keep their end
+    bool leaves_late = false;  // left out only when no optional column is left
   };
   static Column Name(std::string title) {
     constexpr std::size_t kLeast = 24;
@@ -110,7 +111,8 @@ class TextTable {
 
   // Aligned, titles bold. So that a row fits into `max_columns` (0 = any width), text is cut with
   // an ellipsis, the last column first and names last, and optional columns are left out, the last
-  // one first; a line below the table names them. Numbers are never cut.
+  // one first, then those that leave late; a line below the table names them. Numbers are never
+  // cut.
   std::string Render(const Style& style, std::size_t max_columns) const;
 
  private:

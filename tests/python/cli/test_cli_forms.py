@@ -130,6 +130,25 @@ def test_a_row_of_a_table_is_one_line_and_keeps_its_numbers(watched, daemon):
     assert LONG in " ".join(on_terminal(daemon, "probes", watched, columns=300))
 
 
+def test_a_row_of_two_jobs_is_one_line_on_a_narrow_terminal(daemon, job):
+    code = """
+        one = cgdebug.CudaGraphTensorProbe("blk0.attention.output", [], mode="always")
+        one(torch.ones(4)); print("seen"); input()
+    """
+    jobs = [job(code), job(code)]
+    assert [one.line() for one in jobs] == ["seen", "seen"]
+
+    def rows():
+        lines = on_terminal(daemon, "probes", columns=60)
+        return lines if sum("output" in line for line in lines) == 2 else None
+
+    wait_until(rows, "the daemon sees both")
+    lines = rows()
+    assert lines[0].startswith("SESSION") and max(map(len, lines)) <= 60
+    assert not any(line.startswith("    ") for line in lines[:3]), lines
+    assert any("left out for want of room" in line and "GRAPH" in line for line in lines)
+
+
 def test_without_a_terminal_nothing_is_cut(watched, cli):
     out = cli("probes", watched).stdout
     assert LONG in out and "left out" not in out and "…" not in out

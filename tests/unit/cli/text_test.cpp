@@ -239,6 +239,19 @@ TEST(TextTable, ThousandsAreApartInCounts) {
   EXPECT_THAT(table.Render(Style(), 30), HasSubstr("1..100 000")) << "no number is cut";
 }
 
+TEST(TextTable, WhatLeavesLateIsLeftOutWhenNothingOptionalIsLeft) {
+  using Align = TextTable::Align;
+  TextTable table({{"PROBE"},
+                   {.title = "LANE", .leaves_late = true},
+                   {"RING", Align::kRight, true},
+                   {.title = "GRAPH", .leaves_late = true},
+                   {"REPLAY", Align::kRight}});
+  table.Add({"blk", "direct", "16x84MiB", "bs=8", "123456789"});
+  EXPECT_THAT(table.Render(Style(), 32), HasSubstr("left out for want of room: RING;"));
+  EXPECT_THAT(table.Render(Style(), 24), HasSubstr("left out for want of room: RING GRAPH;"));
+  EXPECT_THAT(table.Render(Style(), 17), HasSubstr("left out for want of room: LANE RING GRAPH;"));
+}
+
 TEST(TextTable, ARowFitsTheTerminalWithoutAnyNumberCut) {
   using Align = TextTable::Align;
   TextTable table({{"PROBE"},

@@ -141,11 +141,13 @@ TextTable LiveTable(const std::vector<live::Probe>& probes, const Style& style, 
   if (with_session) columns.push_back({"SESSION"});
   columns.push_back(TextTable::Name("PROBE"));
   columns.push_back({"TENSOR"});
-  for (const char* title : {"DEVICE", "LANE", "POLICY", "ACTIONS"}) {
-    // The lane is what one looks for when replays became slow.
-    columns.push_back({title, Align::kLeft, /*is_optional=*/title != std::string_view("LANE")});
+  // The lane is what one looks for when replays became slow, the graph what one asks about.
+  columns.push_back({"DEVICE", Align::kLeft, /*is_optional=*/true});
+  columns.push_back({.title = "LANE", .leaves_late = true});
+  for (const char* title : {"POLICY", "ACTIONS"}) {
+    columns.push_back({title, Align::kLeft, /*is_optional=*/true});
   }
-  columns.push_back({"GRAPH"});
+  columns.push_back({.title = "GRAPH", .leaves_late = true});
   columns.push_back({"RING", Align::kRight, /*is_optional=*/true});
   for (const char* title : {"REPLAY", "LOST"}) columns.push_back({title, Align::kCount});
   columns.push_back({"LAST", Align::kLeft, /*is_optional=*/true});
