@@ -139,7 +139,8 @@ Result<void> RecordingWriter::Resume() {
   if (options_.only_unfinished && reader.ended()) {
     return Error{directory_ +
                  " is a finished recording, which cannot be continued. Choose another "
-                 "directory, or remove it: cgdebug-cli rm -f '" +
+                 "directory, or remove it: -f of cgdebug-cli run and record start, or "
+                 "cgdebug-cli rm -f '" +
                  directory_ + "'"};
   }
   for (const Session& session : reader.sessions()) written_.Add(session);

@@ -360,6 +360,8 @@ def test_a_recording_is_overwritten_with_force_and_only_then(cli, tmp_path, monk
         if code == 0:
             assert "next:  cgdebug-cli check a.cgrec\n" in done.stderr, "as one would type it"
             assert done.stderr.count("next:") == 1
+        elif "-f" not in words:
+            assert "-f of cgdebug-cli run" in done.stderr, "what removes it first"
     assert (tmp_path / "other" / "file").read_text() == "mine"
 
 
