@@ -185,9 +185,10 @@ def _answer_one(asked: dict[str, typing.Any]) -> tuple[int, str, dict[str, typin
         text = f"graph {graph.name} has not answered for {_MOST_ANSWER_S:.0f} s"
         return TIMEOUT, text, {"error": text}
     if question.result is None:
-        kind = "not reproduced: " if question.is_other else "no answer: "
-        text = kind + question.reason
-        return INCONCLUSIVE, text, {"verdict": "inconclusive", "graph": graph.name, "error": text}
+        reason = "not_reproduced" if question.is_other else "no_answer"
+        text = f"{reason.replace('_', ' ')}: {question.reason}"
+        json = {"verdict": "inconclusive", "reason": reason, "graph": graph.name, "error": text}
+        return INCONCLUSIVE, text, json
     if repro:
         return answer_text.of_repro(question, question.result, repro)
     return answer_text.of(question, question.result, values)

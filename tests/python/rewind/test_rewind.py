@@ -16,7 +16,7 @@ import torch
 
 from cgdebug._job import _apart
 from cgdebug._op_log.node_map import Call, Given, Op, Tensor, extent_of
-from cgdebug._rewind import caches, mailbox, repro
+from cgdebug._rewind import caches, kept_graph, mailbox, repro
 from cgdebug._rewind.hidden import Block, hidden_of
 from cgdebug._rewind.memory import Spans
 from cgdebug._rewind.rows import ROW_BYTES, unpack
@@ -404,6 +404,30 @@ def test_graphs_are_kept_unless_their_owner_keeps_them():
         graph.replay()
         graph.reset()
         assert graph.keep_graph and graph.calls == ["replay", "reset"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (kept_graph.NotReproduced("x differs"), "not_reproduced"),
+        (RuntimeError("x differs"), "no_answer"),
+    ],
+)
+def test_an_answer_without_rows_has_its_reason_in_json(monkeypatch, error, reason):
+    def fail():
+        raise error
+
+    class Graph:
+        name = "decode"
+
+        def ask(self, question):
+            question.answer(fail)
+            return True
+
+    monkeypatch.setattr(mailbox, "_choose", lambda wanted: (Graph(), ""))
+    code, text, told = mailbox._answer({"replay": 3})
+    assert code == 3 and told["reason"] == reason and "x differs" in text
+    assert text.startswith(reason.replace("_", " ") + ": ") and told["error"] == text
 
 
 def test_bad_questions_end_no_process(listening, cli):

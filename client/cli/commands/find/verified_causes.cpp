@@ -70,7 +70,7 @@ void Verify(const Context& context, const std::vector<live::Session>& sessions,
   if (!answer.ok()) {
     text = "not verified: the job takes no questions. Type: cgdebug-cli run --rewind 64 -- COMMAND";
   } else if (answer->code > kExitFound && !answer->json.contains("rows")) {
-    const bool is_other = answer->text.starts_with("not reproduced");
+    const bool is_other = answer->json.value("reason", "") == "not_reproduced";
     text = (is_other ? "" : "not verified: ") + answer->text;
   } else {
     text = Compared(answer->json, slot.probe, finding);
