@@ -316,8 +316,9 @@ std::string WithCloseNames(sqlite3* database, std::string message) {
   }
   std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
-  const std::size_t name = message.find_last_of(" .");
-  std::string close = DidYouMean(std::string_view(message).substr(name + 1), names);
+  const std::string typed = message.substr(message.find_last_of(" .") + 1);
+  std::erase(names, typed);  // another table has it
+  std::string close = DidYouMean(typed, names);
   if (close.empty()) return message;
   close.pop_back();  // the sentence goes on
   return message + "." + close;
