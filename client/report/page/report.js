@@ -398,7 +398,7 @@
     if (isApart) {
       const cell = apartOf(strips, begin, end);
       if (cell.state & BY_NONFINITE) text.push("differs by NaN or Inf");
-      if (cell.state & DIFFERENT) text.push("different" + (Number.isNaN(cell.value) ? "" : `, by up to ${number(cell.value)}`));
+      if (cell.state & DIFFERENT) text.push("different" + (cell.value > 0 ? `, by up to ${number(cell.value)}` : ""));
       else if (cell.state & EQUAL) text.push("equal");
       if (cell.state & NOT_COMPARED) text.push("not all compared");
       if (cell.state === 0) text.push("nothing to compare");

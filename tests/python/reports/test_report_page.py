@@ -94,6 +94,27 @@ def spreading(i, replay):
 NAMES = ["embed", "blk0.attn", "blk0.mlp", "blk1.attn", "blk1.mlp"]
 
 
+def write_calls(path, calls=10_000, lengths=64):
+    """An eager op log of three rows a call, of tensors of so many lengths."""
+    writer = _recording.Writer(str(path))
+    session = writer.add_session("0" * 32, "job", -1)
+    rows = [
+        [
+            writer.add_slot(session, name, "float32", (1 + length, 4), graph_id=0, in_body=True)
+            for name in ("fwd/embedding_0", "fwd/linear_0", "fwd/softmax_0")
+        ]
+        for length in range(lengths)
+    ]
+    for call in range(1, calls + 1):
+        length = call * 37 % lengths
+        for place, slot in enumerate(rows[length]):
+            value = math.nan if call > calls - 10 and place == 2 else 1 + call % 9
+            tensor = numpy.full((1 + length, 4), value, "float32")
+            writer.append(slot, call, tensor, stats_only=True)
+    writer.close()
+    return path
+
+
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
@@ -114,6 +135,10 @@ def sources(tmp_path_factory):
             names=[f"fwd/layers.{i // 10}.part{i % 10}" for i in range(1000)],
         ),
         "long": make("long", 1, 1800, lambda i, r: math.nan if r == 1007 else r),
+        "one": make("one", 1, 4, lambda i, r: i + r),
+        "zeros": make("zeros", 1, 4, lambda i, r: 0.0),
+        "signs": make("signs", 1, 4, lambda i, r: -0.0),
+        "calls": write_calls(folder / "calls.cgrec"),
         "ids": make("ids", 1, 3, lambda i, r: 50254 + r, dtype="int64", lost={(0, 2)}),
         "long_names": make(
             "long_names",
@@ -403,6 +428,30 @@ def test_an_empty_source_says_so(open_report, sources):
         page.keyboard.press(key)
 
 
+def test_a_report_of_one_probe_is_fine(open_report, sources):
+    page = open_report(sources["one"])
+    assert page.locator("#rows .row").count() == 1 and detail(page) == "layers.0.out"
+    for key in ("ArrowDown", "ArrowUp", "ArrowLeft", "n", "/"):
+        page.keyboard.press(key)
+
+
+def test_ten_thousand_calls_of_several_lengths_lead_to_the_first_that_is_not_finite(
+    open_report, sources
+):
+    page = open_report(sources["calls"])
+    assert "9991" in page.locator("#verdict-title").inner_text().replace(" ", "")
+    for key in ("ArrowDown", "ArrowRight", "n"):
+        page.keyboard.press(key)
+
+
+def test_nothing_differs_by_up_to_0(open_report, sources):
+    page = open_report(sources["zeros"], sources["signs"])
+    canvas = page.locator('.row[data-place="0"] canvas').last
+    canvas.hover()
+    text = page.locator("#tip").inner_text()
+    assert "different" in text and "by up to 0" not in text
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_no_fault_and_nothing_is_wider_than_the_window(open_report, sources, dark):
     try:
@@ -410,7 +459,8 @@ def test_axe_finds_no_fault_and_nothing_is_wider_than_the_window(open_report, so
     except ImportError:
         axe = None
     need(axe, "no axe here. Type: pip install axe-playwright-python")
-    for chosen in (["nan"], ["fine", "nan"]) if dark else (["many"], ["long_names"], ["empty"]):
+    light = (["many"], ["long_names"], ["empty"], ["one"], ["calls"])
+    for chosen in (["nan"], ["fine", "nan"]) if dark else light:
         page = open_report(*(sources[one] for one in chosen), dark=dark)
         found = [
             (one["id"], one["help"], [node["html"][:200] for node in one["nodes"][:3]])
