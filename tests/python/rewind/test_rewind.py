@@ -447,11 +447,11 @@ def test_a_job_that_has_ended_is_said_to_have(listening, daemon, cli):
     pid, path = listening
     assert cli("ask", pid, "--list").returncode == 0
     os.kill(int(pid), signal.SIGKILL)
+    words = "has ended, and a job answers by itself"
     told = wait_until(
-        lambda: (one := cli("ask", pid)).returncode == 4 and one, "the daemon knows that it ended"
+        lambda: words in (one := cli("ask", pid)).stderr and one, "the daemon knows that it ended"
     )
-    assert "has ended, and a job answers by itself" in told.stderr, told.stderr
-    assert "run --rewind" in told.stderr, told.stderr
+    assert told.returncode == 4 and "run --rewind" in told.stderr, told.stderr
     os.unlink(path)  # a process that is killed leaves it
 
 
