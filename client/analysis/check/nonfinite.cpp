@@ -210,7 +210,7 @@ Result<LogExcuses> ExcusesOfLog(source::Source& source, const OpLog& log) {
   }
   for (const source::Finding& told : source.Findings()) {
     const source::Slot& slot = source.slots()[told.slot];
-    if (told.kind != source::Finding::Kind::kNan || !IsOfLog(slot, log)) continue;
+    if (told.kind != layout::FindingKind::kNan || !IsOfLog(slot, log)) continue;
     const Scanned* const scanned = scan.Find(told.slot);
     if (scanned == nullptr || slot.op.empty() || IsHere(source, scanned->keys, told)) continue;
     if (!excuses.contains({told.slot, {told.replay, 0}})) note_nan(told.replay, false);
