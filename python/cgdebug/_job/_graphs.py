@@ -57,7 +57,6 @@ def watch(native) -> None:
         # One word counts the replays of all graphs that were captured before.
         graph_class._cgdebug_graph = None
         graph_class._cgdebug_capture = 0
-        graph_class._cgdebug_pool = None
         graph_class._cgdebug_count = native.count_unlisted
         _wrap_handles(graph_class)
         hooks = _hooks_of_torch()
@@ -249,8 +248,9 @@ def _began(graph) -> None:
         if known is None:
             return
         try:
-            if graph._cgdebug_pool is not None:
-                known.pool(*graph._cgdebug_pool)
+            pool = getattr(graph, "_cgdebug_pool", None)
+            if pool is not None:
+                known.pool(*pool)
             end = weakref.finalize(graph, _gone, known)
             end.atexit = False  # when the process ends, graphs stay as they were
             graph._cgdebug_count = known.counter()

@@ -24,6 +24,7 @@ def counted(monkeypatch):
 @pytest.fixture
 def watched(monkeypatch):
     found = []
+    monkeypatch.setenv("CGDEBUG_WATCH", "*")
     monkeypatch.setattr(_auto, "look_at", lambda model, note="": found.append(model))
     return found
 
@@ -119,6 +120,7 @@ def test_a_failure_of_ours_is_told_once_and_counted_each_time(capfd, monkeypatch
     vllm._wrap_runner(types.SimpleNamespace(GPUModelRunner=Own, __name__="runner"))
     monkeypatch.setattr(vllm, "own_pass", fail)
     monkeypatch.setattr(vllm, "know_rank", fail)
+    monkeypatch.setenv("CGDEBUG_WATCH", "*")
     monkeypatch.setattr(_auto, "look_at", fail)
     runner = Own()
     runner.load_model()
