@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from . import actions as _actions
-from ._job import _accepted, _auto, _fail_on, _fail_soft, _native, _tags
+from ._job import _accepted, _fail_on, _fail_soft, _native, _tags
 from ._job import _verdict as verdict
 from ._shared import _site, _torch_logs
 from .errors import FoundError, NotCheckedError, TensorNotComparedError
@@ -424,10 +424,9 @@ def step(number: int | None) -> None:
             )
     on_gpu = torch.cuda.is_initialized() and not _is_capturing()
     _native.set_step(number, torch.cuda.current_stream().cuda_stream if on_gpu else None)
-    audit = sys.modules.get("cgdebug._op_log.audit")
-    if audit is not None:
-        audit.step_is_set()
-    _auto.step_is_set()
+    for name in ("_op_log.audit", "_job._auto"):
+        if (module := sys.modules.get(f"cgdebug.{name}")) is not None:
+            module.step_is_set()
     if kinds := _fail_on.wanted():
         _fail_on.raise_if_found(kinds)
 

@@ -45,6 +45,7 @@ using Bits = std::tuple<layout::Dtype, std::uint64_t, std::uint64_t>;
 // The inputs of a call that are not finite: what becomes of them there.
 struct InputsOfCall {
   std::map<Bits, Known> absorbed;
+  std::set<std::pair<layout::Dtype, std::uint64_t>> bad;  // all of them: how many elements of each
   std::set<layout::Dtype> lost;  // dtypes of inputs that it may have had, and that are not here
 };
 
@@ -109,7 +110,9 @@ class RunExcuses {
   InputsOfCall Inputs() const {
     InputsOfCall inputs;
     for (const Here& one : rows_) {
-      const std::optional<Bits> bits = one.op() == "input" ? BitsOf(one) : std::nullopt;
+      if (one.op() != "input" || one.bad == nullptr) continue;
+      inputs.bad.emplace(one.row->slot->dtype, one.bad->count);
+      const std::optional<Bits> bits = BitsOf(one);
       if (!bits) continue;
       const auto [known, is_new] = inputs.absorbed.try_emplace(*bits, one.absorbed);
       if (!is_new && known->second != one.absorbed) {
@@ -178,6 +181,7 @@ class RunExcuses {
   // reads.
   bool IsSetAside(const Here& one) const {
     return IsMadeBetweenCalls(one) && one.bad->has_nan && one.readers.empty() &&
+           !next_->bad.contains({one.row->slot->dtype, one.bad->count}) &&
            one.row->text.is_covered && ops::HasTrait(ops::OpTrait::kGiven, one.op()) &&
            std::ranges::all_of(one.inputs, [&](std::size_t place) {
              return rows_[place].bad == nullptr || IsConstantNan(rows_[place]);
