@@ -245,7 +245,7 @@ def test_two_names_in_brackets_lead_to_select(path):
 def test_sql_names_what_is_close_to_a_name_that_it_does_not_know(path):
     recording = cgdebug.open(path)
     with pytest.raises(RecordingError, match=r"no such column: pid") as refused:
-        recording.sql("SELECT pid FROM v_probes")
+        recording.sql("SELECT pid FROM v_snapshots")
     assert "'pid'" not in str(refused.value), "it is what was typed"
     with pytest.raises(RecordingError, match=r"no such column: absmax\. Close: 'abs_max'\. Type"):
         recording.sql("SELECT absmax FROM v_snapshots")

@@ -136,8 +136,6 @@ def sources(tmp_path_factory):
         ),
         "long": make("long", 1, 1800, lambda i, r: math.nan if r == 1007 else r),
         "one": make("one", 1, 4, lambda i, r: i + r),
-        "zeros": make("zeros", 1, 4, lambda i, r: 0.0),
-        "signs": make("signs", 1, 4, lambda i, r: -0.0),
         "calls": write_calls(folder / "calls.cgrec"),
         "ids": make("ids", 1, 3, lambda i, r: 50254 + r, dtype="int64", lost={(0, 2)}),
         "long_names": make(
@@ -442,14 +440,6 @@ def test_ten_thousand_calls_of_several_lengths_lead_to_the_first_that_is_not_fin
     assert "9991" in page.locator("#verdict-title").inner_text().replace(" ", "")
     for key in ("ArrowDown", "ArrowRight", "n"):
         page.keyboard.press(key)
-
-
-def test_nothing_differs_by_up_to_0(open_report, sources):
-    page = open_report(sources["zeros"], sources["signs"])
-    canvas = page.locator('.row[data-place="0"] canvas').last
-    canvas.hover()
-    text = page.locator("#tip").inner_text()
-    assert "different" in text and "by up to 0" not in text
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
