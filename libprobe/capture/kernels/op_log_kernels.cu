@@ -11,11 +11,34 @@ namespace {
 
 constexpr int kWarps = kOpLogThreads / 32;
 
-// The order of the tensor that this block reads; null: the usual one. In shared memory, because few
-// tensors have another.
-__device__ const ElementOrder** OrderOfBlock() {
-  __shared__ const ElementOrder* order;
+// The order of the tensor that this block reads, with what divides by its sizes (Granlund and
+// Montgomery, "Division by invariant integers using multiplication", 1994, figure 4.1).
+struct BlockOrder {
+  struct Dimension {
+    std::uint32_t size, stride, multiplier, shift;
+  };
+  Dimension dimensions[ElementOrder::kMaxDimensions];
+  bool is_permuted;
+};
+
+// In shared memory, because few tensors are permuted.
+__device__ BlockOrder* OrderOfBlock() {
+  __shared__ BlockOrder order;
   return &order;
+}
+
+// Every thread of the block calls it.
+__device__ void SetOrderOfBlock(const OpLogBatch::Tensor& tensor) {
+  BlockOrder* const order = OrderOfBlock();
+  if (threadIdx.x == 0) order->is_permuted = tensor.is_permuted;
+  if (tensor.is_permuted && threadIdx.x < ElementOrder::kMaxDimensions) {
+    const std::uint32_t size = tensor.order.sizes[threadIdx.x];
+    const auto shift = static_cast<std::uint32_t>(32 - __clz(static_cast<int>(size - 1)));
+    const std::uint64_t above = (std::uint64_t{1} << shift) - size;
+    order->dimensions[threadIdx.x] = {size, tensor.order.strides[threadIdx.x],
+                                      static_cast<std::uint32_t>((above << 32) / size + 1), shift};
+  }
+  __syncthreads();
 }
 
 // Rows are read once and in large numbers, so they must not push what the job will read out of the
@@ -23,17 +46,25 @@ __device__ const ElementOrder** OrderOfBlock() {
 struct StreamReader {
   static constexpr int kGroup = 2;
   __device__ static uint4 Load(const uint4* from) { return __ldcs(from); }
-  __device__ static bool IsPermuted() { return *OrderOfBlock() != nullptr; }
+  __device__ static bool IsPermuted() { return OrderOfBlock()->is_permuted; }
+  __device__ static std::uint32_t StepInVectors(std::uint32_t elements) {
+    const BlockOrder& order = *OrderOfBlock();
+    const BlockOrder::Dimension& fastest = order.dimensions[0];
+    return order.is_permuted && fastest.size % elements == 0 ? fastest.stride : 0;
+  }
   __device__ static std::uint64_t PlaceOf(std::uint64_t index) {
-    const ElementOrder* const order = *OrderOfBlock();
-    if (order == nullptr) return index;
+    const BlockOrder& order = *OrderOfBlock();
+    if (!order.is_permuted) return index;
     // Such a tensor has fewer than 2^32 elements.
     auto left = static_cast<std::uint32_t>(index);
     std::uint32_t place = 0;
 #pragma unroll 1
-    for (int d = 0; d < ElementOrder::kMaxDimensions && left != 0; ++d) {
-      place += left % order->sizes[d] * order->strides[d];
-      left /= order->sizes[d];
+    for (const BlockOrder::Dimension& d : order.dimensions) {
+      const std::uint32_t high = __umulhi(d.multiplier, left);
+      const std::uint32_t more = d.shift == 0 ? left - high : (left - high) >> 1;
+      const std::uint32_t quotient = (high + more) >> (d.shift == 0 ? 0 : d.shift - 1);
+      place += (left - quotient * d.size) * d.stride;
+      left = quotient;
     }
     return place;
   }
@@ -46,8 +77,7 @@ __device__ __noinline__ void ComputeWarps(const OpLogBatch::Tensor& tensor, std:
   using OpLogPart = Part<Type, StreamReader>;
   const Span<typename Type::Raw> span(tensor.from, tensor.count);
   const typename OpLogPart::First first(span, start, stride);
-  if (threadIdx.x == 0) *OrderOfBlock() = tensor.is_permuted ? &tensor.order : nullptr;
-  __syncthreads();
+  SetOrderOfBlock(tensor);
   OpLogPart part(ShiftOf<Type>(tensor.from, tensor.count));
   part.AddAll(first, span, start, stride);
   StoreWarpSum(part, tensor.count, warps + threadIdx.x / 32);

@@ -110,6 +110,9 @@ struct UsualReader {
   // The place in the tensor of the element that is at `index` in memory.
   __device__ static std::uint64_t PlaceOf(std::uint64_t index) { return index; }
   __device__ static bool IsPermuted() { return false; }  // else no two places need be the same
+  // By how much the place grows from element to element of each vector of `elements` that begins at
+  // a multiple of them; 0: it does not grow evenly, or nothing is permuted.
+  __device__ static constexpr std::uint32_t StepInVectors(std::uint32_t /*elements*/) { return 0; }
   __device__ static uint4 Load(const uint4* from) { return *from; }
 };
 
@@ -228,16 +231,44 @@ struct Part {
   // tensor does not begin at a multiple of 16, or has another order in memory. Adds elements
   // `start`, `start + stride`, ... Apart, because it takes many registers and is rare.
   __device__ void AddOutOfOrder(const Span<Raw>& span, std::uint64_t start, std::uint64_t stride) {
-    if (!in_order) ordered = OutOfOrder(span.elements, span.count, start, stride);
+    if (!in_order) ordered = OutOfOrder(span.elements, span.count, span.head, start, stride);
   }
   __device__ static __noinline__ std::uint64_t OutOfOrder(const Raw* elements, std::uint64_t count,
-                                                          std::uint64_t start,
+                                                          std::uint64_t head, std::uint64_t start,
                                                           std::uint64_t stride) {
+    const std::uint32_t step = head == 0 ? Reader::StepInVectors(kPerVector) : 0;
+    const std::uint64_t whole = step != 0 ? count / kPerVector : 0;
+    const auto* const vectors = reinterpret_cast<const uint4*>(elements);
     std::uint64_t sum = 0;
+#pragma unroll 2
+    for (std::uint64_t v = start; v < whole; v += stride) {
+      sum += OrderedVector(Reader::Load(vectors + v), Reader::PlaceOf(v * kPerVector), step);
+    }
 #pragma unroll 4
-    for (std::uint64_t i = start; i < count; i += stride) {
+    for (std::uint64_t i = whole * kPerVector + start; i < count; i += stride) {
       sum += OrderedTerm(elements[i], Reader::PlaceOf(i));
     }
+    return sum;
+  }
+  // What the elements at `place`, `place + step`, ... add.
+  __device__ static std::uint64_t OrderedVector(uint4 v, std::uint64_t place, std::uint32_t step) {
+    bool may_be_nan = false;
+    if constexpr (Type::kFloating && !kHasOneNan<Type>) {
+      may_be_nan = NonFinite(Extremes<Raw>::Of(v, Type::kSign).most);
+    }
+    // Neighbours in both orders: a vector of the hash, because dimensions have no part of a vector.
+    if (step == 1 && !may_be_nan) {
+      return layout::OrderedTerm(place / kPerVector, v.x, v.y, v.z, v.w);
+    }
+    union {
+      uint4 whole;
+      Raw raw[kPerVector];
+    } pack;
+    pack.whole = v;
+    std::uint64_t sum = 0;
+#pragma unroll
+    for (std::uint64_t k = 0; k < kPerVector; ++k)
+      sum += OrderedTerm(pack.raw[k], place + k * step);
     return sum;
   }
 
