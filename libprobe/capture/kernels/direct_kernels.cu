@@ -182,37 +182,77 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   EndBlock();
 }
 
-__global__ void __launch_bounds__(kStatsLeafThreads) StatsLeaf(StatsLeafArgs args) {
-  __shared__ layout::DeviceStats warps[kStatsLeafThreads / 32];
-  __shared__ __align__(16) layout::DeviceStats stats;
-  __shared__ Plan plan;
-  __shared__ HostWords words;
+// What the leaves of statistics do, by one block, every thread of which calls it.
+struct StatsLeafMemory {
+  layout::DeviceStats warps[kStatsLeafThreads / 32];
+  __align__(16) layout::DeviceStats stats;
+  Plan plan;
+};
+__device__ __forceinline__ void SendSumOfParts(const StatsLeafArgs& args, StatsLeafMemory* memory) {
   DirectState* state = args.slot.state;
-  if (args.starts_early) WaitForGridsBefore();
+  Plan& plan = memory->plan;
   if (threadIdx.x == 0) {
     plan = MakePlan(args.slot);
     if (plan.outcome != Outcome::kSkip) Claim(args.slot, plan, /*counts=*/true);
     LetNextGridStart();
   }
+  __shared__ HostWords words;
   HostWords read = {};
   if (threadIdx.x == 32) read = ReadHostWords(args.slot);
   __syncthreads();
   std::uint64_t sum = 0;
   if (plan.outcome != Outcome::kSkip) {
-    const layout::DeviceStats total = SumParts(args.parts, args.part_count, warps);
+    const layout::DeviceStats total = SumParts(args.parts, args.part_count, memory->warps);
     if (threadIdx.x == 0) {
-      stats = total;
-      Close(&stats, args.hash);
+      memory->stats = total;
+      Close(&memory->stats, args.hash);
       state->sent = kSentStats;
     }
     __syncthreads();
-    sum = SendStats(stats, plan.payload);
+    sum = SendStats(memory->stats, plan.payload);
   }
   if (threadIdx.x == 32) words = read;
   sum = SumInBlock(sum);
-  if (threadIdx.x != 0) return;
-  Finish(args.slot, plan, words, sum);
+  if (threadIdx.x == 0) Finish(args.slot, plan, words, sum);
+}
+
+__global__ void __launch_bounds__(kStatsLeafThreads) StatsLeaf(StatsLeafArgs args) {
+  __shared__ StatsLeafMemory memory;
+  if (args.starts_early) WaitForGridsBefore();
+  SendSumOfParts(args, &memory);
+  if (threadIdx.x == 0) WaitForGridsBefore();
+}
+
+// Apart, because it takes registers that the other blocks do not need.
+__device__ __noinline__ void SendSumOfPartsApart(const StatsLeafArgs& args,
+                                                 StatsLeafMemory* memory) {
+  SendSumOfParts(args, memory);
+}
+
+// Both at once, for an eager call, where a leaf would hold up the stream: a part per block, and the
+// last block adds them up.
+template <typename Type>
+__global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
+    EagerStats(const __grid_constant__ EagerStatsArgs args) {
+  static_assert(kStatsThreads == kStatsLeafThreads);
+  __shared__ StatsLeafMemory memory;
+  __shared__ bool is_last;
+  DirectState* state = args.leaf.slot.state;
+  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&state->skip);
   WaitForGridsBefore();
+  if (skip == 0) {
+    const layout::DeviceStats part = ComputeInBlock<Type>(
+        args.from, args.count, std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x,
+        std::uint64_t{gridDim.x} * blockDim.x, memory.warps);
+    if (threadIdx.x == 0) args.parts[blockIdx.x] = part;
+  }
+  if (threadIdx.x == 0) {
+    __threadfence();
+    is_last = atomicInc(&state->blocks_done, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last) SendSumOfPartsApart(args.leaf, &memory);
 }
 
 __global__ void Clock(std::uint64_t* now_ns) {
@@ -241,6 +281,11 @@ struct StatsOf {
   static const void* Get() { return reinterpret_cast<const void*>(&Stats<Type>); }
 };
 
+template <typename Type>
+struct EagerStatsOf {
+  static const void* Get() { return reinterpret_cast<const void*>(&EagerStats<Type>); }
+};
+
 template <typename Unit>
 struct StageOf {
   static const void* Get() { return reinterpret_cast<const void*>(&Stage<Unit>); }
@@ -256,6 +301,7 @@ const void* LeafKernel(layout::Dtype dtype) { return KernelForDtype<LeafOf>(dtyp
 const void* StatsKernel(layout::Dtype dtype) { return KernelForDtype<StatsOf>(dtype); }
 const void* TensorCoreStatsKernel() { return reinterpret_cast<const void*>(&TensorCoreStats); }
 const void* StatsLeafKernel() { return reinterpret_cast<const void*>(&StatsLeaf); }
+const void* EagerStatsKernel(layout::Dtype dtype) { return KernelForDtype<EagerStatsOf>(dtype); }
 const void* ClockKernel() { return reinterpret_cast<const void*>(&Clock); }
 const void* TickKernel() { return reinterpret_cast<const void*>(&Tick); }
 

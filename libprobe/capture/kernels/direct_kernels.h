@@ -246,6 +246,15 @@ struct StatsLeafArgs {
 };
 const void* StatsLeafKernel();  // void(StatsLeafArgs)
 
+// Statistics of an eager call, and their leaf.
+struct EagerStatsArgs {
+  const std::byte* from;
+  std::uint64_t count;
+  layout::DeviceStats* parts;  // one for each block
+  StatsLeafArgs leaf;          // of these parts
+};
+const void* EagerStatsKernel(layout::Dtype dtype);  // void(EagerStatsArgs), kStatsThreads
+
 // Where an element lies in a tensor, by its place in memory. The tensor has no gaps, but another
 // order of dimensions than memory. They are listed from the one that changes fastest in memory.
 struct ElementOrder {

@@ -43,6 +43,8 @@ constexpr std::uint64_t kMostStageBlocks = 1024;
 constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
 // From here on bfloat16 is added on the tensor cores, which takes longer to begin and to end.
 constexpr std::uint64_t kTensorCoreBytes = 2ull << 20;
+// Up to so many bytes a kernel saved is worth more than sums on the tensor cores.
+constexpr std::uint64_t kMostAtOnceBytes = 16ull << 20;
 constexpr int kClockReadings = 5;
 
 // Up to so many bytes of a ring on the device the leaf computes statistics that the live control
@@ -730,21 +732,30 @@ void LaunchEagerStats(ProbeSlot* slot, const ring::SegmentWriter& segment, const
   DirectSlot direct = Describe(*slot, segment, device);
   direct.runs = slot->buffers.runs;
   direct.shared_serial = &direct.state->shared_serial;
-  const StatsGrid grid = GridOfStats(tensor.dtype, TensorBytes(r), device);
-  StatsArgs args = {};
-  args.from = static_cast<const std::byte*>(tensor.data);
-  args.count = ElementCount(r);
-  args.parts = parts;
-  args.state = direct.state;
+  const std::uint64_t bytes = TensorBytes(r);
+  const StatsGrid grid = GridOfStats(tensor.dtype, bytes, device);
+  const bool at_once = !grid.on_tensor_cores || bytes <= kMostAtOnceBytes;
   StatsLeafArgs leaf = {};
   leaf.slot = direct;
   leaf.parts = parts;
-  leaf.part_count = grid.parts();
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
-  leaf.starts_early = device.overlaps;
-  Launch(grid.on_tensor_cores ? TensorCoreStatsKernel() : StatsKernel(tensor.dtype), grid.blocks,
-         kStatsThreads, &args, stream, device.overlaps);
-  Launch(StatsLeafKernel(), 1, kStatsLeafThreads, &leaf, stream, device.overlaps);
+  const auto* const from = static_cast<const std::byte*>(tensor.data);
+  if (at_once) {
+    leaf.part_count = static_cast<std::uint32_t>(grid.blocks);
+    EagerStatsArgs args = {from, ElementCount(r), parts, leaf};
+    Launch(EagerStatsKernel(tensor.dtype), grid.blocks, kStatsThreads, &args, stream,
+           device.overlaps);
+  } else {
+    StatsArgs args = {};
+    args.from = from;
+    args.count = ElementCount(r);
+    args.parts = parts;
+    args.state = direct.state;
+    leaf.part_count = grid.parts();
+    leaf.starts_early = device.overlaps;
+    Launch(TensorCoreStatsKernel(), grid.blocks, kStatsThreads, &args, stream, device.overlaps);
+    Launch(StatsLeafKernel(), 1, kStatsLeafThreads, &leaf, stream, device.overlaps);
+  }
   ++slot->launches;
   if (!std::exchange(slot->launches_pin, true)) slot->life.Pin();
 }

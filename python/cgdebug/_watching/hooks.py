@@ -46,7 +46,7 @@ class Hook:
 
     def __call__(self, module, *call):
         if not torch.compiler.is_compiling():
-            self.run(module, *call)
+            self._run(module, *call)
         elif not self.is_in_front:
             self.trace(module, *call)
 
@@ -58,13 +58,20 @@ class Hook:
 
     def run(self, module, *call):
         if torch.compiler.is_compiling():
-            return self.trace(module, *call)
+            self.trace(module, *call)
+        else:
+            self._run(module, *call)
+
+    def _run(self, module, *call):
         if torch.jit.is_tracing() or _is_make_fx_tracing():  # the traced code runs without us
             return
         if module_hooks.runs_as_graph(module):  # it has us in it
             return
         try:
-            _aside.call(self.look, module, *call)
+            if torch._C._is_torch_function_mode_enabled():
+                _aside.call(self.look, module, *call)
+            else:
+                self.look(module, *call)
         except Exception as error:  # the job goes on
             for place in self.places:
                 place.note(places.failure(error))
@@ -92,8 +99,11 @@ class OutputHook(Hook):
             _observe_traced(self.place, self.grad, "", output)
 
     def look(self, module, args, output):
-        if not torch.compiler.is_compiling() and not module_hooks.put_last(module):
-            self.place.note("a hook that is new may have changed it in this call")
+        if not torch.compiler.is_compiling():
+            if not module_hooks.put_last(module):
+                self.place.note("a hook that is new may have changed it in this call")
+            if isinstance(output, torch.Tensor):
+                return _observe_now(self.place, self.grad, "", output)
         if not _look(self.place, self.grad, "", output, 0):
             self.place.note_no_tensor()
 
@@ -213,6 +223,7 @@ def _is_make_fx_tracing() -> bool:
 compiled.make_no_frames_of(
     Hook.__call__,
     Hook.run,
+    Hook._run,
     OptimizerHook.__call__,
     module_hooks.Hooks.__bool__,
     module_hooks.Hooks.__len__,

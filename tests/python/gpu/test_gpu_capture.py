@@ -399,6 +399,7 @@ def test_graphs_captured_by_several_threads(graph_probe):
     }
 
 
+@pytest.mark.usefixtures("daemon")
 def test_threads_that_capture_at_once_have_each_their_probe_and_their_log(graph_probe):
     """Each captures between the beginning and the end of the other's capture."""
     probes = {n: graph_probe(TensorRecord(), name=f"at_once{n}") for n in (1, 2)}

@@ -121,7 +121,13 @@ def test_rows_have_the_numbers_of_single_probes_bit_for_bit(daemon, op_log, prob
 
 @pytest.mark.parametrize(
     "shape, order",
-    [((300, 500), (1, 0)), ((3, 50, 7, 8), (0, 2, 1, 3)), ((5, 4, 30, 6), (3, 1, 0, 2))],
+    [
+        ((300, 500), (1, 0)),
+        ((304, 512), (1, 0)),  # vectors of 16 bytes lie in one row
+        ((3, 50, 7, 8), (0, 2, 1, 3)),
+        ((4, 128, 16, 64), (0, 2, 1, 3)),  # the heads of attention
+        ((5, 4, 30, 6), (3, 1, 0, 2)),
+    ],
 )
 def test_a_tensor_that_lies_in_another_order_is_read_where_it_is(cli, op_log, shape, order):
     log = op_log()
@@ -140,6 +146,33 @@ def test_a_tensor_that_lies_in_another_order_is_read_where_it_is(cli, op_log, sh
     assert so["first_nonfinite"]["index"] == places[0] and so["nan"] == 3
     assert so["xor_hash"] == usually["xor_hash"]
     assert so["ordered_hash"] == usually["ordered_hash"]
+
+
+@pytest.mark.parametrize("shape", [(30, 9), (32, 64), (48, 6, 16)])
+def test_the_hash_of_places_is_that_of_the_usual_order_for_each_dtype(cli, op_log, shape):
+    log = op_log()
+    torch.manual_seed(2)
+    dtypes = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float32]
+    dtypes += [torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]
+    pairs = {}
+    for dtype in dtypes:
+        x = (torch.randn(shape, device="cuda") * 4).to(dtype).transpose(0, -1)
+        usual = torch.empty(x.shape, dtype=dtype, device="cuda").copy_(x)
+        pairs[str(dtype).removeprefix("torch.")] = x, usual
+
+    def run():
+        for name, (x, usual) in pairs.items():
+            log.add(f"{name}/so", x)
+            log.add(f"{name}/usually", usual)
+
+    replayed(log, run)
+    for name in pairs:
+        so, usually = (
+            json.loads(cli("show", "-s", own_session(), f"{name}/{how}", "--json").stdout)["stats"]
+            for how in ("so", "usually")
+        )
+        assert so["ordered_hash"] == usually["ordered_hash"], name
+        assert so["xor_hash"] == usually["xor_hash"], name
 
 
 def test_a_thousand_rows_of_each_replay(daemon, op_log, cli):
