@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <exception>
+#include <iterator>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -84,6 +85,17 @@ capture::ElementOrder OrderOf(const std::string& name, std::uint64_t count,
                    "'" + name + "': these dimensions are not those of its elements");
 }
 
+// Fails: throws ProbeError.
+capture::OpLogTensor SeenOf(const ring::OpLogRow& row, const TensorRef& tensor,
+                            const std::vector<OpLogDimension>& order) {
+  capture::OpLogTensor seen;
+  seen.data = tensor.data;
+  seen.dtype = row.dtype;
+  seen.count = ElementCount(row);
+  if (!order.empty()) seen.order = OrderOf(row.name, seen.count, order);
+  return seen;
+}
+
 void RequireCapture(void* stream, std::uint64_t graph_id, std::size_t rows) {
   const capture::StreamCapture capture = capture::QueryCapture(stream);
   if (capture.capturing && capture.id == graph_id) return;
@@ -117,8 +129,9 @@ OpLog::~OpLog() { Close(); }
 std::size_t OpLog::Add(const OpLogText& text, const TensorRef& tensor, void* stream,
                        const std::vector<OpLogDimension>& order) {
   ring::OpLogRow row = MakeRow(text, tensor);
-  return tensor.device_type == DeviceType::kCuda ? AddInGraph(std::move(row), tensor, stream, order)
-                                                 : AddOnHost(std::move(row), tensor);
+  if (tensor.device_type != DeviceType::kCuda) return AddOnHost(std::move(row), tensor);
+  return capture::QueryCapture(stream).capturing ? AddInGraph(std::move(row), tensor, stream, order)
+                                                 : AddOnGpu(std::move(row), tensor, stream, order);
 }
 
 void OpLog::Flush() {
@@ -219,17 +232,37 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
   const layout::DeviceStats stats = ComputeHostStats(tensor.data, row.dtype, ElementCount(row));
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire(*state_);
+  AddEager(table, std::move(row), stats, {});
+  return PendingRows();
+}
+
+std::size_t OpLog::AddOnGpu(ring::OpLogRow row, const TensorRef& tensor, void* stream,
+                            const std::vector<OpLogDimension>& order) {
+  const capture::OpLogTensor seen = SeenOf(row, tensor, order);
+  ProbeTable& table = ProbeTable::Instance();
+  table.has_gpu_memory.store(true, std::memory_order_relaxed);
+  const ProbeTable::Trimmer trimmer(table);
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  if (state_->closed) throw ProbeError(ErrorKind::kClosed, "the op log is closed");
+  AddEager(table, std::move(row), {}, capture::LaunchEagerRow(seen, tensor.device_index, stream));
+  return PendingRows();
+}
+
+void OpLog::AddEager(ProbeTable& table, ring::OpLogRow row, const layout::DeviceStats& stats,
+                     const capture::EagerRow& awaited) {
   if (call_.number == 0 && !layout::IsNoRow(row.op)) {
     call_ = table.calls.BeginRun(table.step.get());
     serial_ = ring::NextSerial();
   }
   const auto now = std::chrono::steady_clock::now();
   if (rows_.empty()) oldest_row_ = now;
-  stats_.push_back(stats);
   try {
+    stats_.push_back(stats);
+    awaited_.push_back(awaited);
     rows_.push_back(std::move(row));
   } catch (...) {
-    stats_.pop_back();
+    stats_.resize(rows_.size());
+    awaited_.resize(rows_.size());
     throw;
   }
   table.not_seen.CountRow();
@@ -245,7 +278,51 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
   } else if (!table.sends_late_rows) {
     StartToSendLateRows(table);
   }
-  return PendingRows();
+}
+
+std::size_t OpLog::TakeComputed() {
+  std::size_t count = 0;
+  for (; count < rows_.size(); ++count) {
+    capture::EagerRow& awaited = awaited_[count];
+    if (awaited.stats == nullptr) continue;
+    if (!capture::IsThere(awaited)) break;
+    stats_[count] = *awaited.stats;
+    capture::GiveBack(std::exchange(awaited, {}));
+  }
+  return count;
+}
+
+std::size_t OpLog::DropAwaited(ProbeTable& table) {
+  const std::size_t computed = TakeComputed();
+  const std::size_t lost = rows_.size() - computed;
+  const NotSeen::SentRows gone(&table.not_seen, lost);  // the log says so
+  rows_.resize(computed);
+  stats_.resize(computed);
+  awaited_.resize(computed);
+  return lost;
+}
+
+std::size_t OpLog::DropAwaited() {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  return DropAwaited(table);
+}
+
+bool OpLog::AwaitRows(std::chrono::nanoseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  std::chrono::nanoseconds nap = std::chrono::microseconds(20);
+  while (true) {
+    int device = 0;
+    {
+      const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+      const std::size_t computed = TakeComputed();
+      if (computed == rows_.size()) return true;
+      device = awaited_[computed].device;
+    }
+    if (std::chrono::steady_clock::now() >= end) return capture::HasFailed(device);
+    std::this_thread::sleep_for(nap);
+    nap = std::min<std::chrono::nanoseconds>(2 * nap, std::chrono::milliseconds(1));
+  }
 }
 
 void OpLog::SendLate(ProbeTable& table, std::chrono::steady_clock::time_point limit) {
@@ -292,9 +369,20 @@ std::uint64_t OpLog::EndOnHost(ProbeTable& table) {
 }
 
 void OpLog::SendOnHost(ProbeTable& table, const EagerCall& call, bool is_end) {
-  table.logs_with_rows.erase(this);
-  std::vector<ring::OpLogRow> rows = std::exchange(rows_, {});
-  const std::vector<layout::DeviceStats> stats = std::exchange(stats_, {});
+  const std::size_t lost = is_end ? DropAwaited(table) : 0;
+  if (lost != 0 && !late_failure_) {
+    late_failure_ = std::make_exception_ptr(
+        ProbeError(ErrorKind::kSystem, std::to_string(lost) + " rows of eager ops are not seen: " +
+                                           "the GPU has not computed them"));
+  }
+  const auto computed = static_cast<std::ptrdiff_t>(TakeComputed());
+  std::vector<ring::OpLogRow> rows(std::make_move_iterator(rows_.begin()),
+                                   std::make_move_iterator(rows_.begin() + computed));
+  const std::vector<layout::DeviceStats> stats(stats_.begin(), stats_.begin() + computed);
+  rows_.erase(rows_.begin(), rows_.begin() + computed);
+  stats_.erase(stats_.begin(), stats_.begin() + computed);
+  awaited_.erase(awaited_.begin(), awaited_.begin() + computed);
+  if (rows_.empty()) table.logs_with_rows.erase(this);
   // Also if there is no room for them: then the log says so.
   const NotSeen::SentRows sent(&table.not_seen, rows.size());
   table.op_logs.Name(&rows, &seen_);
@@ -330,17 +418,9 @@ std::uint64_t OpLog::PendingBytes() const {
 
 std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream,
                               const std::vector<OpLogDimension>& order) {
-  capture::OpLogTensor pending;
-  pending.data = tensor.data;
-  pending.dtype = row.dtype;
-  pending.count = ElementCount(row);
-  if (!order.empty()) pending.order = OrderOf(row.name, pending.count, order);
+  capture::OpLogTensor pending = SeenOf(row, tensor, order);
   const std::uint64_t bytes = pending.count * layout::DtypeBytes(row.dtype);
   const capture::StreamCapture capture = capture::QueryCapture(stream);
-  if (!capture.capturing) {
-    throw ProbeError(ErrorKind::kUnsupported,
-                     "'" + row.name + "': an op log sees tensors on a GPU only in a capture");
-  }
   ProbeTable& table = ProbeTable::Instance();
   table.has_gpu_memory.store(true, std::memory_order_relaxed);
   const ProbeTable::Trimmer trimmer(table);

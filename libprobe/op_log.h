@@ -67,7 +67,8 @@ class OpLog {
   // new one alone, or one more than before.
   // `order`: the dimensions from the one that changes fastest in memory, at most
   // kMaxOpLogDimensions; empty: the elements lie in their usual order.
-  // Fails: also if the tensor is on a GPU and `stream` is not capturing.
+  // The row of a tensor on a GPU whose stream is not capturing is one of an eager run, and is never
+  // pending: the GPU computes it when the stream gets here.
   std::size_t Add(const OpLogText& text, const TensorRef& tensor, void* stream,
                   const std::vector<OpLogDimension>& order = {});
   // Computes the rows that are pending. What their streams capture from now on comes after them.
@@ -94,8 +95,14 @@ class OpLog {
   // The log of this capture, or of this eager run, is complete: what is added later belongs to
   // another one. Each eager run is a call. Must be called before the
   // capture ends: pages that are not complete by then are never seen. Returns the number of the
-  // eager call that it was; 0: none.
+  // eager call that it was; 0: none. Rows that the GPU has not computed by then are never seen, and
+  // it throws.
   std::uint64_t End();
+  // Waits for the rows of this eager run that a GPU computes. Returns false if time is up and they
+  // may still come.
+  bool AwaitRows(std::chrono::nanoseconds timeout);
+  // Gives up those that it has not computed. Returns their number.
+  std::size_t DropAwaited();
 
   bool WaitConsumed(std::chrono::nanoseconds timeout) const;
   void Close();
@@ -126,6 +133,14 @@ class OpLog {
   };
 
   std::size_t AddOnHost(ring::OpLogRow row, const TensorRef& tensor);
+  std::size_t AddOnGpu(ring::OpLogRow row, const TensorRef& tensor, void* stream,
+                       const std::vector<OpLogDimension>& order);
+  // Of an eager run. Requires: the lock.
+  void AddEager(ProbeTable& table, ring::OpLogRow row, const layout::DeviceStats& stats,
+                const capture::EagerRow& awaited);
+  // How many of the rows that no ring has yet have statistics, from the first one on.
+  std::size_t TakeComputed();
+  std::size_t DropAwaited(ProbeTable& table);
   std::size_t AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream,
                          const std::vector<OpLogDimension>& order);
   Page& OpenPage(ProbeTable& table, std::uint64_t graph_id, const TensorRef& tensor, void* stream);
@@ -145,7 +160,7 @@ class OpLog {
   layout::DeviceStats* TakeParts(Page& page, std::uint64_t count);
   void FinishPage(ProbeTable& table, Page& page);
   void EndPages(ProbeTable& table);
-  // Writes the rows on the CPU that are here into rings; they are of `call`, and the last ones with
+  // Writes the eager rows that are computed into rings; they are of `call`, and the last ones with
   // `is_end`.
   void SendOnHost(ProbeTable& table, const EagerCall& call, bool is_end);
   std::uint64_t EndOnHost(ProbeTable& table);
@@ -168,12 +183,13 @@ class OpLog {
   std::vector<void*> unseen_;                   // nodes that nobody has asked for yet
   std::optional<Batch> last_batch_;             // each comes after the one before it
   OpLogPages::NameCounts seen_;                 // since End()
-  // The rows on the CPU that no ring has yet.
+  // The eager rows that no ring has yet.
   std::vector<ring::OpLogRow> rows_;
   std::vector<layout::DeviceStats> stats_;
-  std::size_t rows_sent_ = 0;  // of the call under way
-  EagerCall call_;             // theirs; none if they only say what is not shown
-  std::uint64_t serial_ = 0;   // when it began
+  std::vector<capture::EagerRow> awaited_;  // where the statistics will be; null: they are here
+  std::size_t rows_sent_ = 0;               // of the call under way
+  EagerCall call_;                          // theirs; none if they only say what is not shown
+  std::uint64_t serial_ = 0;                // when it began
   std::chrono::steady_clock::time_point oldest_row_ = {};  // when the first of rows_ came
   std::exception_ptr late_failure_;                        // of SendLate()
 };

@@ -136,7 +136,7 @@ class debug_mode:
 
     @property
     def calls(self) -> list[int]:
-        """The numbers of the calls in the eager log, oldest first; without rows on a GPU."""
+        """The numbers of the calls in the eager log, oldest first."""
         return sorted(call for log in self._scope.logs for call in log.calls)
 
     @property

@@ -323,6 +323,14 @@ class NativeOpLog {
     const WithoutGil unlocked;
     return log_->End();
   }
+  bool AwaitRows(double timeout_s) {
+    const WithoutGil unlocked;
+    return log_->AwaitRows(Seconds(timeout_s));
+  }
+  std::size_t DropAwaited() {
+    const WithoutGil unlocked;
+    return log_->DropAwaited();
+  }
   bool WaitConsumed(double timeout_s) const {
     const WithoutGil unlocked;
     return log_->WaitConsumed(Seconds(timeout_s));
@@ -429,6 +437,8 @@ void RegisterOpLog(py::module_& module) {
       .def("take_rest", &NativeOpLog::TakeRest, py::arg("stream"))
       .def("amend_newest", &NativeOpLog::AmendNewest, py::arg("op"), py::arg("details"))
       .def("end", &NativeOpLog::End)
+      .def("await_rows", &NativeOpLog::AwaitRows, py::arg("timeout_s"))
+      .def("drop_awaited", &NativeOpLog::DropAwaited)
       .def("wait_consumed", &NativeOpLog::WaitConsumed, py::arg("timeout_s"))
       .def("close", &NativeOpLog::Close);
 }

@@ -278,6 +278,7 @@ struct OpLogBatch {
   std::uint32_t count;  // of tensors
   std::uint32_t blocks;
   std::uint32_t launch;  // layout::OpLogRow::launch
+  bool to_host;          // the rows lie in host memory, and are there when their flags are
   layout::DeviceStats* parts;
   layout::DeviceStats* rows;
   DirectState* state;

@@ -112,7 +112,13 @@ __device__ void TellReached(const RowsHead& rows, std::uint64_t replay, std::uin
 
 __device__ void StoreRow(const OpLogBatch& batch, std::uint32_t tensor, layout::DeviceStats stats) {
   Close(&stats, /*hash=*/true);
-  batch.rows[batch.tensors[tensor].row] = stats;
+  layout::DeviceStats* const to = batch.rows + batch.tensors[tensor].row;
+  const std::uint64_t flags = stats.flags;
+  if (batch.to_host) stats.flags = 0;
+  *to = stats;
+  if (!batch.to_host) return;
+  __threadfence_system();
+  Store(to->flags, flags);
 }
 
 // By one warp, when all parts of the tensor are there.

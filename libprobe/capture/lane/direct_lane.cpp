@@ -38,7 +38,6 @@ namespace {
 using layout::LaneReason;
 
 constexpr std::size_t kOpenCaptures = 32;
-constexpr std::size_t kMostEagerStreams = 64;
 constexpr std::uint64_t kMostStageBlocks = 1024;
 constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
 // From here on bfloat16 is added on the tensor cores, which takes longer to begin and to end.

@@ -54,6 +54,10 @@ Position ComputeRows(layout::DeviceStats*, layout::DeviceStats*, DirectState*,
 }
 std::uint64_t ScratchBytesOfRows() { return 0; }
 void ComputeRowsNow(void*, void*, std::span<const OpLogTensor>, int, void*) { Refuse(); }
+EagerRow LaunchEagerRow(OpLogTensor, int, void*) { Refuse(); }
+bool IsThere(const EagerRow&) { return true; }
+void GiveBack(const EagerRow&) {}
+bool HasFailed(int) noexcept { return false; }
 Position PositionOf(void*) { Refuse(); }
 void Join(void*, const Position&) { Refuse(); }
 void PutBehind(void*, const Position&, const std::vector<void*>&) { Refuse(); }

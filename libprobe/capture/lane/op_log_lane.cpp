@@ -3,11 +3,15 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/graph/kernel_launch.h"
 #include "libprobe/capture/kernels/direct_kernels.h"
+#include "libprobe/capture/lane/direct_lane.h"
+#include "libprobe/capture/memory/buffer_pool.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -55,6 +59,54 @@ OpLogBatch MakeBatch(layout::DeviceStats* page, layout::DeviceStats* parts, Dire
   return batch;
 }
 
+// Rows of eager ops that wait for a GPU, or for the next one: 16 MiB at most.
+constexpr std::size_t kMostEagerRows = std::size_t{1} << 17;
+constexpr std::size_t kEagerRowsAtOnce = 1024;
+
+std::vector<layout::DeviceStats*>& FreeRows() {
+  static auto* rows = new std::vector<layout::DeviceStats*>;
+  return *rows;
+}
+
+// Host memory is never freed: a GPU may still write there.
+layout::DeviceStats* TakeEagerRow() {
+  static std::size_t made = 0;
+  std::vector<layout::DeviceStats*>& rows = FreeRows();
+  if (rows.empty()) {
+    if (made >= kMostEagerRows) {
+      throw ProbeError(ErrorKind::kNoSpace,
+                       std::to_string(made) + " rows of eager ops wait for the GPU already");
+    }
+    void* memory = nullptr;
+    CGD_CUDA(cudaHostAlloc(&memory, kEagerRowsAtOnce * sizeof(layout::DeviceStats),
+                           cudaHostAllocPortable | cudaHostAllocMapped));
+    made += kEagerRowsAtOnce;
+    auto* const first = static_cast<layout::DeviceStats*>(memory);
+    for (std::size_t i = kEagerRowsAtOnce; i-- > 0;) rows.push_back(first + i);
+  }
+  layout::DeviceStats* const row = rows.back();
+  rows.pop_back();
+  return row;
+}
+
+// What the kernels of a stream share, one after another. Never freed, as above.
+DirectState* EagerScratch(int device, cudaStream_t stream) {
+  static auto* known = new std::map<std::pair<int, cudaStream_t>, DirectState*>;
+  const auto found = known->find({device, stream});
+  if (found != known->end()) return found->second;
+  if (known->size() >= kMostEagerStreams) {
+    throw ProbeError(ErrorKind::kNoSpace, "op logs see eager ops on at most " +
+                                              std::to_string(kMostEagerStreams) +
+                                              " streams of a process");
+  }
+  void* memory = nullptr;
+  CGD_CUDA(cudaMalloc(&memory, ScratchBytesOfRows()));
+  BufferPool::Instance().CountForEver(ScratchBytesOfRows());
+  known->emplace(std::pair(device, stream), static_cast<DirectState*>(memory));
+  CGD_CUDA(cudaMemsetAsync(memory, 0, sizeof(DirectState), stream));
+  return static_cast<DirectState*>(memory);
+}
+
 }  // namespace
 
 std::uint64_t OpLogPageParts() { return kOpLogRowsOfPage + kMostBlocks; }
@@ -71,6 +123,45 @@ void ComputeRowsNow(void* rows, void* scratch, std::span<const OpLogTensor> tens
                                reinterpret_cast<layout::DeviceStats*>(state + 1), state, tensors);
   Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch,
          static_cast<cudaStream_t>(stream), /*overlaps=*/false);
+}
+
+EagerRow LaunchEagerRow(OpLogTensor tensor, int device, void* stream_handle) {
+  auto* const stream = static_cast<cudaStream_t>(stream_handle);
+  const DeviceGuard guard(device);
+  const RelaxedCapture relaxed;
+  DirectState* const state = EagerScratch(device, stream);
+  const EagerRow row = {TakeEagerRow(), device};
+  tensor.row = 0;
+  __atomic_store_n(&row.stats->flags, std::uint64_t{0}, __ATOMIC_RELEASE);
+  try {
+    OpLogBatch batch = MakeBatch(row.stats, reinterpret_cast<layout::DeviceStats*>(state + 1),
+                                 state, {&tensor, 1});
+    batch.to_host = true;
+    Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch, stream,
+           /*overlaps=*/false);
+  } catch (...) {
+    GiveBack(row);
+    throw;
+  }
+  return row;
+}
+
+bool IsThere(const EagerRow& row) {
+  return __atomic_load_n(&row.stats->flags, __ATOMIC_ACQUIRE) != 0;  // it has a hash
+}
+
+void GiveBack(const EagerRow& row) { FreeRows().push_back(row.stats); }
+
+bool HasFailed(int device) noexcept {
+  try {
+    const DeviceGuard guard(device);
+    const RelaxedCapture relaxed;
+    const cudaError_t status = cudaStreamQuery(cudaStreamPerThread);
+    if (status == cudaSuccess || status == cudaErrorNotReady) return false;
+  } catch (const std::exception&) {
+  }
+  (void)cudaGetLastError();
+  return true;
 }
 
 Position ComputeRows(layout::DeviceStats* page, layout::DeviceStats* parts, DirectState* state,

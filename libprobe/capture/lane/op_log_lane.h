@@ -54,4 +54,18 @@ std::uint64_t ScratchBytesOfRows();
 void ComputeRowsNow(void* rows, void* scratch, std::span<const OpLogTensor> tensors, int device,
                     void* stream);
 
+// A row of an eager op, in host memory that a GPU writes some time after the launch. Its owner
+// gives it back when it is there; nobody may use one that never comes again.
+struct EagerRow {
+  layout::DeviceStats* stats = nullptr;  // null: of no GPU
+  int device = 0;
+};
+// Requires: the lock of the ProbeTable, as the others. Fails: throws ProbeError; kNoSpace if too
+// many rows wait for the GPU, or too many streams have some.
+EagerRow LaunchEagerRow(OpLogTensor tensor, int device, void* stream);
+bool IsThere(const EagerRow& row);
+void GiveBack(const EagerRow& row);
+// Whether the GPU has failed, so that its rows never come.
+bool HasFailed(int device) noexcept;
+
 }  // namespace cgdebug::capture

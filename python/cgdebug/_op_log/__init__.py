@@ -28,8 +28,7 @@ Begin with `scopes`, then read on in this order:
     outputs           the recorder of level "graph", which finds what leaves a capture
     rows              the log: keeps the rows and hands them to the native module. row: what a row
                       is, and which nodes rows explain; gaps: what no row shows; pending: rows that
-                      are not computed yet; call_details: what varies from call to call; probes:
-                      rows where a GPU is used
+                      are not computed yet; call_details: what varies from call to call
     capture_cost      what a log costs while its graph is captured
     torch_debug_mode  rows as a log of torch's DebugMode, and back
 """

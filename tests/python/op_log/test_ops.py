@@ -37,19 +37,6 @@ def test_a_daemon_that_the_job_may_not_start_is_read_from(debug_mode, monkeypatc
         dm.log()
 
 
-def test_an_eager_log_whose_rows_are_probes_is_read_as_any_other(debug_mode, cli):
-    model = make()
-    dm = debug_mode(model)
-    with dm:
-        dm._scope.logs[-1]._has_probes = True  # as in a job that uses a GPU
-        model(tokens())
-    log = dm.log()
-    assert "fwd/embed/embedding_0" in [row.name for row in log]
-    assert all(row.stats is not None for row in log)
-    done = cli("ops", str(os.getpid()), "--graph", "eager")
-    assert done.returncode == 0 and "fwd/embed/embedding_0" in done.stdout, done
-
-
 def test_an_eager_step_is_logged_with_its_backward_and_its_optimizer(debug_mode):
     model = make()
     dm = debug_mode(model)

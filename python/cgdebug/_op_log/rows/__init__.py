@@ -1,8 +1,7 @@
 """The rows of an op log on their way out: what an op wrote, under which name, made from which rows.
 
-Nothing else knows how rows are kept. Rows of a graph, and of eager code on the CPU, are in a native
-log (libprobe/op_log.h): one slot for hundreds of them. Where a GPU is used, rows of eager code are
-probes of their own.
+Nothing else knows how rows are kept: in a native log (libprobe/op_log.h), one slot for hundreds of
+them.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from ..._job import _accepted, _native
 from ..._shared import _torch_logs
 from ..details import Details
 from .call_details import CallDetails
-from .gaps import ACCOUNT, BEGIN_AGAIN, MAX_CALLS, TOLD_ACCOUNT, Gaps
+from .gaps import ACCOUNT, MAX_CALLS, TOLD_ACCOUNT, Gaps
 from .pending import Pending
-from .probes import RowProbes
 from .row import NO_DETAILS, UNKNOWN, Coverage, Nodes, Row
 
 _MAX_DIMENSIONS = 4  # kMaxOpLogDimensions
+_GPU_TIMEOUT_S = 60  # for the rows of a call that has ended
 
 
 class OpLog:
@@ -34,7 +33,7 @@ class OpLog:
     graph: the number of the capture, 0 for an eager log. The rows of an eager log may be added
            again and again; each time is a call, whose rows may be others.
     every: of a capture: the rows of replays 1, 1 + every, ... are seen
-    calls: the numbers of the newest runs of an eager log on the CPU, oldest first
+    calls: the numbers of the newest runs of an eager log, oldest first
     copies: rows whose tensor had to be copied first, because it has gaps
 
     Thread: any.
@@ -47,19 +46,14 @@ class OpLog:
         self.calls: collections.deque[int] = collections.deque(maxlen=MAX_CALLS)
         self.copies = 0
         self.told_rows: set[int] = set()  # lists of rows that torch's tools were told, hashed
-        self._before: list[tuple] = []  # the rows of the run before
         self._call_details = CallDetails()
         self._gaps = Gaps(graph)
         self._pending = Pending()
-        self._probes = RowProbes(self._gaps.note)
         self._nodes = Nodes()  # that no row has
         self._nodes_of_op = 0
         self._names: set[str] = set()  # of this run
         self._closed = False
         self._ended_ns = 0  # wall clock: when the run that came last ended
-        # The order in which rows are registered tells readers where an eager log begins, so all
-        # rows of one go the same way.
-        self._has_probes = not graph and torch.cuda.is_initialized()
         self._native = _native.load().NativeOpLog(every)
         _native.finish_at_exit()
         _native.start_daemon()
@@ -94,10 +88,7 @@ class OpLog:
                 self._nodes,
                 details=NO_DETAILS if details is None else details,
             )
-            if self._has_probes or (tensor.is_cuda and not self.graph):
-                self._probes.observe(row, tensor)
-            else:
-                self._log(row, tensor)
+            self._log(row, tensor)
             self._names.add(name)
             self.rows.append(row)
             self._nodes = Nodes()
@@ -200,7 +191,7 @@ class OpLog:
     def add_views(self, views: list[str]) -> None:
         """Views that were made after the last row are told with it."""
         with self._lock:
-            if not (views and self.rows) or self._closed or self._has_probes:
+            if not (views and self.rows) or self._closed:
                 return
             if self.rows[-1].details is NO_DETAILS:
                 self.rows[-1] = self.rows[-1]._replace(details=Details())
@@ -237,7 +228,8 @@ class OpLog:
             finally:
                 call = 0
                 try:
-                    if self.rows and not self.graph and not self._has_probes:
+                    if self.rows and not self.graph:
+                        self._await_gpu()
                         self._gaps.tell_beside(self._native)
                     call = self._native.end()
                 finally:
@@ -247,10 +239,14 @@ class OpLog:
                 if call:
                     self._called(call)
             self.tell_gaps()
-            rows = [(row.name, row.text(), row.dtype, row.shape) for row in self.rows]
-            if self._has_probes and self._before and self._before != rows:
-                self.note(BEGIN_AGAIN)
-            self._before = rows
+
+    def _await_gpu(self) -> None:
+        """For the rows of this call that a GPU computes."""
+        end = time.monotonic() + _GPU_TIMEOUT_S
+        while not self._native.await_rows(0.25) and time.monotonic() < end:
+            pass  # signals are handled here
+        if lost := self._native.drop_awaited():
+            self.note(f"{lost} rows are not seen: the GPU has not computed them")
 
     def _called(self, call: int) -> None:
         self.calls.append(call)
@@ -287,26 +283,21 @@ class OpLog:
         """Of several slots of one name, the one with the greatest likeness is a row of the run that
         came last: the newest of those that were written before the run ended."""
         written_ns = slot.last_timestamp_ns
-        return self._probes.has(slot), written_ns <= self._ended_ns, written_ns
+        return written_ns <= self._ended_ns, written_ns
 
     def wait(self, timeout: float) -> bool:
         """Waits until the daemon has read every row. Requires: the GPU is done with them."""
         if not self._gaps.wait(timeout):
             return False
-        with self._lock:
-            parts = [self._native, *self._probes.natives()]
-        return all(native.wait_consumed(timeout) for native in parts)
+        return self._native.wait_consumed(timeout)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            probes = self._probes.take()
         self._native.close()
         self._gaps.close()
         _native.not_wanted(ACCOUNT)
         _native.not_wanted(TOLD_ACCOUNT)
-        for native in probes:
-            native.close()
 
     def _free_name(self, text: str) -> str:
         name = _accepted.make_name(text)

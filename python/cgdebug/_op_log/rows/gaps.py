@@ -13,8 +13,6 @@ from .. import padding
 MAX_CALLS = 1 << 16  # whose numbers are known
 _MAX_GAPS = 64  # different ones
 _MORE_GAPS = "more is not shown, for reasons that found no room here"
-# Not told to others: they see another log, which is whole.
-BEGIN_AGAIN = "the ops of a run were not those of the run before: replays begin again"
 # What the account of the process calls what logs lack: what no gap row tells, and what one does.
 ACCOUNT = "op log"
 TOLD_ACCOUNT = "op log rows"  # kToldByGapRows in client/source/source.cpp
@@ -104,7 +102,7 @@ class Gaps:
             self.counts[gap] += 1
             self._new[gap] += 1
         # Of padding that is not known all rows are there.
-        if not self._graph and gap not in (BEGIN_AGAIN, padding.ON_GPU):
+        if not self._graph and gap != padding.ON_GPU:
             _native.not_seen(TOLD_ACCOUNT, gap)
 
     def of(self, call: int) -> collections.Counter[str]:
@@ -133,7 +131,7 @@ class Gaps:
     def tell(self) -> None:
         """Shows what no row of a call has told."""
         with self._lock:
-            self._rows.tell(gap for gap in self._new if gap != BEGIN_AGAIN)
+            self._rows.tell(self._new)
             self._others.update(self._new)
             self._new.clear()
 
