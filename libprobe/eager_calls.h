@@ -74,6 +74,18 @@ class EagerCalls {
 
   EagerCall Latest() const { return Here().owner == this ? Here().call : EagerCall{}; }
   bool IsRunning() const { return Here().owner == this && Here().is_running; }
+  // Latest(), or that of the one thread of the process that has begun calls: autograd runs the
+  // backward pass of tensors on a GPU on a thread of its own.
+  EagerCall LatestOfJob() const {
+    if (Here().owner == this || threads_.load(std::memory_order_acquire) != 1) return Latest();
+    while (true) {
+      const std::uint64_t number = only_number_.load(std::memory_order_acquire);
+      const std::int64_t step = only_step_.load(std::memory_order_acquire);
+      if (number != 0 && only_number_.load(std::memory_order_acquire) == number) {
+        return {number, step};
+      }
+    }
+  }
 
  private:
   struct Current {
@@ -93,10 +105,19 @@ class EagerCalls {
   }
   EagerCall Start(std::int64_t step) {
     const std::uint64_t number = newest_.fetch_add(1, std::memory_order_relaxed) + 1;
+    // Whoever reads the step of one call and the number of another one reads again.
+    only_number_.store(0, std::memory_order_release);
+    only_step_.store(step, std::memory_order_release);
+    only_number_.store(number, std::memory_order_release);
+    if (Here().owner != this) threads_.fetch_add(1, std::memory_order_acq_rel);
     Here() = {.owner = this, .call = {number, step}, .is_running = true};
     return Here().call;
   }
   std::atomic<std::uint64_t> newest_{0};  // Atomic: threads begin calls at the same time
+  // Atomic: other threads read the newest call, which says something if one thread begins them all.
+  std::atomic<std::uint64_t> only_number_{0};
+  std::atomic<std::int64_t> only_step_{-1};
+  std::atomic<int> threads_{0};
   std::atomic<bool> is_followed_{false};  // Atomic: a watch sets it while other threads look
 };
 

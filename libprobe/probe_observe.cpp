@@ -74,8 +74,7 @@ struct SpareBuffers {
   capture::Buffers buffers;
 };
 
-// The call that a look of the probe on the CPU belongs to; number 0: to none, and it counts its
-// own.
+// The call that a look of the probe belongs to; number 0: to none, and it counts its own.
 EagerCall CallOf(ProbeTable& table, ProbeState& probe) {
   if (probe.follows_calls || table.calls.IsRunning()) return table.calls.Latest();
   if (probe.counts_own) return {};
@@ -229,12 +228,19 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream, bool* 
                  {.place = capture::PlaceOf(stream, capture.id, tensor.device_index),
                   .site = std::move(site)},
                  &lock);
-    } else if (ProbeSlot* slot = EagerSlot(table, probe, tensor, stream, false, &lock)) {
-      if (slot->buffers.kind == capture::Buffers::Kind::kEagerStats) {
-        capture::LaunchEagerStats(slot, *table.segment.writer(), tensor, stream);
-      } else {
-        capture::LaunchEager(slot, tensor, stream);
-      }
+      return;
+    }
+    const bool by_kernels =
+        SlotMaker::BuffersForEager(probe, tensor) == capture::Buffers::Kind::kEagerStats;
+    EagerCall call;
+    if (by_kernels) call = probe.follows_calls ? table.calls.LatestOfJob() : CallOf(table, probe);
+    ProbeSlot* const slot = EagerSlot(table, probe, tensor, stream, call.number != 0, &lock);
+    if (slot == nullptr) return;
+    if (slot->buffers.kind == capture::Buffers::Kind::kEagerStats) {
+      capture::LaunchEagerStats(slot, *table.segment.writer(), tensor, call.number, call.step,
+                                stream);
+    } else {
+      capture::LaunchEager(slot, tensor, stream);
     }
   } catch (const ProbeError& error) {
     throw probe.Refuse(error);

@@ -192,7 +192,7 @@ __device__ __forceinline__ void SendSumOfParts(const StatsLeafArgs& args, StatsL
   DirectState* state = args.slot.state;
   Plan& plan = memory->plan;
   if (threadIdx.x == 0) {
-    plan = MakePlan(args.slot);
+    plan = MakePlan(args.slot, args.call);
     if (plan.outcome != Outcome::kSkip) Claim(args.slot, plan, /*counts=*/true);
     LetNextGridStart();
   }
@@ -211,7 +211,10 @@ __device__ __forceinline__ void SendSumOfParts(const StatsLeafArgs& args, StatsL
     __syncthreads();
     sum = SendStats(memory->stats, plan.payload);
   }
-  if (threadIdx.x == 32) words = read;
+  if (threadIdx.x == 32) {
+    words = read;
+    if (args.call != 0) words.step = static_cast<std::uint64_t>(args.step_of_call);
+  }
   sum = SumInBlock(sum);
   if (threadIdx.x == 0) Finish(args.slot, plan, words, sum);
 }

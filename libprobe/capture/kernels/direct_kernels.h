@@ -243,6 +243,9 @@ struct StatsLeafArgs {
   std::uint32_t part_count;
   bool hash;
   bool starts_early;  // before the kernel in front of it on the compute path ends
+  // Of an eager call (eager_calls.h), and the step when it began; 0: the slot counts its own uses.
+  std::uint64_t call;
+  std::int64_t step_of_call;
 };
 const void* StatsLeafKernel();  // void(StatsLeafArgs)
 

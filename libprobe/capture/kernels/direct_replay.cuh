@@ -59,6 +59,7 @@ struct Plan {
   bool failed;     // that comparison
   bool passed;     // likewise, and there is nothing to send
   bool unchanged;  // the newest payload in the ring is this tensor: only the header is sent
+  bool in_body;    // the next one may be of the same replay or call, or of any later one
 };
 
 // R4: the ordinal up to which this slot's reader has consumed it; never another slot's.
@@ -116,14 +117,16 @@ __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal
   }
 }
 
-__device__ inline Plan MakePlan(const DirectSlot& slot) {
+// `call`: StatsLeafArgs::call.
+__device__ inline Plan MakePlan(const DirectSlot& slot, std::uint64_t call = 0) {
   const DirectState& state = *slot.state;
   Plan plan;
-  plan.replay = slot.tick == nullptr ? state.replay + 1 : __ldcg(&slot.tick->replay);
+  plan.in_body = slot.tick != nullptr || call != 0;
+  plan.replay = call != 0 ? call : plan.in_body ? __ldcg(&slot.tick->replay) : state.replay + 1;
   // Stays at the greatest number there is; no body comes near it.
-  plan.iteration = slot.tick == nullptr || plan.replay != state.replay ? 0
-                   : state.iteration == UINT32_MAX                     ? UINT32_MAX
-                                                                       : state.iteration + 1;
+  plan.iteration = !plan.in_body || plan.replay != state.replay ? 0
+                   : state.iteration == UINT32_MAX              ? UINT32_MAX
+                                                                : state.iteration + 1;
   plan.outcome =
       state.disarmed != 0 ? Outcome::kSkip : Decide(slot.periods, state.control, plan.replay);
   const bool is_reference = slot.compares_first && state.accepted == 0;
@@ -318,9 +321,7 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   if (state.control.expires_ns != 0 && now_ns >= state.control.expires_ns) {
     state.control = Ended(state.control);
   }
-  // A body's next run may be of the same replay or of any later one, so it is not known whether it
-  // is wanted.
-  const bool is_known = slot.tick == nullptr;
+  const bool is_known = !plan.in_body;  // whether the next one is wanted
   const Outcome next = Decide(slot.periods, state.control, state.replay + 1);
   state.skip = state.disarmed != 0 || (is_known && next == Outcome::kSkip);
   state.computes = is_known ? Computes(next) : layout::MayWantStats(slot.periods, state.control);

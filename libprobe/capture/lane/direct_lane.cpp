@@ -502,7 +502,7 @@ void Share(SharedParts* shared, ProbeSlot* slot, const DirectSlot& direct, const
   CaptureInfo info = GetCaptureInfo(stream);
   const LastLeaf* last = FindLastLeaf(info.id, device.index);
   if (last != nullptr && last->branch == shared->branch) info.dependency_count = 0;
-  const StatsLeafArgs leaf = {direct, shared->parts, shared->part_count, hash, false};
+  const StatsLeafArgs leaf = {direct, shared->parts, shared->part_count, hash, false, 0, 0};
   AddLeaf(info, device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf);
 }
 
@@ -556,7 +556,7 @@ void CaptureStats(ProbeSlot* slot, const DirectSlot& direct, const Device& devic
         AddInFrontOfLeaf(GetCaptureInfo(stream), device, kernel, grid.blocks, kStatsThreads, args);
   }
   const bool starts_early = is_staged && StartsEarly(grid);
-  const StatsLeafArgs leaf = {direct, args.parts, grid.parts(), hash, starts_early};
+  const StatsLeafArgs leaf = {direct, args.parts, grid.parts(), hash, starts_early, 0, 0};
   AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf, front,
           starts_early ? Start::kBesideAll : Start::kBesideLast);
   if (!is_staged) return;
@@ -712,7 +712,7 @@ layout::DeviceStats* EagerParts(const Device& device, cudaStream_t stream) {
 }  // namespace
 
 void LaunchEagerStats(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
-                      void* stream_handle) {
+                      std::uint64_t call, std::int64_t step, void* stream_handle) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(tensor.device_index);
   const RelaxedCapture relaxed;
@@ -738,6 +738,8 @@ void LaunchEagerStats(ProbeSlot* slot, const ring::SegmentWriter& segment, const
   leaf.slot = direct;
   leaf.parts = parts;
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
+  leaf.call = call;
+  leaf.step_of_call = step;
   const auto* const from = static_cast<const std::byte*>(tensor.data);
   if (at_once) {
     leaf.part_count = static_cast<std::uint32_t>(grid.blocks);

@@ -69,10 +69,11 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
                    void* stream);
 
 // Statistics of an eager call, by the kernels of the lane, in stream order: 128 bytes leave the
-// device. The first call clears the slot's state.
+// device. The first call clears the slot's state. `call`, `step`: the call that it belongs to
+// (eager_calls.h); 0: the slot counts its own uses.
 // Requires: as CaptureDirect(), with buffers of kind kEagerStats.
 // Fails: throws ProbeError.
 void LaunchEagerStats(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
-                      void* stream);
+                      std::uint64_t call, std::int64_t step, void* stream);
 
 }  // namespace cgdebug::capture

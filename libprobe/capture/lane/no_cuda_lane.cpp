@@ -67,7 +67,10 @@ std::vector<void*> CaptureNodes::TakeRest(void*) { return {}; }
 std::vector<OwnNode> OwnNodesOf(void*) { Refuse(); }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
-void LaunchEagerStats(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, void*) { Refuse(); }
+void LaunchEagerStats(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, std::uint64_t,
+                      std::int64_t, void*) {
+  Refuse();
+}
 CapturePlace PlaceOf(void*, std::uint64_t capture_id, int) { return {.graph_id = capture_id}; }
 void NoteRootCapture(void*) noexcept {}
 std::shared_ptr<RootGraph> OpenRoot(void*, void*) { Refuse(); }

@@ -1,6 +1,7 @@
-"""Op logs of eager code on a GPU: its rows are those of calls, as on a CPU, and the GPU is not waited
-for until a call has ended."""
+"""Eager code on a GPU: rows of op logs, and statistics of a watch, are those of calls, as on a CPU, and
+the GPU is not waited for until a call has ended."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -148,21 +149,50 @@ PROGRAM = """
 """
 
 
-def run_watched(tmp_path, text):
+def run_watched(tmp_path, text, options=("--watch", "op:*", "--eager")):
     path = tmp_path / "job.py"
     path.write_text(textwrap.dedent(text))
-    words = [find_program("cgdebug-cli"), "run", "--watch", "op:*", "--eager", "--no-live"]
+    words = [find_program("cgdebug-cli"), "run", *options, "--no-live"]
     words += ["-o", str(tmp_path / "a.cgrec"), "--", sys.executable, str(path)]
     return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("watch", [("op:*", "--eager"), ("*",)], ids=["log", "watch"])
 @pytest.mark.parametrize("value, code", [("float('nan')", 1), ("2.0", 0)])
-def test_a_nan_of_one_call_is_named_with_its_call(cli, tmp_path, value, code):
-    run_watched(tmp_path, PROGRAM.replace("BAD", value))
+def test_a_nan_of_one_call_is_named_with_its_call(cli, tmp_path, value, code, watch):
+    run_watched(tmp_path, PROGRAM.replace("BAD", value), ("--watch", *watch))
     said = cli("check", tmp_path / "a.cgrec")
     assert said.returncode == code, said.stdout + said.stderr
     assert ("call 4" in said.stdout) == bool(code), said.stdout
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_watch_counts_the_calls_of_tensors_on_a_gpu_and_of_their_gradients(cli, tmp_path):
+    """Though autograd runs the backward pass on another thread."""
+    done = run_watched(
+        tmp_path,
+        """
+        import torch, cgdebug
+        from torch import nn
+        net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)).cuda()
+        watch = cgdebug.watch(net, grads=True)
+        for call in range(1, 5):
+            cgdebug.step(10 * call)
+            net(torch.ones(call, 8, device="cuda")).sum().backward()
+            net(torch.ones(7, 8, device="cuda"))
+        """,
+        options=(),
+    )
+    assert done.returncode == 0, done.stderr
+    sql = "select probe, replay, step from v_snapshots order by replay"
+    told = cli("--json", "query", tmp_path / "a.cgrec", sql)
+    seen = {name: [] for name in ("fwd/0", "grad/0")}
+    for row in json.loads(told.stdout):
+        if row["probe"] in seen:
+            seen[row["probe"]].append((row["replay"], row["step"]))
+    assert seen["fwd/0"] == [(2 * n + i, 10 * (n + 1)) for n in range(4) for i in (1, 2)]
+    assert seen["grad/0"] == [(2 * n + 1, 10 * (n + 1)) for n in range(4)]
 
 
 @pytest.mark.usefixtures("daemon")

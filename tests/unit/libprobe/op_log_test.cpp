@@ -112,6 +112,27 @@ TEST(EagerCalls, ThatOfTheModelIsThatOfTheLogWhicheverBeginsFirst) {
   EXPECT_EQ(calls.BeginRun(7).number, 3u) << "the rows of a call are of one log";
 }
 
+TEST(EagerCalls, AThreadWithoutCallsIsInThatOfTheOneThreadThatHasSome) {
+  EagerCalls calls;
+  EXPECT_EQ(calls.LatestOfJob().number, 0u);
+  const auto elsewhere = [&calls] {
+    EagerCall seen;
+    std::thread([&] { seen = calls.LatestOfJob(); }).join();
+    return seen;
+  };
+  EXPECT_EQ(elsewhere().number, 0u);
+  calls.Begin(/*step=*/7);
+  calls.End();
+  EXPECT_EQ(elsewhere().number, 1u);
+  EXPECT_EQ(elsewhere().step, 7);
+  calls.Begin(/*step=*/8);
+  EXPECT_EQ(elsewhere().number, 2u);
+  EXPECT_EQ(calls.LatestOfJob().number, 2u);
+  std::thread([&calls] { calls.Begin(/*step=*/9); }).join();
+  EXPECT_EQ(elsewhere().number, 0u) << "nobody knows of which of the two it is";
+  EXPECT_EQ(calls.LatestOfJob().number, 2u);
+}
+
 TEST(EagerCalls, EachThreadHasItsOwnAndTheyShareTheNumbers) {
   EagerCalls calls;
   EXPECT_EQ(calls.Begin(0).number, 1u);
