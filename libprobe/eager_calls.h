@@ -114,11 +114,11 @@ class EagerCalls {
     return Here().call;
   }
   std::atomic<std::uint64_t> newest_{0};  // Atomic: threads begin calls at the same time
-  // Atomic: other threads read the newest call, which says something if one thread begins them all.
-  std::atomic<std::uint64_t> only_number_{0};
-  std::atomic<std::int64_t> only_step_{-1};
-  std::atomic<int> threads_{0};
-  std::atomic<bool> is_followed_{false};  // Atomic: a watch sets it while other threads look
+  // The newest call, which says something of other threads if one thread has begun all of them.
+  std::atomic<std::uint64_t> only_number_{0};  // Atomic: those read it
+  std::atomic<std::int64_t> only_step_{-1};    // Atomic: likewise
+  std::atomic<int> threads_{0};                // Atomic: likewise
+  std::atomic<bool> is_followed_{false};       // Atomic: a watch sets it while other threads look
 };
 
 }  // namespace cgdebug

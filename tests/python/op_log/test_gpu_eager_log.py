@@ -79,10 +79,9 @@ def test_rows_of_both_devices_and_of_two_streams_are_in_the_order_of_the_program
         lambda x: x.t(),
         lambda x: x[:, ::2],
         lambda x: x.unflatten(0, (4, 8)).permute(2, 0, 1),
-        lambda x: x[:0],
         lambda x: x[1:, 1:],
     ],
-    ids=["usual", "transposed", "gaps", "permuted", "empty", "odd"],
+    ids=["usual", "transposed", "gaps", "permuted", "odd"],
 )
 def test_a_row_has_the_statistics_of_its_tensor_however_it_lies(debug_mode, seen):
     torch.manual_seed(0)
@@ -92,9 +91,8 @@ def test_a_row_has_the_statistics_of_its_tensor_however_it_lies(debug_mode, seen
         y = seen(x).neg()
     (row,) = [row for row in dm.log() if row.op == "aten.neg.default"]
     assert row.shape == tuple(y.shape) and row.stats.count == y.numel()
-    if y.numel():
-        assert (row.stats.min, row.stats.max) == (y.min().item(), y.max().item())
-        assert row.stats.l1 == pytest.approx(y.abs().sum().item(), rel=1e-5)
+    assert (row.stats.min, row.stats.max) == (y.min().item(), y.max().item())
+    assert row.stats.l1 == pytest.approx(y.abs().sum().item(), rel=1e-5)
 
 
 def test_the_first_rows_of_a_large_tensor_are_those_of_their_op(debug_mode):
@@ -141,11 +139,16 @@ PROGRAM = """
     import torch
     from torch import nn
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)).cuda()
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 3)
+        def forward(self, x, factor):
+            return self.two(self.one(x) * factor)
+    net = Net().cuda()
     with torch.no_grad():
         for call in range(1, 6):
-            x = torch.ones(call, 8, device="cuda")
-            net(x * BAD if call == 4 else x)
+            net(torch.ones(call, 8, device="cuda"), BAD if call == 4 else 1.0)
 """
 
 
