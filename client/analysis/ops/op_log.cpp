@@ -560,13 +560,6 @@ const OpRow* FirstNonfinite(const OpLog& log) {
   return nullptr;
 }
 
-const OpRow* FirstNan(const OpLog& log) {
-  for (const OpRow& row : log.rows) {
-    if (row.stats && row.stats->nan > 0) return &row;
-  }
-  return nullptr;
-}
-
 bool HasInputsWithoutNan(const OpLog& log, const OpRow& row) {
   return row.is_covered &&
          std::all_of(row.inputs.begin(), row.inputs.end(), [&](std::uint32_t number) {

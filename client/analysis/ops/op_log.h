@@ -105,7 +105,6 @@ std::string_view PlaceOf(const OpRow& row);
 // The first row with a NaN or an Inf, except those that may be masks (masks.h); nullptr without
 // one.
 const OpRow* FirstNonfinite(const OpLog& log);
-const OpRow* FirstNan(const OpLog& log);
 // Whether all that `row` read is shown and finite.
 bool HasFiniteInputs(const OpLog& log, const OpRow& row);
 bool HasInputsWithoutNan(const OpLog& log, const OpRow& row);
