@@ -34,14 +34,15 @@ bool HasCalls(const Source& source, const Entries& entries) {
 // numbers of a log ascend in the order of registration, and one that does not ascend begins the
 // next log.
 // `joins_calls`: else calls of other rows are logs of their own.
-std::vector<Entries> LogsOf(const Source& source, bool joins_calls = true) {
+// `has_ends`: whether the ends of inputs are among the rows.
+std::vector<Entries> LogsOf(const Source& source, bool joins_calls = true, bool has_ends = false) {
   std::map<std::tuple<std::string, int, std::uint64_t, bool>,
            std::vector<std::pair<std::uint64_t, Entry>>>
       places;
   for (std::size_t i = 0; i < source.slots().size(); ++i) {
     const Slot& slot = source.slots()[i];
     std::optional<OpText> text = ParseOpText(slot.op);
-    if (!text) continue;
+    if (!text || (!has_ends && ops::IsInputEnd(slot.op))) continue;
     places[{slot.session, slot.rank, slot.graph_id, slot.counts_calls()}].push_back(
         {slot.order, {i, *std::move(text)}});
   }
@@ -516,7 +517,9 @@ const UnseenNodes* OpLog::UnseenBeside(const OpRow& row) const {
   return nullptr;
 }
 
-std::vector<OpLogSlots> OpLogsOf(const Source& source) { return LogsOf(source, false); }
+std::vector<OpLogSlots> OpLogsOf(const Source& source) {
+  return LogsOf(source, /*joins_calls=*/false, /*has_ends=*/true);
+}
 
 std::vector<std::string> OpGapsOf(const Source& source, const WantsSlot& wants_row,
                                   const WantsSlot& wants_job,

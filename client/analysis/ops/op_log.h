@@ -87,8 +87,8 @@ struct OpLogSlot {
 };
 // The slots of one op log, by number.
 using OpLogSlots = std::vector<OpLogSlot>;
-// Every list of rows of the source, oldest first. A capture has one. What runs eagerly has one for
-// the calls that have the same rows.
+// Every list of rows of the source, oldest first, with the ends of inputs (ops::IsInputEnd). A
+// capture has one. What runs eagerly has one for the calls that have the same rows.
 std::vector<OpLogSlots> OpLogsOf(const source::Source& source);
 
 // Sentences about what op logs do not show: of the logs with a row that `wants_row`, where all

@@ -8,11 +8,10 @@ namespace cgdebug::analysis::why {
 
 std::span<const Detector> Detectors() {
   static constexpr Detector kDetectors[] = {
-      FindFailedKernels,   FindPaddingLeaks,  FindNonfinite,    FindMovedPointers,
-      FindUnequalReplicas, FindUnorderedOps,  FindFailedChecks, FindGrowth,
-      FindHangs,           FindUnlikeRanks,   FindBadCaptures,  FindUnreplayed,
-      FindIdleOptimizer,   FindRepeatedNoise, FindStaleOutputs, FindFrozenInputs,
-      FindDeadLayers,      FindUntrained,     FindUnread};
+      FindFailedKernels,   FindPaddingLeaks, FindNonfinite,    FindMovedPointers, FindTornInputs,
+      FindUnequalReplicas, FindUnorderedOps, FindFailedChecks, FindGrowth,        FindHangs,
+      FindUnlikeRanks,     FindBadCaptures,  FindUnreplayed,   FindIdleOptimizer, FindRepeatedNoise,
+      FindStaleOutputs,    FindFrozenInputs, FindDeadLayers,   FindUntrained,     FindUnread};
   return kDetectors;
 }
 

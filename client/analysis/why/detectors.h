@@ -41,6 +41,7 @@ Found FindUntrained(const Evidence& evidence);
 Found FindUnread(const Evidence& evidence);
 Found FindMovedPointers(const Evidence& evidence);
 Found FindPaddingLeaks(const Evidence& evidence);
+Found FindTornInputs(const Evidence& evidence);
 Found FindUnreplayed(const Evidence& evidence);
 Found FindGrowth(const Evidence& evidence);
 Found FindUnlikeRanks(const Evidence& evidence);

@@ -25,6 +25,7 @@ using source::Slot;
 using source::Source;
 
 constexpr std::string_view kPaddingOp = "padding";  // its op keeps rows apart
+constexpr std::string_view kInputEnd = "input.end";
 
 Change ChangeOf(const Stats& before, const Stats& now) {
   if (!numerics::DifferencesOf(before, now).empty()) return Change::kChanged;
@@ -58,6 +59,7 @@ class LogReader {
 
  private:
   using KeyList = std::vector<Key>;  // of a slot, one of each replay
+  using Places = std::map<std::size_t, std::pair<std::size_t, Key>>;  // by run: slot and key
 
   Result<std::vector<KeyList>> PlacesOf(const OpLogSlots& slots, std::size_t nth_log) {
     std::vector<KeyList> places;
@@ -121,13 +123,14 @@ class LogReader {
   };
 
   // The places of the rows of one call, which are in the order of their numbers. What lies in the
-  // padding of a row has the place of that row.
+  // padding of a row has the place of that row, and so has the end of an input.
   std::vector<std::size_t> RowsOf(const std::vector<Here>& call) {
     std::map<std::uint32_t, std::size_t> by_number;
     std::vector<std::size_t> rows;
     for (const Here& one : call) {
       const OpText& text = one.row->text;
-      if (IsRowMask(text.op) || IsPaddingRow(text.op)) {
+      log_.has_unseen |= text.unseen_before.has_value() || text.unseen_after.has_value();
+      if (IsRowMask(text.op) || IsPaddingRow(text.op) || text.op == kInputEnd) {
         const auto of = text.inputs.empty() ? by_number.end() : by_number.find(text.inputs.front());
         rows.push_back(of == by_number.end() ? SIZE_MAX : of->second);
         continue;
@@ -186,6 +189,8 @@ class LogReader {
         log_.rows[row].padding[place->second] = {
             .is_here = true, .mixes = slot.text.op != kPaddingOp, .nonfinite = stats->nonfinite()};
       }
+    } else if (slot.text.op == kInputEnd) {
+      ends_[row][place->second] = {slot.slot, key};
     } else {
       keys_[row][place->second] = {slot.slot, key};
     }
@@ -221,7 +226,22 @@ class LogReader {
                      .abs_max = stats->abs_max};
       before = *stats;
       times_[{place, run}] = {slot, {key.replay, key.iteration}};
+      if (const auto ends = ends_.find(place); ends != ends_.end()) {
+        ReadEnd(*stats, run, ends->second, &row);
+      }
     }
+  }
+
+  void ReadEnd(const Stats& then, std::size_t run, const Places& ends, Row* row) {
+    const auto end = ends.find(run);
+    if (end == ends.end()) return;
+    const std::optional<Stats> now = Read(end->second.first, end->second.second);
+    if (!now) return;
+    row->at_end.resize(log_.runs.size());
+    row->at_end[run] = {.is_here = true,
+                        .change = ChangeOf(then, *now),
+                        .hash = now->ordered_hash,
+                        .hash_then = then.ordered_hash};
   }
 
  public:
@@ -237,8 +257,9 @@ class LogReader {
   using RowKey = std::tuple<std::string, std::string, std::vector<std::uint64_t>, layout::Dtype,
                             std::vector<std::size_t>>;
   std::map<RowKey, std::size_t> rows_;
-  std::map<std::size_t, std::size_t> row_of_slot_;                        // the last one
-  std::vector<std::map<std::size_t, std::pair<std::size_t, Key>>> keys_;  // by row, then by run
+  std::map<std::size_t, std::size_t> row_of_slot_;  // the last one
+  std::vector<Places> keys_;                        // by row
+  std::map<std::size_t, Places> ends_;              // likewise, of inputs
   Times times_;
 };
 

@@ -40,6 +40,13 @@ struct Padding {
   std::uint64_t nonfinite = 0;
 };
 
+// What one run has of an input at the end of its graph.
+struct AtEnd {
+  bool is_here = false;
+  Change change = Change::kUnknown;       // since an op read it first
+  std::uint64_t hash = 0, hash_then = 0;  // ordered: at the end, and when it was read first
+};
+
 // A tensor that an op wrote, or an input, in all runs of its log that have it.
 struct Row {
   std::size_t slot = 0;  // in the first of these runs
@@ -51,6 +58,7 @@ struct Row {
   std::vector<std::size_t> readers;   // likewise, behind it
   std::vector<Seen> at;               // by run
   std::vector<Padding> padding = {};  // likewise; empty: its rows are known in none
+  std::vector<AtEnd> at_end = {};     // likewise; empty: it is not looked at again
 
   bool is_input() const { return op == "input"; }
 };
@@ -72,6 +80,7 @@ struct Log {
   int rank = -1;
   std::uint64_t graph_id = 0;
   bool counts_calls = false;  // its runs have the numbers of calls
+  bool has_unseen = false;    // kernels that no row shows
   std::vector<Run> runs;
   std::vector<Row> rows;
 };

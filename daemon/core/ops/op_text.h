@@ -36,6 +36,12 @@ struct OpText {
 };
 std::optional<OpText> ParseOpText(std::string_view text);
 
+// Whether SlotRegistration::op is that of a row which shows an input of a captured graph once more,
+// at the end of the graph: "40 input.end 3" of the input that row 3 shows. It is no row of the log.
+constexpr bool IsInputEnd(std::string_view op) {
+  return op.find(" input.end ") != std::string_view::npos;
+}
+
 // Parses SlotRegistration::op of a row that says what is not shown (layout::IsOpGap). Fails:
 // nullopt for any other.
 struct OpGap {

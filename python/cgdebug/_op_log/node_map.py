@@ -220,7 +220,7 @@ class NodeMap:
             self.behind.update(dict.fromkeys(nodes, self._last))
         self._outer, self._new, self._ran, self._made = [], [], None, None
 
-    def end(self) -> None:
+    def end(self, input_ends=()) -> None:
         for node in self._nodes.take_rest(_current_stream()):
             if self._last is not None:
                 self.behind[node] = self._last

@@ -24,6 +24,7 @@ from .collectives import Collective, Collectives
 from .collectives.waiting import waiting
 from .details import Details
 from .extras.added import Added
+from .input_ends import InputEnds
 from .memory import Memory
 from .padding_rows import PaddingRows
 from .rows import OpLog
@@ -64,6 +65,7 @@ class Recorder:
         self.added = Added(log, captured)
         self.steps = Steps(log, self._next_run)
         self.holdings: audit.Holdings | None = None  # of a capture
+        self.input_ends: InputEnds | None = None  # likewise
         self.is_done = False
         self.is_paused = False  # nothing that runs is logged; begin_run() was called before
         self._is_wanted = functools.cache(selects)  # whether rows of a module are
@@ -291,10 +293,17 @@ class Recorder:
         for op in self._collectives.take_unread(is_end):
             self._note_unread(op)
         try:
-            self.log.end()
+            self.log.end(self._take_input_ends())
         except Exception as error:
             self._note("the end of the log", error)
             self.log.tell_gaps()
+
+    def _take_input_ends(self) -> list[tuple[int, torch.Tensor]]:
+        try:
+            return [] if self.input_ends is None else self.input_ends.take(self._rows)
+        except Exception as error:
+            self._note("inputs at the end of the graph", error)
+            return []
 
     # --- nodes of a capture, and rows that are pending --------------------------------------------
 
@@ -322,6 +331,8 @@ class Recorder:
                 self._flush()
             else:
                 self.log.finish_op(is_explained)
+                if self.input_ends is not None and self.input_ends.is_new:
+                    self._flush()
 
     def _take_nodes(self) -> None:
         if not self._captured or self.is_done:
@@ -452,7 +463,10 @@ class Recorder:
             name = ""  # a part of the parameter alone
         own = self._counter.peek(place, base).removeprefix("fwd/")
         stem = name or f"{own}.{argument}"
-        return self._add(f"in/{stem}", "input", tensor, (), place)
+        row = self._add(f"in/{stem}", "input", tensor, (), place)
+        if self.input_ends is not None and row != UNKNOWN and not name:
+            self.input_ends.read(row, tensor)
+        return row
 
     def _after(self, call: Call, result) -> None:
         plan = call.plan
@@ -636,6 +650,8 @@ class Recorder:
         self.log.note(f"{op}: nothing read its result, so it was not seen")
 
     def _flush(self) -> None:
+        if self.input_ends is not None:
+            self.input_ends.is_new = False
         try:
             self.log.flush()
         except Exception as error:  # the job goes on

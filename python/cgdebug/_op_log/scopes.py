@@ -20,6 +20,7 @@ from . import audit, names, padding, regions, threads
 from .capture_cost import CaptureCost
 from .extras import Extras, Values
 from .following import CollectorStopped, Followed
+from .input_ends import InputEnds
 from .options import LogOptions
 from .outputs import OutputRecorder
 from .recorder import Recorder
@@ -340,6 +341,7 @@ class _Following:
         )
         recorder.steps.begins_after_step = not captured and not self._by_call
         recorder.steps.on_step = self.forget_root
+        recorder.input_ends = InputEnds() if captured else None
         recorder.added.values = scopes[0].values
         recorder.added.extras = Extras.joined([scope.extras for scope in scopes])
         for name in _TIMED:

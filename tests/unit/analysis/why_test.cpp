@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/why_report.h"
 #include "tests/support/analysis/memory_source.h"
 
@@ -112,6 +113,44 @@ TEST(Why, AMaskIsNoCauseAndARowThatIsMaskedWholeIsOne) {
   ASSERT_THAT(KindsOf(causes), ElementsAre("masked_row"));
   EXPECT_EQ(causes.findings[0].place.slot, 4u);
   EXPECT_EQ(causes.findings[0].place.replay, 4u);
+}
+
+TEST(Why, AnInputThatChangedWhileAReplayRanIsNamedWithBothHashes) {
+  GraphLog log = Healthy();
+  log.Row("end/layer/mm_0.self", "input.end", {{1, 2}, {3, 4}, {5, 9}, {7, 8}}, "1");
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("torn_input"));
+  EXPECT_EQ(causes.outcome(), Outcome::kFound);
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("the input in/layer/mm_0.self changed while replay 3 of bs=8 ran, and no "
+                        "op of the graph writes it: hash "));
+  EXPECT_EQ(causes.findings[0].place.slot, 0u);
+  EXPECT_EQ(causes.findings[0].place.replay, 3u);
+  EXPECT_THAT(causes.findings[0].follows, ElementsAre(2));
+  EXPECT_THAT(causes.findings[0].facts[0].text, HasSubstr("changed in 1 of 4 replays, first in"));
+}
+
+TEST(Why, AnInputThatIsTheSameAtTheEndOfItsGraphIsCleanAndIsNoOtherRow) {
+  GraphLog log = Healthy();
+  log.Row("end/layer/mm_0.self", "input.end", kMoving, "1");
+  const Causes causes = CausesOf(log);
+  EXPECT_THAT(causes.findings, IsEmpty());
+  EXPECT_TRUE(causes.complete());
+  EXPECT_THAT(causes.clean, Contains("1 input stays the same while its graph runs"));
+  std::vector<std::string> others;
+  const Result<OpLog> rows = ReadOpLog(log, {}, &others);
+  ASSERT_TRUE(rows.ok());
+  EXPECT_EQ(rows->rows.size(), 3u);
+}
+
+TEST(Why, AnInputThatAKernelWithoutARowMayHaveWrittenIsNotSaidToBeTorn) {
+  GraphLog log = Healthy();
+  log.Row("fwd/layer/add_0", "aten.add.Tensor <1:memset", {{1, 2}, {3, 4}, {5, 6}, {7, 8}}, "3");
+  log.Row("end/layer/mm_0.self", "input.end", {{1, 2}, {3, 4}, {5, 9}, {7, 8}}, "1");
+  const Causes causes = CausesOf(log);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("torn_input"));
+  EXPECT_EQ(causes.findings[0].level, Level::kConsistent);
+  EXPECT_EQ(causes.outcome(), Outcome::kInconclusive);
 }
 
 TEST(Why, TwoCausesThatDoNotFollowFromEachOtherAreBothTold) {

@@ -17,6 +17,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from ..._job import _accepted, _native
 from ..._shared import _torch_logs
+from .. import input_ends
 from ..details import Details
 from .call_details import CallDetails
 from .gaps import ACCOUNT, MAX_CALLS, TOLD_ACCOUNT, Gaps
@@ -214,9 +215,12 @@ class OpLog:
 
     # --- the whole log ----------------------------------------------------------------------------
 
-    def end(self) -> None:
+    def end(self, input_ends: typing.Iterable[tuple[int, torch.Tensor]] = ()) -> None:
         """No more rows are added to this capture, or to this run of an eager log. Must be called
         before the capture ends.
+
+        input_ends: inputs of the capture that are looked at again here, and the numbers of the rows
+                    that show them. They are no rows of the log.
 
         Fails: ValueError, RuntimeError: rows of this capture are lost."""
         with self._lock:
@@ -225,6 +229,7 @@ class OpLog:
             try:
                 if self.graph:
                     self._take_rest()
+                    self._add_ends(input_ends)
             finally:
                 call = 0
                 try:
@@ -247,6 +252,14 @@ class OpLog:
             pass  # signals are handled here
         if lost := self._native.drop_awaited():
             self.note(f"{lost} rows are not seen: the GPU has not computed them")
+
+    def _add_ends(self, inputs: typing.Iterable[tuple[int, torch.Tensor]]) -> None:
+        for number, (first, tensor) in enumerate(inputs, len(self.rows) + 1):
+            row = self.rows[first - 1]
+            name = self._free_name(f"end/{row.name.removeprefix('in/')}")
+            self._names.add(name)
+            end = Row(number, name, input_ends.OP, (first,), row.site, row.dtype, row.shape)
+            self._log(end, tensor)
 
     def _called(self, call: int) -> None:
         self.calls.append(call)
