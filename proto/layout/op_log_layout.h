@@ -62,6 +62,8 @@ constexpr bool IsOpGap(std::string_view op) { return op.substr(0, 4) == "gap "; 
 //       the same, where nobody knows which bytes of a tensor they touch
 //   "order 12 missing TEXT"
 //       why the order of capture 12 is not known
+//   "order 12 broke TEXT"
+//       capture 12 ended with an error: the op that raised it, or the last one before it
 // Or what a process tells of a graph that it launches in pieces: the newest of these holds.
 //   "order 12 stands TEXT", "order 12 failed TEXT"
 //       which piece runs for long, or has failed

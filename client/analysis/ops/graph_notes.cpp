@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "client/analysis/ops/op_log.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis {
 
@@ -26,6 +27,15 @@ std::optional<std::uint64_t> TakeNumber(std::string_view* text) {
   const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), number);
   if (failure != std::errc() || end != word.data() + word.size()) return std::nullopt;
   return number;
+}
+
+std::optional<BrokenCapture> ReadBrokenCapture(const source::Slot& slot) {
+  if (!layout::IsOpOrder(slot.op)) return std::nullopt;
+  std::string_view rest = slot.op;
+  (void)TakeWord(&rest);
+  const std::optional<std::uint64_t> graph_id = TakeNumber(&rest);
+  if (!graph_id || TakeWord(&rest) != "broke") return std::nullopt;
+  return BrokenCapture{.graph_id = *graph_id, .text = std::string(rest)};
 }
 
 NamedGraphs NamedGraphsOf(const source::Source& source) {

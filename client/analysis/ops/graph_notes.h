@@ -44,6 +44,14 @@ struct GraphNotes {
 std::string_view TakeWord(std::string_view* text);
 std::optional<std::uint64_t> TakeNumber(std::string_view* text);
 
+// Of a note that tells with which op a capture ended with an error (layout::IsOpOrder).
+struct BrokenCapture {
+  std::uint64_t graph_id = 0;
+  std::string text;
+};
+// Nothing for any other slot.
+std::optional<BrokenCapture> ReadBrokenCapture(const source::Slot& slot);
+
 // What is said of graphs without a note.
 struct NotesWords {
   const char* nobody;  // "no graph was captured with an op log"

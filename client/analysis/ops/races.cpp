@@ -73,7 +73,9 @@ Races FindRaces(const source::Source& source) {
   Races races;
   ReadGraphNotes(
       source, kOrderWords,
-      [](const source::Slot& slot) { return layout::IsOpOrder(slot.op) && !ReadPieceNote(slot); },
+      [](const source::Slot& slot) {
+        return layout::IsOpOrder(slot.op) && !ReadPieceNote(slot) && !ReadBrokenCapture(slot);
+      },
       ReadOrderNote, AddMissingOrder, static_cast<GraphNotes<GraphOrder>*>(&races));
   return races;
 }

@@ -169,6 +169,10 @@ class OrderNotes:
     def tell_missing(self, capture: int, why: str) -> None:
         self._add(capture, [f"missing {_cut(why)}"])
 
+    def tell_broken(self, capture: int, text: str) -> None:
+        """A capture ended with an error."""
+        self._add(capture, [f"broke {_cut(text)}"])
+
     def tell_piece(self, capture: int, text: str) -> None:
         """Of a graph that is launched in pieces: "stands ...", "passed", "failed ..."."""
         self._add(capture, [_cut(text)])

@@ -11,6 +11,7 @@ known, and what others write is found by the nodes that the graph gets between t
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import typing
 
@@ -67,6 +68,8 @@ class Recorder:
         self.holdings: audit.Holdings | None = None  # of a capture
         self.input_ends: InputEnds | None = None  # likewise
         self.is_done = False
+        self._newest: tuple[str, names.Place] | None = None  # of a capture: the op that began last
+        self._raised = ""  # likewise: what CUDA refused to capture
         self.is_paused = False  # nothing that runs is logged; begin_run() was called before
         self._is_wanted = functools.cache(selects)  # whether rows of a module are
         self._captured = captured
@@ -130,6 +133,8 @@ class Recorder:
             if call is not None:
                 self.added.stop(call)
             with self._lock:
+                if has_failed and call is not None:
+                    self._note_raised(call)
                 self._take_nodes()
                 if call is not None:
                     with written.one_look:
@@ -305,6 +310,20 @@ class Recorder:
             self._note("inputs at the end of the graph", error)
             return []
 
+    def why_broken(self, error: BaseException) -> str:
+        """Of a capture that ends with `error`: the op that broke it, as far as that is known."""
+        while error.__context__ is not None:  # what ended the block, before the end of the capture
+            error = error.__context__
+        if self._raised or self._newest is None:
+            return self._raised or _error_text(error)
+        return f"the last op before the error was {_op_text(*self._newest)}; {_error_text(error)}"
+
+    def _note_raised(self, call: Call) -> None:
+        error = sys.exc_info()[1]
+        if self._captured and error is not None and _is_of_cuda(error):
+            op = _op_text(call.plan.name, call.place)
+            self._raised = f"{op} raised {_error_text(error)}"
+
     # --- nodes of a capture, and rows that are pending --------------------------------------------
 
     def _begin(self) -> None:
@@ -385,7 +404,9 @@ class Recorder:
         call = Call(plan, written.arguments_of(plan, args, kwargs), args, kwargs)
         if plan.kind not in _WITHOUT_ROWS:
             call.place = names.current_place(self.names, (*args, *kwargs.values()))
-            if not self._captured:
+            if self._captured:
+                self._newest = plan.name, call.place
+            else:
                 self.steps.follow(call.place)
             for argument in call.arguments:
                 for place, tensor in enumerate(argument.tensors):
@@ -663,6 +684,20 @@ class Recorder:
         self.log.note(text)
         if self.log.graph:
             _native.not_seen(ACCOUNT, text)
+
+
+def _op_text(name: str, place: names.Place) -> str:
+    module = f" in {place.module}" if place.module else ""
+    return f"{name}{module} at {place.site}"
+
+
+def _error_text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _is_of_cuda(error: BaseException) -> bool:
+    text = str(error)
+    return "CUDA" in text or "captur" in text
 
 
 def _is_captured(tensor: torch.Tensor) -> bool:

@@ -16,7 +16,7 @@ from .._job import _graphs, _native
 from .._job._fail_soft import reason_of
 from .._shared import _torch_logs
 from .._watching.modules import is_selected
-from . import audit, names, padding, regions, threads
+from . import audit, names, node_order, padding, regions, threads
 from .capture_cost import CaptureCost
 from .extras import Extras, Values
 from .following import CollectorStopped, Followed
@@ -316,9 +316,9 @@ class _Following:
         self._by_call = any(scope.by_call for scope in scopes)
         if not captured and not self._by_call and scopes[0].model is not None:
             self._root = scopes[0].model
-        self._recorder = self._recorder_of(scopes, captured, cost)
+        self.recorder = self._recorder_of(scopes, captured, cost)
         begins = None if captured else self._begins
-        self._followed = Followed(self._recorder, modules, begins, is_beside=beside is not None)
+        self._followed = Followed(self.recorder, modules, begins, is_beside=beside is not None)
 
     def _recorder_of(self, scopes: list[Scope], captured: bool, cost: CaptureCost) -> Recorder:
         levels = {scope.options.level for scope in scopes}
@@ -349,28 +349,28 @@ class _Following:
         return recorder
 
     def next_run(self) -> None:
-        self._recorder.next_run()
+        self.recorder.next_run()
 
     def hold(self, capture: int, graph) -> audit.Holdings:
         """From here on it is kept which memory ops are given."""
         holdings = audit.Holdings(capture, self._names, graph)
-        self._recorder.holdings = holdings
+        self.recorder.holdings = holdings
         return holdings
 
     def take_marks_of_capture(self) -> None:
         """Those that were told while it was captured."""
-        self._recorder.take_marks(padding.newest())
+        self.recorder.take_marks(padding.newest())
 
     def take_marks(self, marks: padding.Marks) -> None:
         """In front of the next call of the model they are of that one."""
         if not self.has_root or self.has_begun or names.is_inside():
-            self._recorder.take_marks(marks)
+            self.recorder.take_marks(marks)
 
     def forget_root(self) -> None:
         self.has_root = False
 
     def take_model(self, was_none: bool) -> None:
-        self._recorder.steps.ends_with_step = True
+        self.recorder.steps.ends_with_step = True
         if was_none:
             self.forget_root()
 
@@ -384,21 +384,21 @@ class _Following:
             self.root_is_called()
 
     def root_is_called(self) -> None:
-        if self.has_root or self._recorder.steps.is_of_other_step():
+        if self.has_root or self.recorder.steps.is_of_other_step():
             self.next_run()
         self.has_root, self.has_begun = True, False
 
     def pause(self) -> None:
         """Another log has what runs from here on, until resume()."""
         self.next_run()
-        self._recorder.is_paused = True
+        self.recorder.is_paused = True
 
     def resume(self) -> None:
-        self._recorder.is_paused = False
+        self.recorder.is_paused = False
         self.forget_root()
 
     def stop(self) -> None:
-        self._recorder.is_done = True
+        self.recorder.is_done = True
 
     def enter_module(self, module: torch.nn.Module) -> None:
         if self._followed.hooks is not None:
@@ -441,8 +441,9 @@ def _wrap_captures() -> None:
         capture = _end_of(self, failed=False)
         try:
             end(self)
-        except BaseException:
+        except BaseException as error:
             if capture is not None:
+                capture.tell_broken(error)
                 capture.drop()
             raise
         finally:
@@ -462,6 +463,7 @@ class _Capture:
         self.log: OpLog | None = None
         self.cost = CaptureCost(graph=0)
         self.following: _Following | None = None
+        self.recorder: Recorder | None = None
         self.holdings: audit.Holdings | None = None
         # A graph whose capture nobody ends, because of an exception, must not leave the mode there.
         self._abandoned = weakref.finalize(graph, self.give_up)
@@ -474,6 +476,7 @@ class _Capture:
             self.log = OpLog(number, math.gcd(*(scope.every for scope in scopes)))
             self.cost = CaptureCost(number)
             self.following = _Following(scopes, self.log, captured=True, cost=self.cost)
+            self.recorder = self.following.recorder
             self.holdings = self.following.hold(number, graph)
             for scope in scopes:
                 scope.logs.append(self.log)
@@ -523,6 +526,15 @@ class _Capture:
         for scope in self._scopes:
             scope.costs.append(self.cost)
         _torch_logs.op_log_captured(log, self.cost)
+
+    def tell_broken(self, error: BaseException) -> None:
+        """The capture ended with it."""
+        if self.log is None or self.recorder is None:
+            return
+        try:
+            node_order.notes.tell_broken(self.log.graph, self.recorder.why_broken(error))
+        except Exception as failure:
+            _log_failure(failure)
 
     def drop(self) -> None:
         """The capture failed, or it has no row."""

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.usefixtures("daemon"), needs_mode]
 def ends_of(function, model=None):
     """The names of the inputs of function() that are looked at again, and their tensors."""
     with cgdebug.debug_mode(model, eager=True) as dm, torch.no_grad():
-        recorder = dm._scope._following._recorder
+        recorder = dm._scope._following.recorder
         recorder.input_ends = InputEnds()
         function()
         rows = recorder.log.rows

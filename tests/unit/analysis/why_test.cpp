@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/analysis/ops/op_log.h"
+#include "client/analysis/ops/races.h"
 #include "client/analysis/why/why_report.h"
 #include "tests/support/analysis/memory_source.h"
 
@@ -590,6 +591,27 @@ TEST(Why, CapturesThatFailedOrHoldNoWorkAreToldOfALiveJob) {
   EXPECT_THAT(causes.findings[0].facts[0].text, HasSubstr("captured by model.py:7 in forward"));
   const Json json = CausesJson(log, causes, CommandsOf("live"));
   EXPECT_EQ(json["findings"][0]["next"], "cgdebug-cli graphs live");
+}
+
+TEST(Why, TheOpThatBrokeACaptureIsNamedLiveAndInARecording) {
+  const std::string broke = "aten.item.default at model.py:7 raised RuntimeError: CUDA error";
+  GraphLog log = Healthy();
+  const std::size_t slot = log.AddSlot("ops/order", {0});
+  log.Slots()[slot].op = "order 12 broke " + broke;
+  log.Slots()[slot].graph_id = 0;
+  const Causes recorded = CausesOf(log);
+  ASSERT_THAT(KindsOf(recorded), ElementsAre("failed_capture"));
+  EXPECT_EQ(recorded.findings[0].level, Level::kConsistent);
+  EXPECT_EQ(recorded.findings[0].sentence,
+            "capture 12 ended with an error: there is no graph; " + broke);
+  EXPECT_THAT(FindRaces(log).graphs, IsEmpty());
+  layout::GraphFacts failed{.order = 3, .graph_id = 12, .state = layout::GraphState::kFailed};
+  log.graphs = {{.of = log.Slots()[0], .census = {}}};
+  log.graphs->front().census.graphs = {failed};
+  const Causes live = CausesOf(log);
+  ASSERT_THAT(KindsOf(live), ElementsAre("failed_capture"));
+  EXPECT_EQ(live.findings[0].sentence,
+            "capture 3 ended with an error: there is no graph; " + broke);
 }
 
 TEST(Why, AGraphThatWaitsForItsBatchSizeIsNoFindingIfOthersOfItsPlaceAreReplayed) {

@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
+#include <tuple>
 
+#include "client/analysis/ops/graph_notes.h"
 #include "client/analysis/why/detectors.h"
 
 namespace cgdebug::analysis::why {
@@ -38,6 +41,43 @@ constexpr Kind kKinds[] = {
     {"unreplayed", IsUnreplayed,
      "was never replayed: what it stands for ran outside of it, or not at all",
      "a replay that is yet to come"},
+};
+
+// What a job with an op log tells of its captures that ended with an error.
+class BrokenCaptures {
+ public:
+  explicit BrokenCaptures(const source::Source& source) {
+    for (std::size_t i = 0; i < source.slots().size(); ++i) {
+      const source::Slot& slot = source.slots()[i];
+      const std::optional<BrokenCapture> one = ReadBrokenCapture(slot);
+      if (one) notes_[{slot.session, slot.rank, one->graph_id}] = {i, one->text};
+    }
+  }
+
+  // "; aten.item.default at model.py:7 raised ..."; empty if it is not known.
+  std::string TextOf(const source::Slot& process, const GraphFacts& graph) const {
+    const auto note = notes_.find({process.session, process.rank, graph.graph_id});
+    return note == notes_.end() ? "" : "; " + note->second.text;
+  }
+
+  // A recording has no census: there they are all that is known.
+  void AddTo(Found* answer) const {
+    for (const auto& [key, note] : notes_) {
+      answer->findings.push_back({.level = Level::kConsistent,
+                                  .kind = kKinds[0].name,
+                                  .place = {.slot = note.slot, .command = "info"},
+                                  .sentence = fmt::format("capture {} {}; {}", std::get<2>(key),
+                                                          kKinds[0].says, note.text),
+                                  .refute = kKinds[0].refute});
+    }
+  }
+
+ private:
+  struct Note {
+    std::size_t slot = 0;
+    std::string text;
+  };
+  std::map<std::tuple<std::string, int, std::uint64_t>, Note> notes_;
 };
 
 // Where the graphs were captured that are replayed. An engine captures one graph for each size of a
@@ -95,13 +135,16 @@ void NoteWithoutProbe(const source::ProcessGraphs& process, Found* answer) {
 Found FindBadCaptures(const Evidence& evidence) {
   Found answer;
   const source::Source& source = *evidence.source;
+  const BrokenCaptures broken(source);
   if (!evidence.graphs) {
+    broken.AddTo(&answer);
     const bool has_graph = std::ranges::any_of(
         source.slots(), [](const source::Slot& slot) { return slot.graph_id != 0; });
     if (has_graph) {
       answer.not_asked =
-          "captures that failed or recorded no work, which a recording does not keep: cgdebug-cli "
-          "graphs, while the job lives";
+          "captures that recorded no work, or that failed without an op log, which a recording "
+          "does "
+          "not keep: cgdebug-cli graphs, while the job lives";
     }
     return answer;
   }
@@ -132,12 +175,14 @@ Found FindBadCaptures(const Evidence& evidence) {
       Finding finding{.level = Level::kConsistent,
                       .kind = kind.name,
                       .place = {.slot = slot, .command = "graphs"},
-                      .sentence = fmt::format("{} {}", NameOf(first), kind.says),
+                      .sentence = fmt::format("{} {}{}", NameOf(first), kind.says,
+                                              broken.TextOf(process.of, first)),
                       .refute = kind.refute};
       if (found.size() > 1) finding.sentence += fmt::format("; {} like it", found.size() - 1);
       for (const GraphFacts* graph : found) {
         const std::string by = graph->stack.empty() ? "" : ", captured by " + graph->stack;
-        finding.facts.push_back({finding.place, NameOf(*graph) + by});
+        finding.facts.push_back(
+            {finding.place, NameOf(*graph) + by + broken.TextOf(process.of, *graph)});
       }
       answer.findings.push_back(std::move(finding));
     }
