@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 
-def serve(programs, ranks=1):
+def serve(programs, ranks=1, eager=True):
     """Reads lines "NAME WATCH RUN", runs `run_NAME` watched as CGDEBUG_WATCH asks, as the run RUN, and
     answers with the exit code. With several ranks it runs as each of them, and they meet at the file
-    RENDEZVOUS."""
+    RENDEZVOUS. eager: whether op logs have what runs eagerly; else they have captured graphs alone."""
     import torch
 
     torch.set_num_threads(1)
@@ -23,7 +23,7 @@ def serve(programs, ranks=1):
             if child == 0:
                 os.environ |= {
                     "CGDEBUG_WATCH": watch,
-                    "CGDEBUG_WATCH_EAGER": "1",
+                    "CGDEBUG_WATCH_EAGER": "1" if eager else "0",
                     "CGDEBUG_RUN_ID": run,
                 }
                 if ranks > 1:
