@@ -46,11 +46,13 @@ class Marks:
     mask: bool, on the CPU: which rows are real; None: the tensors are on a GPU
     tensors: weak references to those that have the rows in their first dimensions
     is_taken: whether a log has them
+    is_captured: the mask is on the GPU, and each replay computes it again
     """
 
     mask: torch.Tensor | None
     tensors: tuple[weakref.ref, ...]
     is_taken: bool = False
+    is_captured: bool = False
 
 
 def newest() -> Marks | None:
@@ -65,20 +67,30 @@ def valid_rows(rows, *tensors: torch.Tensor) -> None:
         cgdebug.valid_rows(5, ids, positions)            # of 8: rows 5 to 7 are padding
         cgdebug.valid_rows(batch["attention_mask"], batch["input_ids"])
 
+    Or, inside of a capture, with a number or mask on the GPU, which each replay reads again:
+
+        with torch.cuda.graph(graph):
+            cgdebug.valid_rows(num_tokens, ids, positions)
+            model(ids, positions)
+
     rows: how many are real, the first ones, as a number or a tensor; or a mask, which is not zero
           where a row is real: of the first dimension, or of the first ones, as batch and tokens
     tensors: what has these rows in its first dimensions
 
-    Eager op logs then have a second row for each row, `NAME.padding`, with the statistics of what
-    lies in padding. `cgdebug-cli check --padding` and `why` say whether NaN or Inf of padding
-    reached a real row, and which op mixed them. In a captured graph, and on a GPU, the rows are not
-    known yet: the answers say so, and are inconclusive.
+    Op logs then have a second row for each row, `NAME.padding`, with the statistics of what lies in
+    padding; in a captured graph it has 0 in place of the real rows. `cgdebug-cli check --padding`
+    and `why` say whether NaN or Inf of padding reached a real row, and which op mixed them. In
+    eager code on a GPU, and in a capture with a number or mask that is not on the GPU or was told
+    before it, the rows are not known: the answers say so, and are inconclusive.
 
     Fails: TypeError, ValueError: the tensors do not have these rows."""
     if not tensors or not all(isinstance(one, torch.Tensor) for one in tensors):
         raise TypeError(
             "valid_rows: name the tensors that have the rows, as in valid_rows(5, ids, positions)"
         )
+    if isinstance(rows, torch.Tensor) and rows.is_cuda and _is_capturing():
+        _tell_capture(rows, tensors)
+        return
     if any(isinstance(one, torch.Tensor) and not one.is_cpu for one in (rows, *tensors)):
         _here.marks = Marks(None, ())  # reading them would end a capture, or make the job wait
     else:
@@ -87,6 +99,32 @@ def valid_rows(rows, *tensors: torch.Tensor) -> None:
     from .scopes import valid_rows_are_told
 
     valid_rows_are_told(_here.marks)
+
+
+def _tell_capture(rows: torch.Tensor, tensors: typing.Sequence[torch.Tensor]) -> None:
+    """Adds nothing to a graph whose ops are not logged."""
+    from .scopes import captured_here
+
+    following = captured_here()
+    if following is not None:
+        following.take_marks_inside(lambda: captured_marks(rows, tensors))
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def captured_marks(rows: torch.Tensor, tensors: typing.Sequence[torch.Tensor]) -> Marks:
+    """What it computes is captured. Fails: ValueError: the tensors do not have these rows."""
+    rows = rows.detach()
+    if rows.dim():
+        mask = rows != 0
+    else:
+        count = tensors[0].shape[0] if tensors[0].dim() else 0
+        mask = torch.arange(count, device=rows.device) < rows
+    marks = _marks(mask, tensors, "valid_rows")
+    marks.is_captured = True
+    return marks
 
 
 def marks_of(rows, tensors: typing.Sequence[torch.Tensor], caller: str) -> Marks:
@@ -101,6 +139,10 @@ def marks_of(rows, tensors: typing.Sequence[torch.Tensor], caller: str) -> Marks
                 f"{caller}: {count} rows cannot be real in a tensor of shape {list(first.shape)}"
             )
         mask = torch.arange(first.shape[0]) < count
+    return _marks(mask, tensors, caller)
+
+
+def _marks(mask: torch.Tensor, tensors: typing.Sequence[torch.Tensor], caller: str) -> Marks:
     for one in tensors:
         if tuple(one.shape[: mask.dim()]) != tuple(mask.shape):
             raise ValueError(
@@ -116,7 +158,8 @@ class RowPlaces:
     def __init__(self, marks: Marks):
         """Requires: they have a mask."""
         self.mask = typing.cast(torch.Tensor, marks.mask)
-        self.has_padding = not bool(self.mask.all())
+        self._is_captured = marks.is_captured  # then the values of the mask are not known here
+        self.has_padding = self._is_captured or not bool(self.mask.all())
         self.is_told = False  # whether the log has a row with the mask
         self._layouts: Memory[dict[tuple, _Known]] = Memory()  # by part of the memory
         self._count = self._prefix()
@@ -133,7 +176,7 @@ class RowPlaces:
 
     def _prefix(self) -> int | None:
         """How many rows are real, if these are the first ones."""
-        if self.mask.dim() != 1:
+        if self._is_captured or self.mask.dim() != 1:
             return None
         count = int(self.mask.sum())
         return count if bool(self.mask[:count].all()) else None
@@ -208,6 +251,8 @@ class RowPlaces:
         atoms = tuple(atom for dim in layout for atom in dim)
         split = tensor.reshape([size for _, size in atoms])
         mask = self._mask_over(atoms).to(tensor.device).expand(split.shape)
+        if self._is_captured:  # how many there are is not known
+            return split.masked_fill(mask if is_real else ~mask, 0)
         return split[~mask if is_real else mask]
 
     def _has_rows_first(self, layout: Layout) -> bool:

@@ -25,6 +25,7 @@ class PaddingRows:
         self._places: padding.RowPlaces | None = None  # of this run; None: without padding
         self._marks: padding.Marks | None = None  # the newest, or those of others
         self._mixes = False  # whether the newest op may have read other rows for a row
+        self._is_told_outside = False  # of the capture: a replay has other rows
         marks = padding.newest()
         if marks is not None and marks.is_taken:
             self._marks = marks
@@ -41,13 +42,18 @@ class PaddingRows:
             return
         self._marks = marks
         marks.is_taken = True
-        if self._captured:
-            self._log.note(padding.IN_GRAPH)
+        if self._captured and not marks.is_captured:
+            self._is_told_outside = True
         elif marks.mask is None:
             self._log.note(padding.ON_GPU)
         else:
             with no_dispatch(), torch.no_grad():
                 self._places = padding.RowPlaces(marks)
+
+    def end(self) -> None:
+        """No more rows are added."""
+        if self._is_told_outside and self._places is None:
+            self._log.note(padding.IN_GRAPH)
 
     def follow(self, call: Call, outputs: list[tuple[int, torch.Tensor]]) -> None:
         """The op has run. outputs: with their places"""
@@ -69,6 +75,8 @@ class PaddingRows:
             return None
         with no_dispatch(), torch.no_grad():
             part = self._places.padding_of(tensor)
+        if self._captured:
+            self._log.forget_nodes()  # that were captured for it
         if part is None:
             return None
         return padding.MIXED_OP if self._mixes and not is_input else padding.ROW_OP, part

@@ -16,6 +16,7 @@ import threading
 import typing
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 from .._job import _accepted, _native
 from . import audit, names, padding, written
@@ -98,6 +99,17 @@ class Recorder:
     def take_marks(self, marks: padding.Marks | None) -> None:
         with self._lock:
             self._padding.take(marks)
+
+    def take_marks_inside(self, make: Callable[[], padding.Marks]) -> None:
+        """Of a capture, which captures what make() computes."""
+        self._begin()
+        try:
+            with self._lock:
+                with no_dispatch(), torch.no_grad():
+                    self._padding.take(make())
+                self.log.forget_nodes()
+        finally:
+            self._end()
 
     def before(self, op, args, kwargs) -> Call | None:
         """Must be followed by after(). None: the op is of no interest."""
@@ -293,6 +305,7 @@ class Recorder:
 
     def _end_log(self, is_end: bool = False) -> None:
         self._settle()
+        self._padding.end()
         self.log.add_views(self._arguments.take_views())
         self._land(self._collectives.take_waited())
         for op in self._collectives.take_unread(is_end):

@@ -41,6 +41,7 @@ _job_gaps = GapRows("job")
 
 class _OnThread(threading.local):
     own_logs = 0  # eager logs of ops that the program has opened here
+    capture: _Following | None = None  # of what this thread captures
 
 
 _on_thread = _OnThread()
@@ -256,6 +257,11 @@ def valid_rows_are_told(marks: padding.Marks) -> None:
             following.take_marks(marks)
 
 
+def captured_here() -> _Following | None:
+    """What follows the capture of this thread, if anything does."""
+    return _on_thread.capture
+
+
 def _own_log_begins() -> None:
     _on_thread.own_logs += 1
     for following in _by_call_here():
@@ -360,6 +366,10 @@ class _Following:
     def take_marks_of_capture(self) -> None:
         """Those that were told while it was captured."""
         self.recorder.take_marks(padding.newest())
+
+    def take_marks_inside(self, make) -> None:
+        """Those that make() makes are computed by each replay."""
+        self.recorder.take_marks_inside(make)
 
     def take_marks(self, marks: padding.Marks) -> None:
         """In front of the next call of the model they are of that one."""
@@ -477,6 +487,7 @@ class _Capture:
             self.cost = CaptureCost(number)
             self.following = _Following(scopes, self.log, captured=True, cost=self.cost)
             self.recorder = self.following.recorder
+            _on_thread.capture = self.following
             self.holdings = self.following.hold(number, graph)
             for scope in scopes:
                 scope.logs.append(self.log)
@@ -498,6 +509,8 @@ class _Capture:
         following, self.following = self.following, None
         if following is None:
             return
+        if _on_thread.capture is following:
+            _on_thread.capture = None
         try:
             following.take_marks_of_capture()
             following.end()

@@ -1,5 +1,6 @@
 """valid_rows(): which rows of a padded batch are real, followed through the ops of a call."""
 
+import functools
 import pathlib
 import threading
 
@@ -118,6 +119,19 @@ def test_rows_that_a_tensor_does_not_have_are_refused(rows, shape, words):
         cgdebug.valid_rows(rows, torch.zeros(shape))
     with pytest.raises(TypeError, match="name the tensors"):
         cgdebug.valid_rows(5)
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.tensor(REAL), torch.arange(ROWS) % 2], ids=["a number", "a mask"]
+)
+def test_what_lies_in_padding_has_0_in_place_of_real_rows_where_their_number_is_not_known(mask):
+    x = torch.full((ROWS, 3), torch.nan)
+    real = padding.marks_of(mask, [x], "test").mask
+    x[real] = torch.inf
+    places = padding.RowPlaces(padding.captured_marks(mask, [x]))
+    part = places.padding_of(x)
+    assert part.shape == x.shape and not part[real].any()
+    assert part[~real].isnan().all()
 
 
 # --- in an op log -----------------------------------------------------------------------------------
@@ -246,13 +260,74 @@ def test_check_says_whether_padding_reached_a_real_row(daemon, cli, programs, tm
 
 
 @pytest.mark.gpu
-def test_in_a_capture_the_log_says_that_rows_are_not_known(daemon, model):
+@pytest.mark.own_lane
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_number_that_no_replay_reads_leaves_rows_that_are_not_known(daemon, model, inside):
     model = model.cuda()
     x = torch.randn(ROWS, SIZE, device="cuda")
     model(x)
     graph = torch.cuda.CUDAGraph()
-    with cgdebug.debug_mode(model) as dm, torch.cuda.graph(graph):
+    if not inside:
         cgdebug.valid_rows(REAL, x)
+    with cgdebug.debug_mode(model) as dm, torch.cuda.graph(graph):
+        if inside:
+            cgdebug.valid_rows(REAL, x)
         model(x)
     graph.replay()
-    assert any("valid_rows" in gap for gap in dm.log().gaps)
+    assert padding.IN_GRAPH in dm.log().gaps
+    dm.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.own_lane
+@pytest.mark.parametrize("is_mask", [False, True])
+def test_each_replay_has_what_lies_in_its_own_padding(daemon, model, is_mask):
+    model = model.cuda()
+    x = torch.randn(ROWS, SIZE, device="cuda")
+    real = torch.zeros(ROWS if is_mask else (), dtype=torch.long, device="cuda")
+    with torch.no_grad():
+        model(x)
+        graph = torch.cuda.CUDAGraph()
+        with cgdebug.debug_mode(model) as dm, torch.cuda.graph(graph):
+            cgdebug.valid_rows(real, x)
+            out = model(x)
+        for count in (4, 2, ROWS):
+            x.normal_()
+            x[count:] = torch.nan
+            real.copy_(torch.arange(ROWS) < count if is_mask else torch.tensor(count))
+            graph.replay()
+            log = dm.log()
+            rows = {row.name: row for row in log}
+            assert rows["in/valid_rows"].stats.zero == ROWS - count
+            twin = rows["fwd/0/addmm_0.padding"]
+            assert (twin.op, twin.shape) == ("padding", (ROWS, SIZE))
+            assert twin.inputs == (rows["fwd/0/addmm_0"].number,)
+            assert twin.stats.nan == (ROWS - count) * SIZE
+            assert rows["fwd/2/addmm_0.padding"].stats.nan == (ROWS - count) * 3
+            assert "in/0.weight.padding" not in rows
+            assert log.gaps == [] and log.coverage.unseen == ()
+    assert not out.isnan().any()
+    dm.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.own_lane
+def test_a_capture_that_nobody_logs_has_no_node_more(daemon, model):
+    from conftest import capture
+
+    model, x = model.cuda(), torch.randn(ROWS, SIZE, device="cuda")
+    count, nodes = torch.tensor(REAL, device="cuda"), []
+    native = cgdebug._job._native.probe_module()
+
+    def step(tells):
+        if tells:
+            cgdebug.valid_rows(count, x)
+        model(x)
+        if torch.cuda.is_current_stream_capturing():
+            stream = torch.cuda.current_stream().cuda_stream
+            nodes.append(native.graph_nodes(stream=stream))
+
+    with torch.no_grad():
+        for tells in (False, True):
+            capture(functools.partial(step, tells))
+    assert len(nodes) == 2 and nodes[0] == nodes[1] > 0

@@ -233,6 +233,31 @@ def run_wait_in_a_capture():
     run_graph_and_then(wait)
 
 
+def run_padded(function):
+    """Whose padding has NaN. How many rows are real is a number on the GPU."""
+    import cgdebug  # not at the top: it looks at variables that serve() sets
+
+    model, x = Model(function).cuda(), torch.randn(BATCH, SIZE, device="cuda")
+    count = torch.tensor(BATCH, device="cuda")
+
+    def step():
+        cgdebug.valid_rows(count, x)
+        return model(x)
+
+    with torch.no_grad():
+        graph, _ = captured(step)
+        for call in range(CALLS):
+            count.fill_(6 - call % 3)
+            x.normal_()
+            x[6 - call % 3 :] = torch.nan
+            replay(graph)
+
+
+@expect("padding_leak", "shown", "mean_0 (aten.mean.dim) lets NaN or Inf of padding", "replay 1")
+def run_mean_over_padding():
+    run_padded(lambda x: x - x.mean(0))
+
+
 # --- what is right --------------------------------------------------------------------------------
 
 
@@ -292,6 +317,11 @@ def run_copy_on_another_stream_that_waits():
             torch.cuda.current_stream().wait_stream(side)
             graph.replay()
         torch.cuda.synchronize()
+
+
+@correct
+def run_padding_that_stays_apart():
+    run_padded(lambda x: torch.softmax(x, -1) @ torch.ones(SIZE, 3, device="cuda"))
 
 
 @correct

@@ -154,6 +154,23 @@ TEST(Why, AnInputThatAKernelWithoutARowMayHaveWrittenIsNotSaidToBeTorn) {
   EXPECT_EQ(causes.outcome(), Outcome::kInconclusive);
 }
 
+TEST(Why, PaddingThatReachesRealRowsInAReplayIsNamedWhereTheGraphTellsItsRows) {
+  GraphLog log;
+  log.Row("in/valid_rows", "valid_rows", {{1, 0}, {1, 0}, {1, 0}, {1, 0}});
+  log.Row("in/x", "input", {{1, kNan}, {2, kNan}, {3, kNan}, {4, kNan}});
+  log.Row("in/x.padding", "padding", {{0, kNan}, {0, kNan}, {0, kNan}, {0, kNan}}, "2");
+  log.Row("fwd/mean_0", "aten.mean.dim", {{kNan}, {kNan}, {kNan}, {kNan}}, "2");
+  log.Row("fwd/sub_0", "aten.sub.Tensor", {{kNan, kNan}, {kNan, kNan}, {kNan, kNan}, {kNan, kNan}},
+          "2 4");
+  log.Row("fwd/sub_0.padding", "padding.mixed", {{0, kNan}, {0, kNan}, {0, kNan}, {0, kNan}}, "5");
+  const Causes causes = CausesOf(log);
+  ASSERT_FALSE(causes.findings.empty());
+  EXPECT_EQ(causes.findings[0].kind, "padding_leak");
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("fwd/mean_0 (aten.mean.dim) lets NaN or Inf of padding into real rows in "
+                        "replay 1 of bs=8"));
+}
+
 TEST(Why, TwoCausesThatDoNotFollowFromEachOtherAreBothTold) {
   GraphLog log = Healthy();
   log.Row("fwd/a/scale_0", "quant.scale.default", {{1, 2}, {1, kNan}, {1, 3}, {1, 3}}, "3");

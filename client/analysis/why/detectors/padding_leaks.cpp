@@ -142,7 +142,8 @@ class PaddingLeaks {
 
   Found Find() {
     for (std::size_t log_place = 0; log_place < evidence_.logs.size(); ++log_place) {
-      if (const Log& log = evidence_.logs[log_place]; log.graph_id != 0) {
+      const Log& log = evidence_.logs[log_place];
+      if (log.graph_id != 0 && std::ranges::none_of(log.runs, &Run::tells_rows)) {
         graphs_.push_back(log.graph);
       } else {
         LookAt(log_place);
