@@ -37,7 +37,8 @@ class Given(typing.NamedTuple):
     """A tensor that an op reads or writes.
 
     argument: its name in the op's schema; "" for a result
-    row:      what an op log calls what is in it; "" if that is not known
+    row:      what an op log calls what is in it, of what is read: before the op; "" if that is not
+              known
     extent:   address of its first byte, and behind its last one; (0, 0): not known, or empty
     strides:  in elements
     is_whole: whether the op is known to touch all of its elements
@@ -305,7 +306,7 @@ class MapRecorder(Recorder):
             _given(
                 one.name,
                 tensor,
-                row if one.mutated else self._row_of(tensor),
+                row if one.mutated and one.read else self._row_of(tensor),
                 one.read,
                 one.mutated,
                 is_whole=is_whole and (not has_index or tensor.dtype in _INDEX),

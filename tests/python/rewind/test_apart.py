@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from cgdebug._job import _apart
 from cgdebug._op_log import node_map
 from cgdebug._op_log.node_map import Given, Op
+from cgdebug._rewind.kept_graph import Row
 
 OP = Op(
     "fwd/layers.3/mm_0",
@@ -211,7 +212,22 @@ def test_a_map_tells_what_an_op_overwrites_by_what_was_there_before(mapped):
         ("fwd/add_0", True, True)
     ]
     out = by_op["aten.add.out"].given[-1]
-    assert (out.argument, out.reads, out.writes) == ("out", False, True)
+    assert (out.argument, out.row, out.reads, out.writes) == ("out", "fwd/add_0", False, True)
+
+
+def test_what_an_op_writes_into_memory_that_it_was_given_has_the_name_of_its_row(mapped):
+    x, buffer = torch.ones(4), torch.zeros(4)
+
+    def run():
+        torch.mul(x, 2, out=buffer)
+        torch.mul(x, 7, out=buffer)
+        torch.ones(4).sin_()
+
+    found = mapped(run)
+    ops = list({id(op): op for op in found.op_of.values()}.values())
+    names = [Row(op, one, stats=None).name for op in ops for one in op.given if one.writes]
+    assert [op.op for op in ops][:2] == ["aten.mul.out", "aten.mul.out"]
+    assert names[:2] == ["fwd/mul_0", "fwd/mul_1"] and names[-1] == "fwd/sin__0", names
 
 
 JOB = "import torch; print(torch.cuda.CUDAGraph.replay.__name__, hasattr({0}, '__wrapped__'))"
