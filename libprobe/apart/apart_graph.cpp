@@ -400,6 +400,18 @@ void Enable(void* exec, void* graph, bool only_own, bool is_on) {
   }
 }
 
+std::vector<NodeInfo> KindsOf(void* graph) {
+  const RelaxedCapture relaxed;
+  std::vector<NodeInfo> infos;
+  for (const cudaGraphNode_t node : HandlesOf(GraphOf(graph))) {
+    NodeInfo& info = infos.emplace_back();
+    info.handle = node;
+    info.kind = KindOf(TypeOf(node));
+    info.is_own = capture::NameOfNode(node).empty();
+  }
+  return infos;
+}
+
 void RemoveNodes(void* graph) {
   const RelaxedCapture relaxed;
   for (const cudaGraphNode_t node : HandlesOf(GraphOf(graph))) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import errno
+import json
 import os
 import pathlib
 import select
@@ -264,6 +265,23 @@ def ensure_daemon(explicit: str | None, timeout: float) -> None:
     Fails: ConnectionError.
     """
     recording_module().ensure_daemon(explicit or "", timeout, _MARK_FOLDER)
+
+
+def ask_job(daemon: str, pid: int, question: dict, timeout: float) -> dict | None:
+    """What a job answers by itself (_rewind/mailbox.py); None: it takes no questions, or is busy.
+
+    daemon: the path of its socket"""
+    try:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(timeout)
+            peer.connect(str(pathlib.Path(daemon).parent / f"ask-{pid}.sock"))
+            peer.sendall(json.dumps(question).encode() + b"\n")
+            with peer.makefile("rb") as answer:
+                _, text, body = map(int, answer.readline().split())
+                answer.read(text)
+                return json.loads(answer.read(body))
+    except (OSError, ValueError):
+        return None
 
 
 def _connect(path: str, timeout: float) -> socket.socket:

@@ -98,8 +98,23 @@ class Client:
         """The CUDA graphs of each job, as they are now. A job has `captures`, `gone`, `failed`,
         `empty`, and `graphs` in order of capture. A graph has `state` ("capturing", "live", "gone"
         or "failed"), `graph` (its name), `nodes`, `replays`, `probes`, `probe_bytes`, `pool`,
-        `stack` and others. `nodes` and `replays` are None where they are not known."""
-        return self._ask("graphs", session=self._pick(session)).sessions
+        `stack` and others. `nodes` and `replays` are None where they are not known. `apart` says
+        whether a graph can be run op by op, for `cgdebug-cli ask`, and if it is False,
+        `why_not_apart` says why; None: the job does not keep it, see `run --ask`."""
+        jobs = self._ask("graphs", session=self._pick(session)).sessions
+        pids = {one.key: one.pid for one in self.sessions(include_dead=False)}
+        for job in jobs:
+            answer = job.session in pids and _wire.ask_job(
+                self._connection.path, pids[job.session], {"list": True}, timeout=1.0
+            )
+            known = {
+                one["capture"]: one["why_not_apart"] for one in (answer or {"graphs": ()})["graphs"]
+            }
+            for graph in job.graphs:
+                why_not = known.get(graph.graph_id)
+                graph.apart = None if why_not is None else not why_not
+                graph.why_not_apart = why_not or None
+        return jobs
 
     def get(
         self,

@@ -141,6 +141,17 @@ void RegisterGraph(py::module_& module) {
       },
       py::arg("exec"), py::arg("graph"), py::arg("only_own"), py::arg("is_on"),
       py::call_guard<WithoutGil>());
+  // Of each node: its handle, its kind, and whether it is ours.
+  module.def(
+      "node_kinds",
+      [](std::uintptr_t graph) {
+        std::vector<std::tuple<std::uintptr_t, std::string, bool>> kinds;
+        for (const apart::NodeInfo& one : apart::KindsOf(Pointer(graph))) {
+          kinds.emplace_back(reinterpret_cast<std::uintptr_t>(one.handle), one.kind, one.is_own);
+        }
+        return kinds;
+      },
+      py::arg("graph"), py::call_guard<WithoutGil>());
   module.def(
       "remove_nodes", [](std::uintptr_t graph) { apart::RemoveNodes(Pointer(graph)); },
       py::arg("graph"), py::call_guard<WithoutGil>());

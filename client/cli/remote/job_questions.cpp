@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <vector>
@@ -105,6 +106,13 @@ Result<JobAnswer> ParseAnswer(const std::string& all) {
   return answer;
 }
 
+// What the process says of its graphs; nothing: it takes no questions, or hangs.
+std::optional<Json> AskForGraphs(const Context& context, std::int64_t pid) {
+  const Result<JobAnswer> answer = AskJob(context, pid, {{"list", true}}, std::chrono::seconds(1));
+  if (!answer.ok() || !answer->json.contains("graphs")) return std::nullopt;
+  return answer->json["graphs"];
+}
+
 // Whether `selector` is a number, and that of no process.
 bool IsNoPid(const std::string& selector) {
   std::error_code failed;
@@ -189,11 +197,20 @@ Result<JobAnswer> AskJob(const Context& context, std::int64_t pid, const Json& q
   return ParseAnswer(*all);
 }
 
+std::optional<std::map<std::uint64_t, std::string>> GraphsApartOf(const Context& context,
+                                                                  std::int64_t pid) {
+  const std::optional<Json> graphs = AskForGraphs(context, pid);
+  if (!graphs) return std::nullopt;
+  std::map<std::uint64_t, std::string> found;
+  for (const Json& graph : *graphs) {
+    found[graph.value("capture", std::uint64_t{0})] = graph.value("why_not_apart", "");
+  }
+  return found;
+}
+
 KeptReplays KeptReplaysOf(const Context& context, std::int64_t pid) {
   KeptReplays kept;
-  const Result<JobAnswer> answer = AskJob(context, pid, {{"list", true}}, std::chrono::seconds(1));
-  if (!answer.ok() || !answer->json.contains("graphs")) return kept;
-  for (const Json& graph : answer->json["graphs"]) {
+  for (const Json& graph : AskForGraphs(context, pid).value_or(Json::array())) {
     const auto bytes = graph.value("bytes", std::uint64_t{0});
     if (bytes > 0) ++kept.graphs;
     kept.bytes += bytes;

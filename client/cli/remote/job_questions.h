@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 
 #include "client/analysis/json_number.h"
@@ -28,6 +30,11 @@ int FindJobToAsk(Context& context, const std::string& selector, std::int64_t* pi
 // process takes no questions, ends, or does not answer.
 Result<JobAnswer> AskJob(const Context& context, std::int64_t pid, const Json& question,
                          std::chrono::seconds most = std::chrono::seconds(0));
+
+// By capture: why a graph of the process cannot be taken apart; empty: it can be. Nothing: the
+// process takes no questions.
+std::optional<std::map<std::uint64_t, std::string>> GraphsApartOf(const Context& context,
+                                                                  std::int64_t pid);
 
 // What a process keeps of the replays of its graphs, as it says itself. A job that hangs does not.
 struct KeptReplays {

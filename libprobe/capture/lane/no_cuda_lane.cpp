@@ -93,6 +93,7 @@ void ApartGraph::Prepare(bool) { capture::Refuse(); }
 void ApartGraph::PutInto(void*) const { capture::Refuse(); }
 CaptureOrder OrderOf(void*, const std::vector<NodeAccess>&) { capture::Refuse(); }
 void Enable(void*, void*, bool, bool) { capture::Refuse(); }
+std::vector<NodeInfo> KindsOf(void*) { capture::Refuse(); }
 void RemoveNodes(void*) { capture::Refuse(); }
 bool AwaitStream(void*, std::chrono::nanoseconds) { return true; }
 

@@ -36,6 +36,8 @@ _APART = "_cgdebug_apart"  # of a graph that is launched in pieces
 KEPT = "_cgdebug_kept"  # of one that can be asked about
 _GENERATORS = "_cgdebug_generators"  # that were registered with a graph
 
+ASK_FOR_IT = "Type: cgdebug-cli run --ask -- COMMAND"
+
 _is_mapping = False  # of captures
 _finds_races = False
 
@@ -81,7 +83,7 @@ def map_captures(graph_class, finds_races: bool = False) -> None:
             for name in (_APART, KEPT):
                 own = getattr(self, name, None)
                 if own is not None:
-                    own.captured(capture)
+                    own.captured(self, capture)
 
     graph_class.capture_begin = capture_begin
     setattr(graph_class, end_name, end_of_capture)
@@ -227,6 +229,20 @@ class _Capture:
                 node_order.notes.tell_missing(self.number, self._missing)
 
 
+def census_text(graph) -> str:
+    """Whether a graph can be taken apart, as a clause."""
+    own = getattr(graph, KEPT, None) or getattr(graph, _APART, None)
+    if own is None and not (hasattr(graph, KEPT) or hasattr(graph, _APART)):
+        return f"it is not taken apart: nobody asked for it. {ASK_FOR_IT}"
+    if own is None:
+        return (
+            "it is not taken apart: its program keeps it (keep_graph=True), and may change it or "
+            "launch it in another way"
+        )
+    why = own.why_not_apart
+    return f"it cannot be taken apart: {why}" if why else "it can be taken apart"
+
+
 def plain(method):
     """Not what tells us that somebody may launch the graph past replay()."""
     while hasattr(method, "__wrapped__"):
@@ -243,15 +259,18 @@ class _Graph:
 
     def forget(self) -> None:
         self._map: NodeMap | None = None
-        self._capture = 0
+        self.capture, self.label = 0, ""
         self._device = 0
         self._pieces: Pieces | None = None
         self._is_whole = False  # torch launches all of it
-        self._replays = 0
+        self.replays, self.replayed_at = 0, 0.0
+        self.why_not_apart = ""
+        self._leave_mailbox()
 
-    def captured(self, capture: _Capture) -> None:
+    def captured(self, graph, capture: _Capture) -> None:
         self.forget()
-        self._map, self._capture, self._device = capture.map, capture.number, capture.device
+        self._map, self.capture, self._device = capture.map, capture.number, capture.device
+        self.label = capture.label
 
     def replay(self, graph, torch_replay) -> None:
         import torch
@@ -260,18 +279,19 @@ class _Graph:
             self.leave_whole(graph, "it became part of another capture")
         if not self._is_whole and self._pieces is None:
             self._take_apart(graph)
-        self._replays += 1
+            self._join_mailbox()
+        self.replays += 1
         torch_replay(graph)
         if self._pieces is not None and not self._is_whole:
             with torch.cuda.device(self._device):
-                self._pieces.run(torch.cuda.current_stream().cuda_stream, self._replays)
+                self._pieces.run(torch.cuda.current_stream().cuda_stream, self.replays)
 
     def _take_apart(self, graph) -> None:
         """From here on torch launches nothing."""
         try:
             native = _native.load()
             raw = self._raw(graph)
-            pieces = Pieces(native.ApartGraph(raw), self._map, self._capture)
+            pieces = Pieces(native.ApartGraph(raw), self._map, self.capture)
             native.remove_nodes(raw)
             graph.instantiate()
         except Exception as error:
@@ -282,7 +302,7 @@ class _Graph:
 
     def leave_whole(self, graph, why: str) -> None:
         """Somebody else launches what torch has, so torch has all of it from here on."""
-        if self._is_whole or not self._capture:
+        if self._is_whole or not self.capture:
             return
         self._is_whole = True
         with guard("a graph that was taken apart"):
@@ -292,10 +312,41 @@ class _Graph:
         self._say_whole(why)
 
     def _say_whole(self, why: str) -> None:
+        self.why_not_apart = why
         _say(
-            f"cgdebug: graph {self._capture} is launched as a whole, so {VARIABLE} cannot name a "
+            f"cgdebug: graph {self.capture} is launched as a whole, so {VARIABLE} cannot name a "
             f"kernel of it that fails: {why}"
         )
+
+    # --- of who asks: `graphs` says whether it is launched in pieces, and `ask` that it is
+
+    @property
+    def name(self) -> str:
+        return self.label or str(self.capture)
+
+    def _join_mailbox(self) -> None:
+        with guard("questions about graphs"):
+            from .._rewind import mailbox
+
+            mailbox.join(self)
+
+    def _leave_mailbox(self) -> None:
+        mailbox = sys.modules.get("cgdebug._rewind.mailbox")
+        if mailbox is not None:
+            mailbox.leave(self)
+
+    def ask(self, question) -> bool:
+        question.refuse(f"{VARIABLE} launches its graphs in pieces already")
+        return True
+
+    def withdraw(self, question) -> bool:
+        return False
+
+    def state_text(self) -> str:
+        return "launched as a whole" if self._is_whole else "launched in pieces"
+
+    def kept_bytes(self) -> int:
+        return 0
 
 
 class Pieces:

@@ -7,6 +7,8 @@ probe blk3.attn (Leaf)". CUDAGraph.get_graph_data() of torch 2.13 and later: nod
 Only graphs that torch keeps can be looked at: those of CUDAGraph(keep_graph=True), in torch 2.14
 and later also those of enable_debug_mode(). Of the others torch before 2.14 writes no dump.
 
+The first line of a dump says whether the graph can be taken apart, and if not, why not.
+
 Costs nothing before somebody asks. Nothing that goes wrong in it reaches the job.
 """
 
@@ -16,6 +18,8 @@ import contextlib
 import functools
 import re
 import typing
+
+from . import _apart
 
 _NODE = re.compile(r'label="\{(.*?)\}"\s*\]', re.DOTALL)
 _HANDLE = re.compile(r"0x0*([0-9a-fA-F]+)")
@@ -66,11 +70,10 @@ def _named_dump(dump):
         result = dump(graph, path, *args, **kwargs)
         with contextlib.suppress(Exception):
             names = {handle: name for handle, _, name in _nodes_of(graph)}
-            if names:
-                with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                    text = file.read()
-                with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-                    file.write(annotate_dot(text, names))
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                text = file.read()
+            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(f"// cgdebug: {_apart.census_text(graph)}\n{annotate_dot(text, names)}")
         return result
 
     return named_dump

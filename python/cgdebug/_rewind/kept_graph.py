@@ -119,18 +119,28 @@ class KeptGraph:
         self._pieces: typing.Any = None
         self._recorder: Recorder | None = None
         self._caches: list[caches.Cache] = []  # it writes a part of them
+        self.why_not_apart = ""  # as a sentence
         self._why_not = ""  # nothing is kept
         self._has_begun = False
 
     # --- of the job
 
-    def captured(self, capture) -> None:
+    def captured(self, graph, capture) -> None:
         """capture: _apart's, which has ended."""
         self.forget()
         self._map, self.capture, self._device = capture.map, capture.number, capture.device
         self.label = capture.label
         if self.capture:
+            try:
+                self.why_not_apart = self._look_at_nodes(graph)
+            except Exception as error:
+                self.why_not_apart = reason_of(error)
             mailbox.join(self)
+
+    def _look_at_nodes(self, graph) -> str:
+        if self._map is None:
+            return "its ops could not be followed while it was captured"
+        return why_not_stepped(_native.load().node_kinds(self._raw(graph)), self._map)
 
     @property
     def name(self) -> str:
@@ -166,7 +176,7 @@ class KeptGraph:
         self._has_begun = True
         graph.instantiate()
         if self._map is None:
-            self._why_not = "its ops could not be followed while it was captured"
+            self._why_not = self.why_not_apart
             return
         if not self._kept_replays:
             self._touched = Touched(self._map, self._device, set())
@@ -184,8 +194,8 @@ class KeptGraph:
                 f"it has a collective, {self._touched.collective or waits}: a rank that ran it "
                 f"again alone would wait for the others for ever"
             )
-        elif not_stepped := why_not_stepped(self._pieces, self._map):
-            self._why_not = not_stepped
+        elif self.why_not_apart:
+            self._why_not = self.why_not_apart
         elif self._touched.unknown:
             self._why_not = "what it reads and writes is not known: "
             self._why_not += listed(self._touched.unknown)
@@ -274,12 +284,9 @@ class KeptGraph:
         has_run = False
         try:
             with _unseen():
-                if self._touched is None:
-                    raise Refused(self._why_not)
+                if self.why_not_apart or self._touched is None:
+                    raise Refused(self.why_not_apart or self._why_not)
                 apart = self._take_apart(graph)
-                assert self._map is not None
-                if why_not := why_not_stepped(apart, self._map):
-                    raise Refused(why_not)
                 apart.prepare(with_own=True)
                 self._enable(graph, only_own=False, is_on=False)
                 has_run = True

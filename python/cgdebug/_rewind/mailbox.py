@@ -24,7 +24,7 @@ from .._shared._reader import recording_module
 from . import answer_text
 
 if typing.TYPE_CHECKING:
-    from .kept_graph import Answer, KeptGraph
+    from .kept_graph import Answer
 
 OK, FOUND, TROUBLE, INCONCLUSIVE, NO_MATCH, TIMEOUT = range(6)  # client/cli/exit_codes.h
 _MOST_QUESTION_BYTES = 1 << 20
@@ -32,8 +32,27 @@ _MOST_ANSWER_S = 600.0  # once the job has begun to answer
 _SENDS_FOR_S = 10.0
 
 _lock = threading.RLock()
-_graphs: weakref.WeakSet[KeptGraph] = weakref.WeakSet()
+_graphs: weakref.WeakSet[Asked] = weakref.WeakSet()
 _listener: socket.socket | None = None
+
+
+class Asked(typing.Protocol):
+    """A graph that takes questions, and says what it cannot do.
+
+    why_not_apart: as a sentence; empty: it can be run op by op"""
+
+    capture: int
+    label: str
+    replays: int
+    replayed_at: float
+    why_not_apart: str
+
+    @property
+    def name(self) -> str: ...
+    def ask(self, question: Question) -> bool: ...
+    def withdraw(self, question: Question) -> bool: ...
+    def state_text(self) -> str: ...
+    def kept_bytes(self) -> int: ...
 
 
 class Question:
@@ -74,7 +93,7 @@ class Question:
         return self._is_answered.wait(most_s)
 
 
-def join(graph: KeptGraph) -> None:
+def join(graph: Asked) -> None:
     """From here on it can be asked. Thread: any."""
     with _lock:
         _graphs.add(graph)
@@ -83,7 +102,7 @@ def join(graph: KeptGraph) -> None:
                 _listen()
 
 
-def leave(graph: KeptGraph) -> None:
+def leave(graph: Asked) -> None:
     with _lock:
         _graphs.discard(graph)
 
@@ -196,11 +215,16 @@ def _answer_one(asked: dict[str, typing.Any]) -> tuple[int, str, dict[str, typin
 
 def _list() -> tuple[int, str, dict[str, typing.Any]]:
     known = states()
-    lines = [f"graph {one['graph']}: {one['replays']} replays; {one['kept']}" for one in known]
+    lines = []
+    for one in known:
+        line = f"graph {one['graph']}: {one['replays']} replays; {one['kept']}"
+        if one["why_not_apart"] and one["why_not_apart"] != one["kept"]:
+            line += f"; it cannot be taken apart: {one['why_not_apart']}"
+        lines.append(line)
     return OK, "\n".join(lines) or "no graph was captured", {"graphs": known}
 
 
-def _choose(wanted: str) -> tuple[KeptGraph | None, str]:
+def _choose(wanted: str) -> tuple[Asked | None, str]:
     with _lock:
         graphs = sorted(_graphs, key=lambda one: one.replayed_at)
     if wanted:
@@ -213,15 +237,17 @@ def _choose(wanted: str) -> tuple[KeptGraph | None, str]:
 
 
 def states() -> list[dict[str, typing.Any]]:
-    """What is kept, by graph."""
+    """What is kept, by graph, and whether it can be taken apart."""
     with _lock:
         graphs = list(_graphs)
     return [
         {
             "graph": one.name,
+            "capture": one.capture,
             "replays": one.replays,
             "kept": one.state_text(),
             "bytes": one.kept_bytes(),
+            "why_not_apart": one.why_not_apart,  # empty: it can be
         }
         for one in sorted(graphs, key=lambda one: one.capture)
     ]

@@ -136,21 +136,20 @@ def _overlapping(
         reaching.append((op, one))
 
 
-def why_not_stepped(apart: typing.Any, node_map: NodeMap) -> str:
+def why_not_stepped(nodes: typing.Iterable[tuple[int, str, bool]], node_map: NodeMap) -> str:
     """Which node cannot be left out of a launch, so that it would run twice, and what to do, as a
-    sentence; empty: none."""
-    for number, node in enumerate(apart.nodes):
-        kind = node["kind"]
+    sentence; empty: none. nodes: handle, kind, and whether it is ours"""
+    for number, (handle, kind, is_own) in enumerate(nodes):
         if kind in _CAN_BE_LEFT_OUT:
             continue
         what = f"its node {number}, {'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
-        if node["is_own"]:
+        if is_own:
             return (
                 f"{what} of a probe in the callback lane, cannot be left out of a launch. Type: "
                 f"CGDEBUG_LANE=direct, in front of the same command"
             )
-        op = node_map.op_of.get(node["handle"])
-        before = node_map.behind.get(node["handle"])
+        op = node_map.op_of.get(handle)
+        before = node_map.behind.get(handle)
         if op is not None:
             what += f" of {name_of(op)}"
         elif before is not None:

@@ -179,7 +179,8 @@ DUMP = """
     if hasattr(graph, "get_graph_data"):
         graph.instantiate()
         data = [node["cgdebug"] for node in graph.get_graph_data()["nodes"]]
-    print(json.dumps({"found": found, "nodes": nodes, "data": data}))
+    first = text.partition("\\n")[0]
+    print(json.dumps({"found": found, "nodes": nodes, "data": data, "first": first}))
 """
 
 
@@ -194,6 +195,7 @@ def test_dumps_name_the_kernels_of_probes_and_of_rows(daemon, job, tmp_path):
     assert {("probe dump.part", "Gather"), ("probe dump.kept", "DeviceGather")} <= set(found), told
     rows = [name for name, kernel in found if kernel == "OpLogParts"]  # one or more batches
     assert rows and "in/mul_0.self" in rows[0] and "fwd/exp_0" in rows[-1], told
+    assert told["first"].startswith("// cgdebug: it is not taken apart: nobody asked"), told
     assert len(found) == told["nodes"] - 2, "the two kernels of the job have no name"
     if told["data"] is not None:
         assert None in told["data"] and "probe dump.stats (Stats)" in told["data"]

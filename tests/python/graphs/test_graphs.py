@@ -103,6 +103,60 @@ def test_the_command_s_json_has_the_same_facts(cli, daemon, captured):
             assert by_command[name] == getattr(by_client, name)
 
 
+APART = CAPTURES.replace(
+    'print("captured")',
+    """
+    from cgdebug._rewind import mailbox
+
+    class Kept:
+        label, replayed_at, replays = "", 0.0, 0
+
+        def __init__(self, capture, why_not_apart):
+            self.capture, self.why_not_apart = capture, why_not_apart
+            self.name = str(capture)
+            mailbox.join(self)
+
+        def state_text(self):
+            return "nothing is kept"
+
+        def kept_bytes(self):
+            return 0
+
+    kept = [Kept(101, ""), Kept(102, "its node 3, a child graph of fwd/add_0, cannot be left out")]
+    print("captured")""",
+)
+
+
+def test_which_graphs_can_be_taken_apart_is_said_and_why_not(cli, daemon, job):
+    one = job(APART)
+    assert one.line() == "captured"
+    wait_until(
+        lambda: any(s.pid == one.pid for s in daemon.connect().sessions()), "the daemon sees it"
+    )
+    shown = cli("graphs", str(one.pid), COLUMNS="200")
+    assert "graph capture 2 cannot be taken apart: its node 3, a child graph" in shown.stderr
+    assert "graph bs=8" not in shown.stderr and "no graph of it is kept" not in shown.stderr
+    assert "cannot be taken apart: it has not ended, or its program keeps it" in shown.stderr
+    head, *rows = [line.split() for line in shown.stdout.splitlines()[1:]]
+    assert "APART" in head and "yes" in rows[0] and "no" in rows[1], shown.stdout
+    (session,) = json.loads(cli("graphs", str(one.pid), "--json").stdout)["sessions"]
+    (told,) = daemon.connect().graphs(session=one.pid)
+    for graphs in (session["graphs"], [vars(graph) for graph in told.graphs]):
+        assert [graph["apart"] for graph in graphs[:3]] == [True, False, None]
+        assert (
+            graphs[1]["why_not_apart"].startswith("its node 3") and not graphs[0]["why_not_apart"]
+        )
+    assert "it cannot be taken apart: its node 3" in cli("ask", str(one.pid), "--list").stdout
+
+
+def test_a_job_that_keeps_no_graphs_is_told_what_to_type(cli, daemon, captured):
+    shown = cli("graphs", str(captured.pid))
+    assert "no graph of it is kept, so none can be taken apart" in shown.stderr
+    assert "cgdebug-cli run --ask -- COMMAND" in shown.stderr
+    (told,) = daemon.connect().graphs(session=captured.pid)
+    assert {graph.apart for graph in told.graphs} == {None}
+
+
 def test_what_is_known_of_graphs_outlives_their_job(daemon, captured):
     captured.process.kill()
     captured.process.wait()

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from cgdebug._job import _apart
+from cgdebug._job import _apart, _graph_dumps
 from cgdebug._op_log import node_map
 from cgdebug._op_log.node_map import Given, Op
+from cgdebug._rewind import mailbox
 from cgdebug._rewind.kept_graph import Row
 
 OP = Op(
@@ -228,6 +229,47 @@ def test_what_an_op_writes_into_memory_that_it_was_given_has_the_name_of_its_row
     names = [Row(op, one, stats=None).name for op in ops for one in op.given if one.writes]
     assert [op.op for op in ops][:2] == ["aten.mul.out", "aten.mul.out"]
     assert names[:2] == ["fwd/mul_0", "fwd/mul_1"] and names[-1] == "fwd/sin__0", names
+
+
+def test_a_dump_says_whether_a_graph_can_be_taken_apart(tmp_path, monkeypatch):
+    class Graph:
+        pass
+
+    monkeypatch.setattr(_graph_dumps, "_nodes_of", lambda graph: [])
+    path = tmp_path / "graph.dot"
+
+    def first_line(graph):
+        dump = _graph_dumps._named_dump(lambda graph, path: path.write_text("digraph dot {}\n"))
+        dump(graph, path)
+        first, rest = path.read_text().split("\n", 1)
+        assert rest == "digraph dot {}\n"
+        return first
+
+    graph = Graph()
+    assert first_line(graph) == (
+        "// cgdebug: it is not taken apart: nobody asked for it. Type: cgdebug-cli run --ask -- "
+        "COMMAND"
+    )
+    graph._cgdebug_kept = None
+    assert "its program keeps it (keep_graph=True)" in first_line(graph)
+    graph._cgdebug_kept = types.SimpleNamespace(why_not_apart="")
+    assert first_line(graph) == "// cgdebug: it can be taken apart"
+    graph._cgdebug_kept = types.SimpleNamespace(why_not_apart="its node 3 is there")
+    assert first_line(graph) == "// cgdebug: it cannot be taken apart: its node 3 is there"
+
+
+def test_a_graph_that_is_launched_in_pieces_says_so_when_it_is_asked():
+    one = _apart._Graph(raw=lambda graph: 0)
+    one.capture = 7
+    question = mailbox.Question(None, [], values=False)
+    assert one.ask(question) and "launches its graphs in pieces already" in question.reason
+    one._join_mailbox()
+    one._say_whole("it became part of another capture")
+    assert [state["why_not_apart"] for state in mailbox.states() if state["capture"] == 7] == [
+        "it became part of another capture"
+    ]
+    one.forget()
+    assert [state for state in mailbox.states() if state["capture"] == 7] == []
 
 
 JOB = "import torch; print(torch.cuda.CUDAGraph.replay.__name__, hasattr({0}, '__wrapped__'))"

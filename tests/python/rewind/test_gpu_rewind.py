@@ -637,6 +637,34 @@ def test_generators_that_the_program_registered_stay_where_they_were(running, cl
     assert job.finish()[0].split() == ["True", "True"]
 
 
+def test_the_census_says_which_graphs_can_be_taken_apart(running, cli, tmp_path):
+    code = """
+        probe = cgdebug.CudaGraphTensorProbe("p", [cgdebug.TensorRecord(capacity=4)], mode="always")
+        x = torch.zeros(16, device="cuda")
+        probe(x)  # from here on graphs are counted
+        kept, own = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph(keep_graph=True)
+        for graph in (kept, own):
+            with torch.cuda.graph(graph):
+                x.add_(1)
+        kept.debug_dump("PATH")
+        own.debug_dump("PATH.own")
+        own.instantiate()
+        go_on(kept.replay, DONE)
+    """
+    dump = tmp_path / "graph.dot"
+    job = running(code.replace("PATH", str(dump)), CGDEBUG_REWIND="", CGDEBUG_ASK="1")
+    first = dump.read_text().splitlines()[0]
+    assert first == "// cgdebug: it can be taken apart", first
+    first = (tmp_path / "graph.dot.own").read_text().splitlines()[0]
+    assert "its program keeps it (keep_graph=True)" in first, first
+    told = cli("--json", "graphs", job.pid)
+    (session,) = json.loads(told.stdout)["sessions"]
+    assert [graph["apart"] for graph in session["graphs"]] == [True, None], told.stdout
+    shown = cli("graphs", job.pid)
+    assert "its program keeps it (keep_graph=True)" in shown.stderr, shown.stderr
+    job.finish()
+
+
 PARALLEL = """
     x, y = torch.ones(1024, device="cuda"), torch.zeros(1024, device="cuda")
     buffer = torch.zeros(1024, device="cuda")

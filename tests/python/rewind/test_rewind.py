@@ -304,6 +304,7 @@ LISTENS = """
 
     class Graph:
         capture, label, replays, replayed_at, name = 1, "decode", 7, 1.0, "decode"
+        why_not_apart = ""
         def ask(self, question):
             return True
         def withdraw(self, question):

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "client/analysis/wording.h"
 #include "client/cli/command.h"
+#include "client/cli/remote/job_questions.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/terminal.h"
 #include "client/live/sessions.h"
@@ -59,7 +61,17 @@ std::string StackText(const GraphFacts& graph, bool is_whole) {
   return stack.empty() ? "-" : is_whole ? stack : stack.substr(0, stack.find(" < "));
 }
 
-TextTable MakeTable(const live::SessionGraphs& session, const GraphsOptions& options) {
+// By capture: why it cannot be taken apart; empty: it can be. Nothing: nobody keeps graphs there.
+using Apart = std::optional<std::map<std::uint64_t, std::string>>;
+
+std::string ApartText(const GraphFacts& graph, const Apart& apart) {
+  if (!apart || !IsThere(graph)) return "-";
+  const auto found = apart->find(graph.graph_id);
+  return found == apart->end() ? "-" : found->second.empty() ? "yes" : "no";
+}
+
+TextTable MakeTable(const live::SessionGraphs& session, const Apart& apart,
+                    const GraphsOptions& options) {
   using Align = TextTable::Align;
   TextTable table({{"#", Align::kRight},
                    {"GRAPH"},
@@ -68,6 +80,7 @@ TextTable MakeTable(const live::SessionGraphs& session, const GraphsOptions& opt
                    {"REPLAYS", Align::kCount},
                    {"PROBES", Align::kCount},
                    {"BYTES", Align::kRight},
+                   {"APART", Align::kLeft, /*is_optional=*/true},
                    {"POOL", Align::kLeft, /*is_optional=*/true},
                    {"CAPTURED BY"}});
   for (const GraphFacts& graph : session.graphs) {
@@ -76,6 +89,7 @@ TextTable MakeTable(const live::SessionGraphs& session, const GraphsOptions& opt
                graph.nodes ? std::to_string(*graph.nodes) : "unknown",
                graph.replays ? std::to_string(*graph.replays) : "unknown",
                std::to_string(graph.probes), numerics::FormatBytes(graph.probe_bytes),
+               ApartText(graph, apart),
                graph.pool.empty() ? "-" : fmt::format("{}", fmt::join(graph.pool, ".")),
                StackText(graph, options.verbose)});
   }
@@ -136,6 +150,68 @@ void SayHints(const Context& context, const live::SessionGraphs& session) {
   }
 }
 
+// Which graphs cannot be run op by op, and why.
+void SayNotApart(const Context& context, const live::SessionGraphs& session, const Apart& apart) {
+  if (std::ranges::none_of(session.graphs, IsThere)) return;
+  if (!apart) {
+    context.Note(
+        "no graph of it is kept, so none can be taken apart and asked about. Type: cgdebug-cli run "
+        "--ask -- COMMAND, then: cgdebug-cli ask");
+    return;
+  }
+  std::map<std::string, std::vector<const GraphFacts*>> reasons;
+  for (const GraphFacts& graph : session.graphs) {
+    const auto found = apart->find(graph.graph_id);
+    if (!IsThere(graph) || (found != apart->end() && found->second.empty())) continue;
+    reasons
+        [found != apart->end()
+             ? found->second
+             : "it has not ended, or its program keeps it (keep_graph=True) and may launch it in "
+               "another way"]
+            .push_back(&graph);
+  }
+  for (const auto& [reason, graphs] : reasons) {
+    const std::string more =
+        graphs.size() > 1 ? fmt::format(" and {} more", graphs.size() - 1) : "";
+    context.Note(fmt::format("graph {}{} cannot be taken apart: {}", GraphName(*graphs.front()),
+                             more, Printable(reason)));
+  }
+}
+
+// By key of the session. Of those that live, on this machine.
+std::map<std::string, Apart> AskForApart(Context& context,
+                                         const std::vector<live::SessionGraphs>& sessions) {
+  std::map<std::string, Apart> all;
+  const Result<std::vector<live::Session>> known = live::ListSessions(context.client());
+  if (!known.ok()) return all;
+  for (const live::Session& one : *known) {
+    const bool is_meant = std::ranges::any_of(
+        sessions, [&](const live::SessionGraphs& graphs) { return graphs.session == one.key; });
+    if (is_meant && one.state == live::SessionState::kAlive) {
+      all[one.key] = GraphsApartOf(context, one.pid);
+    }
+  }
+  return all;
+}
+
+Json JsonOf(const std::vector<live::SessionGraphs>& sessions,
+            const std::map<std::string, Apart>& apart) {
+  Json json = FieldJson(sessions);
+  for (std::size_t i = 0; i < sessions.size(); ++i) {
+    const auto of_session = apart.find(sessions[i].session);
+    for (std::size_t j = 0; j < sessions[i].graphs.size(); ++j) {
+      Json& graph = json[i]["graphs"][j];
+      graph["apart"] = graph["why_not_apart"] = nullptr;
+      if (of_session == apart.end() || !of_session->second) continue;
+      const auto found = of_session->second->find(sessions[i].graphs[j].graph_id);
+      if (found == of_session->second->end()) continue;
+      graph["apart"] = found->second.empty();
+      if (!found->second.empty()) graph["why_not_apart"] = found->second;
+    }
+  }
+  return json;
+}
+
 int RunGraphs(Context& context, const GraphsOptions& options) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   const std::string& wanted = context.SessionOr(options.selector);
@@ -146,13 +222,14 @@ int RunGraphs(Context& context, const GraphsOptions& options) {
     const bool is_meant = !wanted.empty() || session.captures > 0;
     return !is_meant || !context.ranks.Contains(session.rank);
   });
+  const std::map<std::string, Apart> apart = AskForApart(context, sessions);
   if (context.options.json) {
     if (!options.only.empty()) {
       for (live::SessionGraphs& session : sessions) {
         std::erase_if(session.graphs, [&](const auto& graph) { return !IsShown(graph, options); });
       }
     }
-    Context::PrintJson({{"sessions", FieldJson(sessions)}});
+    Context::PrintJson({{"sessions", JsonOf(sessions, apart)}});
   }
   const bool has_graphs = std::ranges::any_of(
       sessions, [](const live::SessionGraphs& session) { return session.captures > 0; });
@@ -162,12 +239,15 @@ int RunGraphs(Context& context, const GraphsOptions& options) {
   }
   if (context.options.json) return kExitOk;
   for (const live::SessionGraphs& session : sessions) {
-    const TextTable table = MakeTable(session, options);
+    const auto found = apart.find(session.session);
+    const TextTable table =
+        MakeTable(session, found == apart.end() ? Apart() : found->second, options);
     Context::Print(context.out.Bold(Summary(session)) + "\n");
     if (!table.empty()) {
       context.PrintTable(table, options.verbose ? 0 : TerminalColumns(STDOUT_FILENO));
     }
     SayHints(context, session);
+    if (found != apart.end()) SayNotApart(context, session, found->second);
   }
   return kExitOk;
 }
