@@ -44,6 +44,13 @@ def of(question: Question, answer: Answer, values: str) -> tuple[int, str, dict[
     summary = f"{len(shown)} rows, {len(bad)} with NaN or Inf"
     if masks:
         summary += f", {len(masks)} with -Inf alone (masks?), the first {masks[0].name}"
+    slowest = _slowest(shown, question.slowest)
+    if question.slowest:
+        lines.append("the slowest ops, each launched alone, which a replay may overlap:")
+        lines += [f"  {_us_text(row)}  {row.name}  {row.op.op}" for row in slowest if row.op]
+        unknown = len({id(row.op) for row in shown if row.op and row.us is None})
+        if unknown:
+            lines.append(f"  and {unknown} ops of which no time is known")
     lines.append(f"{summary}; {answer.seconds * 1e3:.0f} ms")
     lines += _not_seen_lines(
         not_seen, answer.stepped.counts, _MOST_ROWS if question.rows else _MOST_NOT_SEEN
@@ -60,6 +67,7 @@ def of(question: Question, answer: Answer, values: str) -> tuple[int, str, dict[
         "first_may_be_earlier": may_be_earlier,
         "masks": [row.name for row in masks],
         "rows": [_row_json(row) for row in shown],
+        "slowest": [_row_json(row) for row in slowest],
         "not_seen": {
             "rows": [_not_seen_json(one) for one in not_seen],
             **answer.stepped.counts._asdict(),
@@ -101,6 +109,16 @@ def of_repro(
     text += f"{op.op} {op.name} with what it was given: {script}\nnext:  python {script}"
     json = {"graph": answer.graph, "replay": answer.replay, "op": op.op, "name": op.name}
     return mailbox.OK, text, {**json, "script": script, "verified": answer.verified}
+
+
+def _slowest(rows: list[Row], most: int) -> list[Row]:
+    """A row of each op that takes longest, the slowest first."""
+    of_op = {id(row.op): row for row in reversed(rows) if row.us is not None}
+    return sorted(of_op.values(), key=lambda row: -(row.us or 0.0))[:most]
+
+
+def _us_text(row: Row) -> str:
+    return "" if row.us is None else f"{row.us:.1f} us"
 
 
 def _is_bad(row: Row) -> bool:
@@ -153,7 +171,7 @@ def _row_text(row: Row) -> str:
             text += f" {'all' if count == stats.elements else count} {what}"
     if stats.elements > stats.nan + stats.pos_inf + stats.neg_inf:
         text += f"  in [{stats.min:.6g}, {stats.max:.6g}] mean {stats.mean:.6g}"
-    return text
+    return text + f"  {_us_text(row)}" * (row.us is not None)
 
 
 def _row_json(row: Row) -> dict[str, typing.Any]:
@@ -175,6 +193,7 @@ def _row_json(row: Row) -> dict[str, typing.Any]:
         "mean": stats.mean if is_any else None,
         "hash": f"{stats.hash:016x}",
         "ordered_hash": f"{stats.ordered:08x}",
+        "us": row.us,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 import typing
@@ -18,6 +19,7 @@ from .memory import Copy, Spans, tensor_at
 from .recorder import CannotKeep, Recorder, room
 from .rows import ROW_BYTES, RowMaker, Stats, unpack, unpack_all
 from .steps import Steps, why_not_stepped
+from .times import Times
 from .touched import Touched, listed
 
 if typing.TYPE_CHECKING:
@@ -39,12 +41,16 @@ class NotReproduced(Refused):
 
 
 class Row(typing.NamedTuple):
-    """What an op wrote, or an input of the graph; op: None for that."""
+    """What an op wrote, or an input of the graph; op: None for that.
+
+    value: a copy, if it was asked for
+    us:    for how long the device ran the op, alone; None: that is not known"""
 
     op: Op | None
     given: Given
     stats: Stats
-    value: torch.Tensor | None = None  # a copy, if it was asked for
+    value: torch.Tensor | None = None
+    us: float | None = None
 
     @property
     def name(self) -> str:
@@ -393,6 +399,7 @@ class KeptGraph:
         assert self._touched is not None and self._map is not None
         maker = RowMaker(self._device)
         steps = Steps(apart, self._map)
+        times = Times(self._device)
         given_to: dict[int, list[torch.Tensor]] = {}
         inputs = self._inputs(maker)
         made = [one for op in self._touched.ops for one in op.given if self._is_row(maker, one)]
@@ -416,7 +423,12 @@ class KeptGraph:
                 names = [Row(op, one, _NO_STATS).name for one in op.given if one.writes]
                 if op.call and id(op) not in steps.beside and any(map(question.wants, names)):
                     given_to[id(op)] = [self._copy_of(one) for one in op.call.tensors]
-            apart.launch(piece, stream, with_own)
+            launch = functools.partial(apart.launch, piece, stream, with_own)
+            alone = steps.alone.get(piece)
+            if alone is None:
+                launch()
+            else:
+                times.run(alone, launch)
             place = len(rows)
             for op in steps.ends.get(piece, ()):
                 seen: list[Given] = []
@@ -430,7 +442,8 @@ class KeptGraph:
                 if seen:
                     look(op, seen)
         stats = unpack_all(space)
-        rows = [row._replace(stats=one) for row, one in zip(rows, stats)]
+        us = times.us()
+        rows = [row._replace(stats=one, us=us.get(id(row.op))) for row, one in zip(rows, stats)]
         return Stepped(rows, not_seen, steps.counts, given_to, steps.beside)
 
     def _is_here(self, maker: RowMaker, given: Given) -> bool:

@@ -58,10 +58,19 @@ class Asked(typing.Protocol):
 class Question:
     """replay: None, the next one; negative: counted from the last one
     values: whether copies of the rows are wanted
-    repro:  whether copies of what their ops were given are, too"""
+    repro:  whether copies of what their ops were given are, too
+    slowest: so many ops are listed that take longest"""
 
-    def __init__(self, replay: int | None, rows: list[str], values: bool, repro: bool = False):
+    def __init__(
+        self,
+        replay: int | None,
+        rows: list[str],
+        values: bool,
+        repro: bool = False,
+        slowest: int = 0,
+    ):
         self.replay, self.rows, self.values, self.repro = replay, rows, values, repro
+        self.slowest = slowest
         self.result: Answer | None = None
         self.reason = ""
         self.is_other = False  # the replay that was run again is not the same one
@@ -189,7 +198,11 @@ def _answer_one(asked: dict[str, typing.Any]) -> tuple[int, str, dict[str, typin
         return NO_MATCH, problem, {"error": problem}
     values, repro = str(asked.get("values", "")), str(asked.get("repro", ""))
     question = Question(
-        asked.get("replay"), list(asked.get("rows", ())), bool(values or repro), bool(repro)
+        asked.get("replay"),
+        list(asked.get("rows", ())),
+        bool(values or repro),
+        bool(repro),
+        int(asked.get("slowest", 0)),
     )
     if not graph.ask(question):
         text = f"graph {graph.name} is being asked already. Type the same again"

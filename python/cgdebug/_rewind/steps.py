@@ -35,6 +35,7 @@ class Counts(typing.NamedTuple):
 class Steps:
     """begins, ends: by piece, the ops whose first, and whose last, node is in it
     beside: ids of the ops that share a piece with something else
+    alone: by piece: the op of all its nodes, if no other piece has some of them and others', too
     """
 
     def __init__(self, apart: typing.Any, node_map: NodeMap):
@@ -47,6 +48,8 @@ class Steps:
         after = apart.after
         alone = of_no_op = 0
         first, last, op_of = dict[int, int](), dict[int, int](), dict[int, "Op"]()
+        self.alone = dict[int, "Op"]()
+        mixed = set[int]()  # ids of ops
         for number, piece in enumerate(apart.pieces):
             here = [node for node in piece if writing[node]]
             of_no_op += sum(self._op_at[node] is None for node in here)
@@ -54,6 +57,13 @@ class Steps:
                 alone += 1
             elif here:
                 self._look_at(piece, here, _before(after, piece))
+            doing = [
+                self._op_at[node] for node in piece if nodes[node]["kind"] not in _WRITES_NOTHING
+            ]
+            if doing and doing[0] is not None and all(op is doing[0] for op in doing):
+                self.alone[number] = doing[0]
+            else:
+                mixed.update(id(op) for op in doing)
             for node in piece:
                 op = self._op_at[node]
                 if op is not None:
@@ -61,6 +71,7 @@ class Steps:
                     first.setdefault(id(op), number)
                     last[id(op)] = number
         self.counts = Counts(sum(writing), alone, sum(writing) - alone, of_no_op)
+        self.alone = {piece: op for piece, op in self.alone.items() if id(op) not in mixed}
         self.begins, self.ends = dict[int, list["Op"]](), dict[int, list["Op"]]()
         for op in {id(op): op for op in node_map.op_of.values()}.values():
             if id(op) in op_of:

@@ -665,6 +665,32 @@ def test_the_census_says_which_graphs_can_be_taken_apart(running, cli, tmp_path)
     job.finish()
 
 
+def test_ops_have_the_time_that_the_device_takes_for_them(running, cli):
+    code = """
+        small, large = (torch.randn(n, n, device="cuda") for n in (16, 8192))
+        graph = torch.cuda.CUDAGraph()
+        large @ large
+        with torch.cuda.graph(graph):
+            a = small + 1
+            b = large @ large
+            c = small * 2
+        go_on(graph.replay, DONE)
+    """
+    job = running(code, CGDEBUG_REWIND="", CGDEBUG_ASK="1")
+    told = cli("--json", "ask", job.pid, "--slowest", "1")
+    answer = json.loads(told.stdout)
+    assert [row["name"] for row in answer["slowest"]] == ["fwd/mm_0"], answer["slowest"]
+    us = {row["name"]: row["us"] for row in answer["rows"]}
+    # 1.1e12 operations take 1 ms or more on every GPU.
+    assert us["fwd/mm_0"] > 1000, us
+    known = [us[name] for name in ("fwd/add_0", "fwd/mul_0") if us[name] is not None]
+    assert all(0 < one < 1000 for one in known), us
+    told = cli("ask", job.pid, "fwd/mm_0", "--slowest", "3")
+    assert re.search(r"^fwd/mm_0 .* us$", told.stdout, re.M), told.stdout
+    assert "each launched alone" in told.stdout, told.stdout
+    job.finish()
+
+
 PARALLEL = """
     x, y = torch.ones(1024, device="cuda"), torch.zeros(1024, device="cuda")
     buffer = torch.zeros(1024, device="cuda")

@@ -461,6 +461,8 @@ def test_who_takes_no_questions_is_told_what_to_type(daemon, cli):
     assert told.returncode == 4 and "run --rewind" in told.stderr, told.stderr
     told = cli("ask", "4711@0")
     assert told.returncode == 2 and "replays count from 1" in told.stderr, told.stderr
+    told = cli("ask", "4711", "--slowest", "0")
+    assert told.returncode == 2 and "--slowest" in told.stderr, told.stderr
     told = cli("repro", "4711@3", "fwd/x")
     assert told.returncode == 2 and "--output" in told.stderr, told.stderr
 

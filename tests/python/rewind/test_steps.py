@@ -1,6 +1,7 @@
 """Which rows of a replay in pieces are shown, and what is said of the others, without a GPU."""
 
 import json
+import re
 import types
 
 import pytest
@@ -159,6 +160,23 @@ class Maker:
             rows[number] = Stats(one.numel(), nan, 0, 0, 0, low, float(one.max()), low, 0, 0, None)
 
 
+class Clock:
+    """As Times: the n-th launch takes n us."""
+
+    def __init__(self, device):
+        self._runs = []
+
+    def run(self, op, launch):
+        launch()
+        self._runs.append(id(op))
+
+    def us(self):
+        taken = {}
+        for number, op in enumerate(self._runs, 1):
+            taken[op] = taken.get(op, 0.0) + number
+        return taken
+
+
 @pytest.fixture
 def stepped(monkeypatch):
     """stepped(apart, tensors, question): Stepped, of ops that write these tensors."""
@@ -168,6 +186,7 @@ def stepped(monkeypatch):
         stream = types.SimpleNamespace(cuda_stream=0)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
         monkeypatch.setattr(kept_graph, "RowMaker", Maker)
+        monkeypatch.setattr(kept_graph, "Times", Clock)
         monkeypatch.setattr(kept_graph, "unpack_all", lambda rows: [one for one in rows if one])
         monkeypatch.setattr(kept_graph, "tensor_at", lambda one, _: by_address[one.extent[0]])
         kept = KeptGraph.__new__(KeptGraph)
@@ -272,6 +291,38 @@ def test_no_script_is_written_of_an_op_that_runs_beside_others(stepped, tmp_path
     code, text, _ = answer_text.of_repro(one, answer, str(tmp_path / "repro"))
     assert code == mailbox.TROUBLE and "runs in parallel with other ops" in text, text
     assert not (tmp_path / "repro").exists()
+
+
+def test_an_op_has_the_time_of_its_nodes_if_nothing_ran_beside_them(stepped):
+    tensors = [torch.zeros(4) for _ in range(4)]
+    names = ["fwd/add_0", "fwd/mul_0", "fwd/sub_0", "fwd/div_0"]
+    ops = [op(name, given(extent_of(one), row=name)) for name, one in zip(names, tensors)]
+    nodes = (ops[0], ops[1], ops[0], "own", ops[2], ops[3])
+    apart = Apart(*nodes, pieces=[[0], [1], [2], [3], [4, 5]], launched=[lambda: None] * 6)
+    one = mailbox.Question(None, [], values=False, slowest=1)
+    answer = Answer("1", 5, stepped(apart, tensors, one), "", 0.0)
+    assert {row.name: row.us for row in answer.stepped.rows} == {
+        "fwd/mul_0": 2.0,
+        "fwd/add_0": 4.0,
+        "fwd/sub_0": None,
+        "fwd/div_0": None,
+    }
+    _, text, told = answer_text.of(one, answer, "")
+    assert "  4.0 us  fwd/add_0  aten.mul.out\n  and 2 ops of which no time is known" in text
+    assert [row["name"] for row in told["slowest"]] == ["fwd/add_0"]
+    assert {row["name"]: row["us"] for row in told["rows"]}["fwd/div_0"] is None
+    one = question("fwd/*")
+    _, text, told = answer_text.of(one, answer, "")
+    assert re.search(r"^fwd/mul_0 .* 2\.0 us$", text, re.M) and told["slowest"] == []
+    assert re.search(r"^fwd/div_0 .*mean [0-9.]+$", text, re.M) and "slowest" not in text
+
+
+def test_an_op_of_which_a_node_runs_beside_others_has_no_time():
+    one, other = op("one", given(BUFFER)), op("other", given(OTHER))
+    apart = Apart(one, one, other, "own", pieces=[[0], [1, 2], [3]])
+    assert Steps(apart, apart.map).alone == {}
+    apart = Apart(one, "own", other, (None, "empty"), pieces=[[0, 1], [2, 3]])
+    assert Steps(apart, apart.map).alone == {1: other}, "ours take time, too"
 
 
 # --- graphs that cannot be stepped, or not in pieces

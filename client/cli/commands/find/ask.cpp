@@ -23,6 +23,7 @@ struct AskCommand {
   std::string values;
   std::string repro;
   bool is_list = false;
+  unsigned slowest = 0;
   unsigned timeout_s = 30;
 };
 
@@ -44,6 +45,7 @@ int RunAsk(Context& context, const AskCommand& command) {
   if (!command.repro.empty()) {
     question["repro"] = std::filesystem::absolute(command.repro).string();
   }
+  if (command.slowest > 0) question["slowest"] = command.slowest;
   if (command.is_list) question["list"] = true;
   const Result<JobAnswer> answer = AskJob(context, pid, question);
   if (!answer.ok()) return context.Fail(kExitTrouble, answer.error().message);
@@ -77,6 +79,12 @@ RunFunction AddAsk(CLI::App& app) {
       ->type_name("GLOB");
   app.add_option("--values", command->values, "also write what is in these rows to this file")
       ->type_name("FILE.safetensors");
+  app.add_option(
+         "--slowest", command->slowest,
+         "also list the N ops that the device takes longest for. Each is launched alone, so "
+         "their sum is not the time of a replay")
+      ->check(WholeNumber(1, 1'000'000))
+      ->type_name("N");
   app.add_flag("--list", command->is_list, "which replays of each graph are kept, and in how much");
   return [command](Context& context) { return RunAsk(context, *command); };
 }
