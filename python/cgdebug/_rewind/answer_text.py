@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import typing
 
 from .._shared._dtypes import table
@@ -16,8 +17,11 @@ _MOST_READS = 8
 _MOST_NOT_SEEN = 3
 
 
-def of(question: Question, answer: Answer, values: str) -> tuple[int, str, dict[str, typing.Any]]:
-    """(what to exit with, text, JSON)"""
+def of(
+    question: Question, answer: Answer, values: str, has_hashes: bool = False
+) -> tuple[int, str, dict[str, typing.Any]]:
+    """(what to exit with, text, JSON); has_hashes: in JSON those of all rows, also of those that
+    are not wanted"""
     from . import mailbox
 
     rows = answer.stepped.rows
@@ -60,6 +64,7 @@ def of(question: Question, answer: Answer, values: str) -> tuple[int, str, dict[
     json = {
         "verdict": "found" if bad else "inconclusive" if not_seen else "nothing_found",
         "graph": answer.graph,
+        "capture": answer.capture,
         "replay": answer.replay,
         "verified": answer.verified,
         "seconds": answer.seconds,
@@ -73,6 +78,8 @@ def of(question: Question, answer: Answer, values: str) -> tuple[int, str, dict[
             **answer.stepped.counts._asdict(),
         },
     }
+    if has_hashes:
+        json["hashes"] = _hashes(rows)
     code = mailbox.FOUND if bad else mailbox.INCONCLUSIVE if not_seen else mailbox.OK
     return code, "\n".join(lines), json
 
@@ -119,6 +126,22 @@ def _slowest(rows: list[Row], most: int) -> list[Row]:
 
 def _us_text(row: Row) -> str:
     return "" if row.us is None else f"{row.us:.1f} us"
+
+
+def _hashes(rows: list[Row]) -> dict[str, list[typing.Any]]:
+    """By name, of those that have a name of their own: as the client compares them with an op log
+    (client/cli/commands/find/left_rows.cpp)."""
+    times = collections.Counter(row.name for row in rows)
+    return {
+        row.name: [
+            row.op.op if row.op else "input",
+            row.stats.elements,
+            f"{row.stats.hash:016x}",
+            f"{row.stats.ordered:08x}",
+        ]
+        for row in rows
+        if times[row.name] == 1
+    }
 
 
 def _is_bad(row: Row) -> bool:

@@ -89,9 +89,10 @@ class Stepped(typing.NamedTuple):
 
 
 class Answer(typing.NamedTuple):
-    """replay: which one; verified: by what, as a sentence"""
+    """capture: of the graph; replay: which one; verified: by what, as a sentence"""
 
     graph: str
+    capture: int
     replay: int
     stepped: Stepped
     verified: str
@@ -308,7 +309,7 @@ class KeptGraph:
             return
         seconds = time.monotonic() - begun
         verified = "it is the job's own replay, run in pieces"
-        question.done(Answer(self.name, self.replays, stepped, verified, seconds))
+        question.done(Answer(self.name, self.capture, self.replays, stepped, verified, seconds))
 
     def _past(self, graph, torch_replay, question: Question) -> Answer:
         """Fails: Refused; all is as it was then."""
@@ -378,7 +379,7 @@ class KeptGraph:
         verified = f"{len(recorder.left)} tensors have the bits that replay {asked} left in them"
         if first < asked:
             verified += f", as have those of the {asked - first} replays before it, from {first} on"
-        return Answer(self.name, asked, stepped, verified, time.monotonic() - begun)
+        return Answer(self.name, self.capture, asked, stepped, verified, time.monotonic() - begun)
 
     def _put_aside(self, recorder) -> typing.Callable[[], None]:
         return caches.put_aside(self._caches, recorder.touched, recorder.inputs)

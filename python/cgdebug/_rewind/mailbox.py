@@ -223,7 +223,7 @@ def _answer_one(asked: dict[str, typing.Any]) -> tuple[int, str, dict[str, typin
         return INCONCLUSIVE, text, json
     if repro:
         return answer_text.of_repro(question, question.result, repro)
-    return answer_text.of(question, question.result, values)
+    return answer_text.of(question, question.result, values, bool(asked.get("hashes")))
 
 
 def _list() -> tuple[int, str, dict[str, typing.Any]]:

@@ -326,7 +326,9 @@ def test_one_op_of_a_replay_that_is_over_is_a_script_of_its_own(running, cli, tm
     told = cli("repro", f"{job.pid}@37", "fwd/*", "-o", tmp_path / "other")
     assert told.returncode == 4 and "one is written" in told.stderr, told.stderr
     listed = cli("ask", job.pid, "--list")
-    assert listed.returncode == 0 and "kept no more: replay" in listed.stdout, listed.stdout
+    assert listed.returncode == 0 and "frozen at replay 37, which left NaN" in listed.stdout, (
+        listed.stdout
+    )
     job.finish()
 
 
@@ -662,6 +664,57 @@ def test_the_census_says_which_graphs_can_be_taken_apart(running, cli, tmp_path)
     assert [graph["apart"] for graph in session["graphs"]] == [True, None], told.stdout
     shown = cli("graphs", job.pid)
     assert "its program keeps it (keep_graph=True)" in shown.stderr, shown.stderr
+    job.finish()
+
+
+def test_a_past_replay_is_held_against_the_rows_of_its_op_log(running, cli):
+    code = """
+        one = rewind_programs.Training()
+        for number in range(1, 21):
+            one.replay()
+            be_read()
+        def when_asked():  # so that its rows are still kept when the answer comes
+            if one.graph._cgdebug_kept._question is not None:
+                one.replay()
+        go_on(when_asked, DONE)
+    """
+    job = running(code, CGDEBUG="1", CGDEBUG_WATCH="op:*")
+    told = cli("--json", "ask", f"{job.pid}@-1")
+    answer = json.loads(told.stdout)
+    assert told.returncode == 0 and answer["replay"] == 20, told
+    assert answer["rows_compared"] > 100 and "hashes" not in answer, answer["rows_compared"]
+    told = cli("ask", f"{job.pid}@-1")
+    assert told.returncode == 0, (told.stdout, told.stderr)
+    assert "rows that the replay left in its op log were compared" in told.stdout, told.stdout
+    job.finish()
+
+
+def test_a_row_that_differs_is_named_although_the_outputs_do_not(running, cli):
+    code = """
+        torch.use_deterministic_algorithms(False)
+        index = torch.randint(0, 8, (1 << 18,), device="cuda")
+        x = torch.randn(1 << 18, device="cuda")
+        def step():
+            total = torch.zeros(8, device="cuda").index_add_(0, index, x)  # in any order
+            return total.mul(0).abs()
+        step()
+        graph = torch.cuda.CUDAGraph()
+        with cgdebug.debug_mode(), torch.cuda.graph(graph):
+            result = step()
+        for _ in range(8):
+            graph.replay()
+            be_read()
+        def when_asked():
+            if graph._cgdebug_kept._question is not None:
+                graph.replay()
+        go_on(when_asked, DONE)
+    """
+    job = running(code)
+    told = cli("ask", f"{job.pid}@-1")
+    assert told.returncode == 3 and "makes other bits than it left in its op log" in told.stderr, (
+        told
+    )
+    assert re.search(r"first in row #\d+ fwd/index_add__0", told.stderr), told.stderr
     job.finish()
 
 

@@ -356,6 +356,81 @@ def test_a_question_reaches_the_process_that_has_the_graph(listening, cli):
     assert told.returncode == 5 and "was not replayed within 1 s" in told.stderr, told.stderr
 
 
+LOGGED = """
+    import json, os, sys
+    import cgdebug, torch
+    from cgdebug._rewind import mailbox
+
+    def answer(asked):
+        said = {"verdict": "nothing_found", "graph": "decode", "capture": 0, "replay": 2, "rows": []}
+        if asked.get("hashes"):
+            said["hashes"] = json.load(open(sys.argv[1]))
+        return 0, "replay 2 of graph decode: verified", said
+
+    mailbox._answer_one = answer
+    mailbox._listen()
+    net = torch.nn.Linear(4, 4)
+    with cgdebug.debug_mode(net, eager=True):
+        for number in range(3):
+            net(torch.full((2, 4), float(number)))
+    print(os.getpid(), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_past_replay_is_held_against_the_rows_that_it_left(daemon, cli, tmp_path):
+    told = tmp_path / "hashes.json"
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(LOGGED), str(told)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    pid = process.stdout.readline().strip()
+    shown = wait_until(
+        lambda: (one := cli("ops", f"{pid}@2", "--json")).returncode == 0 and one.stdout,
+        "the rows are there",
+    )
+    rows = json.loads(shown)["rows"]
+    hashes = {
+        one["name"]: [
+            one["op"],
+            one["stats"]["count"],
+            one["stats"]["xor_hash"],
+            one["stats"]["ordered_hash"],
+        ]
+        for one in rows
+    }
+    assert {"fwd/addmm_0", "in/addmm_0.mat1"} <= {name.replace("Linear/", "") for name in hashes}
+
+    def asked(changed):
+        told.write_text(json.dumps(changed))
+        one, as_json = cli("ask", f"{pid}@2"), cli("--json", "ask", f"{pid}@2")
+        answer = json.loads(as_json.stdout)
+        assert one.returncode == as_json.returncode and "hashes" not in answer
+        return one, answer
+
+    one, answer = asked(hashes)
+    assert one.returncode == 0 and answer["rows_compared"] == len(rows), (one, answer)
+    assert f"{len(rows)} of the {len(rows)} rows that the replay left in its op log" in one.stdout
+    name = next(name for name in hashes if name.endswith("addmm_0"))
+    other = [*hashes[name][:2], "0123456789abcdef", hashes[name][3]]
+    one, answer = asked(hashes | {name: other})
+    number = next(one["number"] for one in rows if one["name"] == name)
+    assert one.returncode == 3 and f"first in row #{number} {name}. The" in one.stderr, one
+    assert answer["reason"] == "not_reproduced" and answer["row"]["name"] == name
+    moved = [*hashes[name][:3], "01234567"]
+    assert asked(hashes | {name: moved})[0].returncode == 3, "the same values in other places"
+    unlike = ["aten.other.default", *other[1:]]
+    one, answer = asked(hashes | {name: unlike})
+    assert one.returncode == 0 and answer["rows_compared"] == len(rows) - 1, "of another op"
+    one, answer = asked({"fwd/unknown_0": other})
+    assert one.returncode == 0 and "rows_compared" not in answer and "op log" not in one.stdout
+    # The next replay has left nothing yet.
+    assert "rows_compared" not in json.loads(cli("--json", "ask", pid).stdout)
+    process.communicate("\n", timeout=30)
+
+
 def test_rows_are_named_as_everywhere():
     def wants(*globs):
         question = mailbox.Question(None, list(globs), values=False)

@@ -225,7 +225,7 @@ def branch(value=7.0):
 def asked(stepped, program, *rows, repro=False):
     apart, tensors = program
     one = question(*rows, repro=repro)
-    answer = Answer("1", 5, stepped(apart, tensors, one), "it is the job's own replay", 0.0)
+    answer = Answer("1", 1, 5, stepped(apart, tensors, one), "it is the job's own replay", 0.0)
     return one, answer
 
 
@@ -242,6 +242,20 @@ def test_a_row_that_was_overwritten_in_its_piece_is_not_shown(stepped):
     assert "of 4 nodes 0 ran alone and 4 in parallel; 0 were made by no op" in text
     told = json.loads(json.dumps(answered))["not_seen"]
     assert [row["name"] for row in told["rows"]] == ["fwd/mul_0"] and told["parallel"] == 4
+
+
+def test_the_hashes_of_all_rows_are_told_to_who_compares_them(stepped):
+    one, answer = asked(stepped, branch(), "fwd/add_0")
+    _, _, told = answer_text.of(one, answer, "", has_hashes=True)
+    assert told["hashes"] == {
+        name: ["aten.mul.out", 4, "0" * 16, "0" * 8]
+        for name in ("fwd/clone_0", "fwd/div_0", "fwd/add_0")
+    }
+    assert "hashes" not in answer_text.of(one, answer, "")[2]
+    rows = [*answer.stepped.rows, answer.stepped.rows[0]]
+    answer = answer._replace(stepped=answer.stepped._replace(rows=rows))
+    _, _, told = answer_text.of(one, answer, "", has_hashes=True)
+    assert "fwd/clone_0" not in told["hashes"], "which of them?"
 
 
 def test_rows_that_were_seen_are_answered_as_ever(stepped):
@@ -300,7 +314,7 @@ def test_an_op_has_the_time_of_its_nodes_if_nothing_ran_beside_them(stepped):
     nodes = (ops[0], ops[1], ops[0], "own", ops[2], ops[3])
     apart = Apart(*nodes, pieces=[[0], [1], [2], [3], [4, 5]], launched=[lambda: None] * 6)
     one = mailbox.Question(None, [], values=False, slowest=1)
-    answer = Answer("1", 5, stepped(apart, tensors, one), "", 0.0)
+    answer = Answer("1", 1, 5, stepped(apart, tensors, one), "", 0.0)
     assert {row.name: row.us for row in answer.stepped.rows} == {
         "fwd/mul_0": 2.0,
         "fwd/add_0": 4.0,

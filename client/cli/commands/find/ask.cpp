@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/cli/command.h"
+#include "client/cli/commands/find/left_rows.h"
 #include "client/cli/context.h"
 #include "client/cli/remote/job_questions.h"
 #include "client/cli/sources/log_place.h"
@@ -47,8 +48,10 @@ int RunAsk(Context& context, const AskCommand& command) {
   }
   if (command.slowest > 0) question["slowest"] = command.slowest;
   if (command.is_list) question["list"] = true;
-  const Result<JobAnswer> answer = AskJob(context, pid, question);
+  if (place->names_replay) question["hashes"] = true;
+  Result<JobAnswer> answer = AskJob(context, pid, question);
   if (!answer.ok()) return context.Fail(kExitTrouble, answer.error().message);
+  CompareLeftRows(context, pid, &*answer);
   if (context.options.json) {
     Context::PrintJson(answer->json);
   } else if (answer->code == kExitOk || answer->code == kExitFound ||

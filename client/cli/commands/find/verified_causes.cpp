@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/commands/find/left_rows.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/remote/job_questions.h"
 #include "client/cli/sources/sources.h"
@@ -55,7 +56,7 @@ std::string Compared(const Json& answer, const std::string& name, Finding* findi
   return fmt::format("not verified: the job has no row {}", name);
 }
 
-void Verify(const Context& context, const std::vector<live::Session>& sessions,
+void Verify(Context& context, const std::vector<live::Session>& sessions,
             const source::Source& source, bool says_why_not, Finding* finding) {
   const source::Slot& slot = source.slots()[finding->place.slot];
   const std::optional<std::int64_t> pid = PidOf(sessions, slot);
@@ -63,9 +64,11 @@ void Verify(const Context& context, const std::vector<live::Session>& sessions,
   const Json question = {{"graph", std::to_string(slot.graph_id)},
                          {"replay", finding->place.replay},
                          {"rows", Json::array()},
+                         {"hashes", true},
                          {"timeout_s", kTimeoutSeconds}};
-  const Result<JobAnswer> answer = AskJob(context, *pid, question);
+  Result<JobAnswer> answer = AskJob(context, *pid, question);
   if (!answer.ok() && !says_why_not) return;  // the job takes no questions
+  if (answer.ok()) CompareLeftRows(context, *pid, &*answer);
   std::string text;
   if (!answer.ok()) {
     text = "not verified: the job takes no questions. Type: cgdebug-cli run --rewind 64 -- COMMAND";
