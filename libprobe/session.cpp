@@ -92,6 +92,32 @@ bool DaemonAlive() {
   return table.segment.DaemonAlive();
 }
 
+std::optional<HeldTrigger> TriggerThatHeld(int device) noexcept {
+  if (device < 0 || static_cast<std::uint32_t>(device) >= layout::kMaxFreezeDevices) return {};
+  try {
+    ProbeTable& table = ProbeTable::Instance();
+    const ProbeTable::Lock lock = table.Acquire();
+    const ring::SegmentWriter* const segment = table.segment.writer();
+    if (segment == nullptr) return {};
+    const auto& line = reinterpret_cast<const layout::FreezeLine*>(
+        segment->mapping(0).data + layout::kFreezeLineOffset)[device];
+    HeldTrigger held;
+    held.serial = ring::LoadAcquire(line.serial);  // T2, pairs with T1
+    constexpr auto kAsked = static_cast<std::uint64_t>(layout::ControlTrigger::kNone);
+    if (held.serial == 0 || ring::LoadRelaxed(line.trigger) == kAsked) return {};
+    held.replay = ring::LoadRelaxed(line.replay);
+    const std::uint64_t order = ring::LoadRelaxed(line.order);
+    for (const auto& slot : table.slots.slots()) {
+      if (slot->registration.order != order) continue;
+      held.graph_id = slot->registration.graph_id;
+      held.probe = slot->registration.name;
+    }
+    return held;
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
 void AwaitDaemon(std::chrono::nanoseconds timeout) {
   ProbeTable& table = ProbeTable::Instance();
   const auto deadline = Clock::now() + timeout;

@@ -580,6 +580,15 @@ PYBIND11_MODULE(_probe, module) {
   python::RegisterWords(module);
   python::RegisterApart(module);
   module.def("session", &SessionDict);
+  // (serial, replay, graph, probe); None: no trigger has held on this device.
+  module.def(
+      "trigger_that_held",
+      [](int device) -> py::object {
+        const std::optional<HeldTrigger> held = TriggerThatHeld(device);
+        if (!held) return py::none();
+        return py::make_tuple(held->serial, held->replay, held->graph_id, held->probe);
+      },
+      py::arg("device"));
   module.def("start_daemon", &StartDaemon, py::call_guard<WithoutGil>());
   module.def(
       "finish", [](double timeout_s) { return Finish(Seconds(timeout_s)); }, py::arg("timeout_s"),

@@ -214,6 +214,10 @@ KeptReplays KeptReplaysOf(const Context& context, std::int64_t pid) {
     const auto bytes = graph.value("bytes", std::uint64_t{0});
     if (bytes > 0) ++kept.graphs;
     kept.bytes += bytes;
+    const auto frozen_at = graph.value("frozen_at", std::uint64_t{0});
+    if (frozen_at > 0 && (kept.frozen_at == 0 || frozen_at < kept.frozen_at)) {
+      kept.frozen_at = frozen_at;
+    }
   }
   return kept;
 }

@@ -39,7 +39,8 @@ std::optional<std::map<std::uint64_t, std::string>> GraphsApartOf(const Context&
 // What a process keeps of the replays of its graphs, as it says itself. A job that hangs does not.
 struct KeptReplays {
   std::size_t graphs = 0;
-  std::uint64_t bytes = 0;  // of the device
+  std::uint64_t bytes = 0;      // of the device
+  std::uint64_t frozen_at = 0;  // the first replay at which a graph stopped to keep them; 0: none
 };
 KeptReplays KeptReplaysOf(const Context& context, std::int64_t pid);
 

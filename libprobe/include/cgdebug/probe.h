@@ -394,6 +394,16 @@ struct ReadState {
 // Waits until that is all, at most for `timeout`, and not without a daemon.
 ReadState AwaitRead(std::chrono::nanoseconds timeout);
 
+// The newest time that a trigger stopped the rings of a device: whatever became of them since.
+struct HeldTrigger {
+  std::uint64_t serial = 0;  // of the replay; another one each time
+  std::uint64_t replay = 0;
+  std::uint64_t graph_id = 0;  // of its probe
+  std::string probe;           // empty: it is gone
+};
+// Nothing: none has. Costs a look at the device's line in shared memory.
+std::optional<HeldTrigger> TriggerThatHeld(int device) noexcept;
+
 // What a graph is called wherever it is shown. Not scoped: names the graph that is being captured,
 // from its next probe on, or else the next one captured. Scoped: names every graph until another
 // label is set. Empty: the graph is called by the shapes of its tensors.

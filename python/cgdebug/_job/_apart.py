@@ -345,6 +345,9 @@ class _Graph:
     def state_text(self) -> str:
         return "launched as a whole" if self._is_whole else "launched in pieces"
 
+    def frozen_at(self) -> int:
+        return 0
+
     def kept_bytes(self) -> int:
         return 0
 

@@ -217,6 +217,7 @@ class KeptGraph:
                 graph.pool(),
                 self._kept_replays,
                 room(self._device),
+                self.capture,
             )
         except CannotKeep as error:
             self._why_not = str(error)
@@ -266,6 +267,10 @@ class KeptGraph:
         if self._recorder is not None:
             return self._recorder.state_text()
         return self._why_not or "it has not been replayed"
+
+    def frozen_at(self) -> int:
+        """The replay because of which nothing more is kept; 0: more is."""
+        return self._recorder.frozen_at if self._recorder is not None else 0
 
     def kept_bytes(self) -> int:
         """Of the device."""

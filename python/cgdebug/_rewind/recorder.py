@@ -12,6 +12,7 @@ import typing
 import numpy
 import torch
 
+from .._job import _native
 from .._shared import _words
 from .memory import Copy, Spans, bytes_at, flat_at
 from .rows import ROW_BYTES, RowMaker, Stats, unpack_all
@@ -46,9 +47,13 @@ class Recorder:
         pool: typing.Any,
         replays: int,
         most_bytes: int,
+        capture: int,
     ):
         self.touched, self._generators, self._device = touched, generators, device
-        self.frozen = ""  # why nothing more is kept
+        self.frozen, self.frozen_at = "", 0  # why nothing more is kept, and since which replay
+        self._capture = capture
+        self._native: typing.Any = _native.load()
+        self._held_before = self._native.trigger_that_held(device)
         living = touched.living(device, pool)
         self._rows = RowMaker(device)
         # Of the largest tensors it would take too long.
@@ -121,6 +126,7 @@ class Recorder:
         return changed
 
     def before(self, replay: int) -> None:
+        self._look_at_triggers()
         if self.frozen:
             return
         self._first = self._first or replay
@@ -151,6 +157,16 @@ class Recorder:
             self._copied = replay, torch.cuda.Event()
             self._copied[1].record()
 
+    def _look_at_triggers(self) -> None:
+        """One that holds ends what is kept, as it stops the rings of probes on the device."""
+        if self.frozen:
+            return
+        held = self._native.trigger_that_held(self._device)
+        if held is not None and held != self._held_before:
+            _, self.frozen_at, graph, probe = held
+            of = "" if graph == self._capture else f" of graph {graph}"
+            self.frozen = f"frozen at replay {self.frozen_at}{of}: a trigger of {probe} held"
+
     def left_now(self) -> torch.Tensor:
         """The rows of what is left there now."""
         rows = self._rows.space(len(self.left))
@@ -173,7 +189,8 @@ class Recorder:
             first = min(bad, key=lambda slot: slot.replay)
             nan = self._words[first.replay % len(self._slots), :, _NAN_WORD]
             name = self.left[int(nan.argmax())].row or "what it left"
-            self.frozen = f"replay {first.replay} left NaN in {name}"
+            self.frozen_at = first.replay
+            self.frozen = f"frozen at replay {first.replay}, which left NaN in {name}"
 
     # --- a replay that is over
 
@@ -212,7 +229,7 @@ class Recorder:
     def state_text(self) -> str:
         kept = self.replays()
         text = "nothing yet" if kept is None else f"replays {kept[0]} to {kept[1]}"
-        return f"{text}, {_mib(self.bytes)}" + f"; kept no more: {self.frozen}" * bool(self.frozen)
+        return f"{text}, {_mib(self.bytes)}" + f"; {self.frozen}" * bool(self.frozen)
 
 
 def room(device: int) -> int:

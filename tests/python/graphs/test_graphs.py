@@ -119,6 +119,9 @@ APART = CAPTURES.replace(
         def state_text(self):
             return "nothing is kept"
 
+        def frozen_at(self):
+            return 0
+
         def kept_bytes(self):
             return 0
 

@@ -718,6 +718,38 @@ def test_a_row_that_differs_is_named_although_the_outputs_do_not(running, cli):
     job.finish()
 
 
+def test_a_trigger_keeps_the_replay_in_which_it_held(running, cli):
+    code = """
+        kept = cgdebug.TensorRecord(capacity=2, where="device", on="nan")
+        probe = cgdebug.CudaGraphTensorProbe("root", [kept])
+        x = torch.zeros(16, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            inner = x.sqrt()
+            probe(inner)
+            y = inner.nan_to_num()
+            del inner  # nothing that outlives the replay has a NaN
+        def replay(value=2.0):
+            x.fill_(value)
+            graph.replay()
+            torch.cuda.synchronize()
+        for number in range(1, 21):
+            replay(-1.0 if number == 15 else float(number))
+        for _ in range(500):
+            replay()
+        go_on(replay, DONE)
+    """
+    job = running(code)
+    listed = cli("ask", job.pid, "--list")
+    assert "frozen at replay 15: a trigger of root held" in listed.stdout, listed.stdout
+    assert "frozen at replay 15" in cli("status").stdout
+    told = cli("ask", f"{job.pid}@15")
+    assert told.returncode == 1 and "first NaN: fwd/sqrt_0" in told.stdout, told
+    told = cli("ask", f"{job.pid}@14")
+    assert told.returncode == 0, told
+    job.finish()
+
+
 def test_ops_have_the_time_that_the_device_takes_for_them(running, cli):
     code = """
         small, large = (torch.randn(n, n, device="cuda") for n in (16, 8192))

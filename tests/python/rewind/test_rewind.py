@@ -14,11 +14,12 @@ import types
 import pytest
 import torch
 
-from cgdebug._job import _apart
+from cgdebug._job import _apart, _native
 from cgdebug._op_log.node_map import Call, Given, Op, Tensor, extent_of
 from cgdebug._rewind import caches, kept_graph, mailbox, repro
 from cgdebug._rewind.hidden import Block, hidden_of
 from cgdebug._rewind.memory import Spans
+from cgdebug._rewind.recorder import Recorder
 from cgdebug._rewind.rows import ROW_BYTES, unpack
 from cgdebug._rewind.touched import Touched
 from cgdebug.integrations import sglang, vllm
@@ -311,6 +312,8 @@ LISTENS = """
             return True
         def state_text(self):
             return "replays 3 to 7, 1 MiB"
+        def frozen_at(self):
+            return 5
         def kept_bytes(self):
             return 1 << 20
 
@@ -347,9 +350,8 @@ def test_a_question_reaches_the_process_that_has_the_graph(listening, cli):
     assert json.loads(cli("--json", "ask", pid, "--list").stdout)["graphs"][0]["graph"] == "decode"
     told = cli("ask", "--list")
     assert told.returncode == 0 and "decode" in told.stdout, "the only one"
-    assert f"the last replays of 1 graph, 1 MiB of the device  -> cgdebug-cli ask {pid} --list" in (
-        cli("status").stdout
-    )
+    said = "the last replays of 1 graph, frozen at replay 5, 1 MiB of the device"
+    assert f"{said}  -> cgdebug-cli ask {pid} --list" in cli("status").stdout
     told = cli("ask", f"{pid}@g:prefill@3")
     assert told.returncode == 4 and "no graph 'prefill'" in told.stderr and "decode" in told.stderr
     told = cli("ask", f"{pid}@g:decode", "--timeout", "1")
@@ -429,6 +431,29 @@ def test_a_past_replay_is_held_against_the_rows_that_it_left(daemon, cli, tmp_pa
     # The next replay has left nothing yet.
     assert "rows_compared" not in json.loads(cli("--json", "ask", pid).stdout)
     process.communicate("\n", timeout=30)
+
+
+def test_a_trigger_that_holds_ends_what_is_kept():
+    held = [(1, 3, 7, "old")]  # before the graph was kept
+    one = Recorder.__new__(Recorder)
+    one.frozen, one.frozen_at, one.bytes = "", 0, 1 << 20
+    one._slots, one._copies, one._capture, one._device = [], [], 7, 0
+    one._native = types.SimpleNamespace(trigger_that_held=lambda device: held[-1])
+    one._held_before = held[-1]
+    one._look_at_triggers()
+    assert (one.frozen, one.frozen_at) == ("", 0)
+    held.append((2, 15, 7, "root"))
+    one._look_at_triggers()
+    held.append((3, 16, 7, "later"))
+    one.before(17)
+    assert one.frozen_at == 15 and one.state_text().endswith(
+        "; frozen at replay 15: a trigger of root held"
+    )
+    one.frozen, held[-1] = "", (4, 20, 9, "root")
+    one._look_at_triggers()
+    assert one.frozen == "frozen at replay 20 of graph 9: a trigger of root held"
+    assert _native.load().trigger_that_held(0) is None, "none has held in this process"
+    assert _native.load().trigger_that_held(1 << 20) is None
 
 
 def test_rows_are_named_as_everywhere():

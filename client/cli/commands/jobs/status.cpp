@@ -255,8 +255,9 @@ std::string KeptText(const Context& context, const live::JobRanks& job) {
     const KeptReplays kept = KeptReplaysOf(context, session->pid);
     if (kept.graphs == 0) continue;
     out += fmt::format(
-        "{}     the last replays of {}, {} of the device  -> cgdebug-cli ask {} --list\n",
+        "{}     the last replays of {}{}, {} of the device  -> cgdebug-cli ask {} --list\n",
         context.out.Bold("kept"), GroupedCount(kept.graphs, "graph"),
+        kept.frozen_at > 0 ? fmt::format(", frozen at replay {}", kept.frozen_at) : "",
         numerics::FormatBytes(kept.bytes), session->pid);
   }
   return out;
