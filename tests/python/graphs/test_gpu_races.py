@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cgdebug._job import _apart
+from conftest import ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 N = 1 << 12
@@ -298,6 +299,29 @@ def test_races_of_a_live_job(job, cli, waits, verdict, code):
     if not waits:
         assert "aten.mul.out" in cli("races", session).stdout
         assert "has a race" in cli("why", session).stdout
+    running.go_on()
+    running.finish()
+
+
+LLAMA = """
+    sys.path.insert(0, sys.argv[1])
+    import apart_programs
+    program = apart_programs.PROGRAMS["llama_train"]()
+    program.graph.replay()
+    torch.cuda.synchronize()
+    print(cgdebug._job._native.probe_module().session()["uuid"][:8])
+    sys.stdin.readline()
+"""
+
+
+def test_a_training_step_of_transformers_has_no_race(job, cli):
+    pytest.importorskip("transformers")
+    where = str(ROOT / "tests" / "python" / "rewind")
+    running = job(LLAMA, arguments=[where], CGDEBUG="1", CGDEBUG_RACES="1")
+    told = cli("races", running.line(), "--json")
+    answer = json.loads(told.stdout)
+    assert told.returncode == 0 and answer["verdict"] == "nothing", (answer, told.stderr)
+    assert answer["graphs"][0]["nodes"] > 300, answer
     running.go_on()
     running.finish()
 

@@ -1,5 +1,8 @@
 """Captured programs of unlike kinds, with all that their graphs read and write."""
 
+import inspect
+
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -152,10 +155,75 @@ def compiled():
     return Program(step, [])
 
 
+def llama_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=256,
+        max_position_embeddings=128,
+    )
+    return transformers, transformers.LlamaForCausalLM(config).cuda().bfloat16()
+
+
+def llama_train():
+    torch.manual_seed(4)
+    _, model = llama_of_transformers()
+    rate = torch.tensor(1e-3, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True, foreach=True)
+    ids = torch.randint(0, 256, (4, 32), device="cuda")
+    for one in model.parameters():
+        one.grad = torch.zeros_like(one)
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        with sdpa_kernel(SDPBackend.MATH):  # the others' backward is not deterministic
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        return [loss.detach()]
+
+    step()
+    moments = [one for state in optimizer.state.values() for one in state.values()]
+    gradients = [one.grad for one in model.parameters()]
+    return Program(step, [*model.parameters(), *gradients, *moments])
+
+
+def llama_decode():
+    torch.manual_seed(5)
+    rows, length = 4, 64
+    transformers, model = llama_of_transformers()
+    model.eval()
+    cache = transformers.StaticCache(config=model.config, max_cache_len=length)
+    ids = torch.randint(0, 256, (rows, 1), device="cuda")
+    place = torch.zeros(1, 1, dtype=torch.long, device="cuda")
+    is_told = "cache_position" in inspect.signature(model.forward).parameters  # of earlier ones
+
+    @torch.no_grad()
+    def step():
+        mask = (torch.arange(length, device="cuda") <= place).view(1, 1, 1, length)
+        where = {"cache_position": place.view(1)} if is_told else {}
+        # By place: the name of the cache is another one in each version.
+        with sdpa_kernel(SDPBackend.MATH):
+            logits = model(ids, mask.expand(rows, 1, 1, length), place, cache, **where).logits
+        ids.copy_(logits[:, -1:].argmax(-1))
+        place.add_(1)
+        return [logits]
+
+    step()  # makes the memory of the cache
+    kept = [one for layer in cache.layers for one in vars(layer).values()]
+    return Program(step, [ids, place, *(one for one in kept if isinstance(one, torch.Tensor))])
+
+
 PROGRAMS = {
     "train": train,
     "train_fused": lambda: train(fused=True),
     "decode": decode,
     "bag": bag,
     "compiled": compiled,
+    "llama_train": llama_train,
+    "llama_decode": llama_decode,
 }
