@@ -101,18 +101,15 @@ NodeInfo Describe(cudaGraphNode_t node) {
   const cudaGraphNodeType type = TypeOf(node);
   NodeInfo info;
   info.handle = node;
-  info.kind = info.name = KindOf(type);
-  info.is_opaque = type == cudaGraphNodeTypeGraph || type == cudaGraphNodeTypeConditional ||
-                   type == cudaGraphNodeTypeMemAlloc || type == cudaGraphNodeTypeMemFree;
+  info.kind = KindOf(type);
+  info.name = info.kind;
   info.is_own = capture::NameOfNode(node).empty();
   const std::optional<capture::KernelNode> kernel = capture::KernelOf(node);
   if (!kernel) return info;
   const CUDA_KERNEL_NODE_PARAMS& params = kernel->params;
-  info.symbol = kernel->symbol;
-  if (!info.symbol.empty()) info.name = capture::ShortKernelName(info.symbol);
+  if (!kernel->symbol.empty()) info.name = capture::ShortKernelName(kernel->symbol);
   info.grid = {params.gridDimX, params.gridDimY, params.gridDimZ};
   info.block = {params.blockDimX, params.blockDimY, params.blockDimZ};
-  info.shared_bytes = params.sharedMemBytes;
   return info;
 }
 
@@ -222,12 +219,20 @@ cudaGraphExec_t Instantiate(cudaGraph_t graph) {
 }  // namespace
 
 struct ApartGraph::State {
-  explicit State(cudaGraph_t original) : theirs(NodesToTakeApart(original)), graph(original) {
+  State(cudaGraph_t original, bool copies) : graph(original) {
+    const Handles theirs = NodesToTakeApart(original);
+    // Made in any case: it fails for a graph that cannot be launched in pieces.
+    std::unique_ptr<OwnGraph> clone = std::make_unique<OwnGraph>(original);
+    handles = theirs;
+    if (copies) {
+      owned = std::move(clone);
+      graph = owned->get();
+      for (cudaGraphNode_t& node : handles) {
+        CGD_CUDA(cudaGraphNodeFindInClone(&node, node, graph));
+      }
+    }
     std::vector<bool> may_trail;
     for (const cudaGraphNode_t node : theirs) {
-      cudaGraphNode_t copy = nullptr;
-      CGD_CUDA(cudaGraphNodeFindInClone(&copy, node, graph.get()));
-      handles.push_back(copy);
       infos.push_back(Describe(node));
       may_trail.push_back(infos.back().is_own);
     }
@@ -250,7 +255,7 @@ struct ApartGraph::State {
       const OwnGraph one;
       if (AddCopy(one.get(), handles[piece[0]])) return Instantiate(one.get());
     }
-    const OwnGraph part(graph.get());
+    const OwnGraph part(graph);
     std::unordered_set<cudaGraphNode_t> kept;
     Handles own;
     for (const std::uint32_t node : piece) {
@@ -286,9 +291,9 @@ struct ApartGraph::State {
     return exec;
   }
 
-  const Handles theirs;  // of the original
-  const OwnGraph graph;
-  Handles handles;  // of `graph`
+  std::unique_ptr<OwnGraph> owned;  // null: the original stays
+  cudaGraph_t graph;                // `owned`, or the original
+  Handles handles;                  // of `graph`
   std::vector<NodeInfo> infos;
   std::optional<Dag> dag;
   std::vector<Dag::Nodes> pieces;
@@ -296,10 +301,10 @@ struct ApartGraph::State {
   std::array<std::vector<cudaGraphExec_t>, 2> execs;
 };
 
-ApartGraph::ApartGraph(void* graph) {
+ApartGraph::ApartGraph(void* graph, bool copies) {
   const RelaxedCapture relaxed;
   try {
-    state_ = std::make_unique<State>(GraphOf(graph));
+    state_ = std::make_unique<State>(GraphOf(graph), copies);
   } catch (const std::logic_error& error) {  // what CUDA told contradicts itself
     throw ProbeError(ErrorKind::kSystem, error.what());
   }
@@ -339,7 +344,7 @@ void ApartGraph::Prepare(bool with_own) {
 void ApartGraph::PutInto(void* graph) const {
   const RelaxedCapture relaxed;
   cudaGraphNode_t node = nullptr;
-  CGD_CUDA(cudaGraphAddChildGraphNode(&node, GraphOf(graph), nullptr, 0, state_->graph.get()));
+  CGD_CUDA(cudaGraphAddChildGraphNode(&node, GraphOf(graph), nullptr, 0, state_->graph));
 }
 
 CaptureOrder OrderOf(void* stream, const std::vector<NodeAccess>& accesses) {

@@ -20,25 +20,22 @@
 namespace cgdebug::apart {
 
 struct NodeInfo {
-  const void* handle = nullptr;  // cudaGraphNode_t of the graph that was copied
-  std::string kind;              // "kernel", "memcpy", "memset", "conditional_node", ...
-  std::string symbol;            // of a kernel; empty: unknown
+  const void* handle = nullptr;  // cudaGraphNode_t of the graph that was given
+  const char* kind = "";         // "kernel", "memcpy", "memset", "conditional_node", ...
   std::string name;              // "flash_fwd_kernel"; the kind if it is no kernel
   std::array<std::uint32_t, 3> grid = {};
   std::array<std::uint32_t, 3> block = {};
-  std::uint32_t shared_bytes = 0;  // dynamic
-  bool is_own = false;             // of cgdebug
-  // What is inside of it cannot be looked at: a conditional node, a child graph, and the like.
-  bool is_opaque = false;
+  bool is_own = false;  // of cgdebug
 };
 
 // Thread: one at a time. Fails: all of it throws ProbeError.
 class ApartGraph {
  public:
-  // Copies the nodes of `graph` (cudaGraph_t), which may then be destroyed. Takes time in
-  // proportion to their number. Fails: CUDA cannot copy it, as if kernels may update its nodes, or
-  // if it allocates memory.
-  explicit ApartGraph(void* graph);
+  // Copies the nodes of `graph` (cudaGraph_t), which may then be destroyed. Without `copies` it
+  // must stay as it is until the last call of Pointers(), Launch(), Prepare() or PutInto(): that
+  // takes less memory. Takes time in proportion to the number of nodes. Fails: CUDA cannot copy it,
+  // as if kernels may update its nodes, or if it allocates memory.
+  explicit ApartGraph(void* graph, bool copies = true);
   ~ApartGraph();
   ApartGraph(const ApartGraph&) = delete;
   ApartGraph& operator=(const ApartGraph&) = delete;

@@ -39,11 +39,10 @@ py::list NodesOf(const ApartGraph& graph) {
   py::list nodes;
   for (const apart::NodeInfo& one : graph.nodes()) {
     nodes.append(py::dict("handle"_a = reinterpret_cast<std::uintptr_t>(one.handle),
-                          "kind"_a = one.kind, "name"_a = one.name, "symbol"_a = one.symbol,
+                          "kind"_a = one.kind, "name"_a = one.name,
                           "grid"_a = py::make_tuple(one.grid[0], one.grid[1], one.grid[2]),
                           "block"_a = py::make_tuple(one.block[0], one.block[1], one.block[2]),
-                          "shared_bytes"_a = one.shared_bytes, "is_own"_a = one.is_own,
-                          "is_opaque"_a = one.is_opaque));
+                          "is_own"_a = one.is_own));
   }
   return nodes;
 }
@@ -105,11 +104,11 @@ void RegisterCaptureNodes(py::module_& module) {
 
 void RegisterGraph(py::module_& module) {
   py::class_<ApartGraph>(module, "ApartGraph")
-      .def(py::init([](std::uintptr_t graph) {
+      .def(py::init([](std::uintptr_t graph, bool copies) {
              const WithoutGil unlocked;
-             return std::make_unique<ApartGraph>(Pointer(graph));
+             return std::make_unique<ApartGraph>(Pointer(graph), copies);
            }),
-           py::arg("graph"))
+           py::arg("graph"), py::arg("copies") = true)
       .def_property_readonly("nodes", &NodesOf)
       .def_property_readonly("pieces", [](const ApartGraph& graph) { return graph.pieces(); })
       // By node: those that come directly after it.

@@ -83,7 +83,7 @@ std::int64_t StepOnGpu(std::int64_t otherwise) noexcept { return otherwise; }
 namespace cgdebug::apart {
 
 struct ApartGraph::State {};
-ApartGraph::ApartGraph(void*) { capture::Refuse(); }
+ApartGraph::ApartGraph(void*, bool) { capture::Refuse(); }
 ApartGraph::~ApartGraph() = default;
 const std::vector<NodeInfo>& ApartGraph::nodes() const { capture::Refuse(); }
 const Dag& ApartGraph::dag() const { capture::Refuse(); }

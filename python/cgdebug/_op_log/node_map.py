@@ -5,6 +5,7 @@ It names ops as an op log does, and adds nothing to the graph.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
@@ -410,6 +411,12 @@ def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
     return begin, begin + (last + 1) * tensor.element_size()
 
 
+@functools.lru_cache(4096)
+def _once(value):
+    """The same object for equal values: a graph has few shapes and many tensors."""
+    return value
+
+
 def _given(
     argument: str,
     tensor: torch.Tensor,
@@ -422,12 +429,12 @@ def _given(
     return Given(
         argument,
         row,
-        str(tensor.dtype).removeprefix("torch."),
-        tuple(tensor.shape),
+        _once(str(tensor.dtype).removeprefix("torch.")),
+        _once(tuple(tensor.shape)),
         (begin, end),
         reads,
         writes,
-        tuple(tensor.stride()) if begin else (),
+        _once(tuple(tensor.stride())) if begin else (),
         tensor.element_size(),
         is_whole,
         tensor.get_device(),

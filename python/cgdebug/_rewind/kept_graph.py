@@ -280,7 +280,8 @@ class KeptGraph:
 
     def _take_apart(self, graph):
         if self._pieces is None:
-            self._pieces = _native.load().ApartGraph(self._raw(graph))
+            # torch keeps the graph until reset(), behind which forget() follows.
+            self._pieces = _native.load().ApartGraph(self._raw(graph), copies=False)
         return self._pieces
 
     def _enable(self, graph, only_own: bool, is_on: bool) -> None:

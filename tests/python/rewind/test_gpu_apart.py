@@ -1,6 +1,7 @@
 """Captured graphs that are launched piece by piece."""
 
 import ctypes
+import gc
 import json
 import os
 import pathlib
@@ -22,8 +23,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 HERE = pathlib.Path(__file__).parent
 
 
-def in_pieces(graph):
-    return _native.load().ApartGraph(graph.raw_cuda_graph())
+def in_pieces(graph, copies=True):
+    return _native.load().ApartGraph(graph.raw_cuda_graph(), copies)
 
 
 def run(apart, only=None):
@@ -53,6 +54,46 @@ def test_a_graph_in_pieces_leaves_the_bits_of_one_launch(name):
     alone = sum(len(piece) == 1 for piece in apart.pieces)
     assert alone == len(apart.nodes) or name == "bag"
     assert all(node["name"] for node in apart.nodes)
+
+
+@pytest.mark.parametrize("name", ["train", "bag"])
+def test_pieces_of_a_graph_that_stays_leave_the_same_bits(name):
+    program = apart_programs.PROGRAMS[name]()
+    apart, original = in_pieces(program.graph), in_pieces(program.graph, copies=False)
+    assert original.pieces == apart.pieces
+    for number in range(len(apart.nodes)):
+        assert original.pointers(number) == apart.pointers(number)
+    before = program.save()
+    program.graph.replay()
+    after = program.save()
+    program.restore(before)
+    original.prepare(with_own=True)
+    run(original)
+    assert all(torch.equal(a, b) for a, b in zip(program.save(), after))
+
+
+@pytest.mark.alone
+def test_a_graph_in_pieces_takes_4_kib_of_the_host_for_each_node():
+    x = torch.zeros(256, device="cuda")
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        for _ in range(4000):
+            x.add_(1)
+    graph.instantiate()
+    first = in_pieces(graph, copies=False)  # what CUDA allocates once
+    first.prepare(with_own=True)
+
+    def resident():
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    second = in_pieces(graph, copies=False)
+    second.prepare(with_own=True)
+    each = (resident() - before) / len(second.nodes)
+    print(f"{each:.0f} bytes a node")
+    assert len(second.nodes) == 4000 and each <= 4096
 
 
 def test_a_kernel_that_spins_for_its_parallel_neighbour_does_not_hang():
