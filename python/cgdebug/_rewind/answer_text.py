@@ -85,8 +85,9 @@ def of(
 
 
 def of_repro(
-    question: Question, answer: Answer, directory: str
+    question: Question, answer: Answer, directory: str, has_hashes: bool = False
 ) -> tuple[int, str, dict[str, typing.Any]]:
+    """As of()."""
     from . import mailbox, repro
 
     stepped = answer.stepped
@@ -114,8 +115,18 @@ def of_repro(
         return mailbox.TROUBLE, text, {"error": text}
     text = f"replay {answer.replay} of graph {answer.graph}: {answer.verified}\n"
     text += f"{op.op} {op.name} with what it was given: {script}\nnext:  python {script}"
-    json = {"graph": answer.graph, "replay": answer.replay, "op": op.op, "name": op.name}
-    return mailbox.OK, text, {**json, "script": script, "verified": answer.verified}
+    json = {
+        "graph": answer.graph,
+        "capture": answer.capture,
+        "replay": answer.replay,
+        "op": op.op,
+        "name": op.name,
+        "script": script,
+        "verified": answer.verified,
+    }
+    if has_hashes:
+        json["hashes"] = _hashes(stepped.rows)
+    return mailbox.OK, text, json
 
 
 def _slowest(rows: list[Row], most: int) -> list[Row]:

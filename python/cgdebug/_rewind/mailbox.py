@@ -222,9 +222,10 @@ def _answer_one(asked: dict[str, typing.Any]) -> tuple[int, str, dict[str, typin
         text = f"{reason.replace('_', ' ')}: {question.reason}"
         json = {"verdict": "inconclusive", "reason": reason, "graph": graph.name, "error": text}
         return INCONCLUSIVE, text, json
+    has_hashes = bool(asked.get("hashes"))
     if repro:
-        return answer_text.of_repro(question, question.result, repro)
-    return answer_text.of(question, question.result, values, bool(asked.get("hashes")))
+        return answer_text.of_repro(question, question.result, repro, has_hashes)
+    return answer_text.of(question, question.result, values, has_hashes)
 
 
 def _list() -> tuple[int, str, dict[str, typing.Any]]:

@@ -11,7 +11,7 @@ if typing.TYPE_CHECKING:
     from .._op_log.node_map import Op
 
 _CYCLES = 60_000  # 30 us: until a launch has been handed to the device
-_MOST_CYCLES = 2 * _CYCLES
+_MOST_CYCLES = 4 * _CYCLES
 
 
 class Times:
@@ -34,7 +34,7 @@ class Times:
         end.record(self._stream)
         if begin.query():  # it may have waited
             self._unknown.add(id(op))
-            self._cycles = _MOST_CYCLES
+            self._cycles = min(2 * self._cycles, _MOST_CYCLES)
         self._runs.append((id(op), begin, end))
 
     def us(self) -> dict[int, float]:

@@ -367,6 +367,8 @@ LOGGED = """
         said = {"verdict": "nothing_found", "graph": "decode", "capture": 0, "replay": 2, "rows": []}
         if asked.get("hashes"):
             said["hashes"] = json.load(open(sys.argv[1]))
+        if asked.get("repro"):
+            said["script"] = asked["repro"] + "/repro.py"
         return 0, "replay 2 of graph decode: verified", said
 
     mailbox._answer_one = answer
@@ -421,6 +423,9 @@ def test_a_past_replay_is_held_against_the_rows_that_it_left(daemon, cli, tmp_pa
     number = next(one["number"] for one in rows if one["name"] == name)
     assert one.returncode == 3 and f"first in row #{number} {name}. The" in one.stderr, one
     assert answer["reason"] == "not_reproduced" and answer["row"]["name"] == name
+    script = str(tmp_path / "repro" / "repro.py")
+    one = cli("repro", f"{pid}@2", name, "-o", tmp_path / "repro")
+    assert one.returncode == 3 and f"what the second run made: {script}" in one.stderr, one
     moved = [*hashes[name][:3], "01234567"]
     assert asked(hashes | {name: moved})[0].returncode == 3, "the same values in other places"
     unlike = ["aten.other.default", *other[1:]]

@@ -298,6 +298,18 @@ def test_a_nan_before_the_parallel_piece_is_the_first_one(stepped):
     )
 
 
+def test_who_writes_a_script_is_told_the_hashes_too(stepped, tmp_path):
+    pytest.importorskip("safetensors")
+    tensor = torch.zeros(4)
+    made = op("fwd/add_0", given(extent_of(tensor), row="fwd/add_0"))
+    apart = Apart(made, launched=[lambda: None])
+    one, answer = asked(stepped, (apart, [tensor]), "fwd/add_0", repro=True)
+    code, _, told = answer_text.of_repro(one, answer, str(tmp_path), has_hashes=True)
+    assert code == mailbox.OK and told["script"] == str(tmp_path / "repro.py")
+    assert (told["capture"], told["replay"]) == (1, 5) and told["hashes"].keys() == {"fwd/add_0"}
+    assert "hashes" not in answer_text.of_repro(one, answer, str(tmp_path))[2]
+
+
 @pytest.mark.parametrize("row", ["fwd/mul_0", "fwd/clone_0", "fwd/add_0"])
 def test_no_script_is_written_of_an_op_that_runs_beside_others(stepped, tmp_path, row):
     one, answer = asked(stepped, branch(), row, repro=True)

@@ -66,6 +66,9 @@ void CompareLeftRows(Context& context, std::int64_t pid, JobAnswer* answer) {
         "not reproduced: replay {}, run again, makes other bits than it left in its op log, first "
         "in row #{} {}. The {} rows before it that can be compared have the same bits",
         replay, row.number, row.name, same);
+    if (const std::string script = answer->json.value("script", ""); !script.empty()) {
+      answer->text += fmt::format(". What was written has what the second run made: {}", script);
+    }
     answer->json = {{"verdict", "inconclusive"},
                     {"reason", "not_reproduced"},
                     {"graph", answer->json.value("graph", "")},
