@@ -14,6 +14,7 @@
 #include "client/analysis/check/scan.h"
 #include "client/analysis/check/told.h"
 #include "client/analysis/gaps.h"
+#include "client/analysis/ops/between_calls.h"
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/verify.h"
 #include "proto/layout/dtype.h"
@@ -117,6 +118,17 @@ void DescribeFirst(Source& source, const Scan& scan, std::size_t max_frames, Fir
   DescribeLeadUp(source, of_graph, max_frames, first);
 }
 
+// Rows that the program made between two calls.
+void FindNextCalls(Source& source, Check* check) {
+  if (check->first) {
+    FirstBad& first = *check->first;
+    first.next_call = NextCallOf(source, first.slot, first.snapshot.key.replay);
+  }
+  for (FirstsOfKind* const firsts : {&check->first_nan, &check->first_inf}) {
+    for (auto& [uuid, one] : *firsts) one.next_call = NextCallOf(source, one.slot, one.replay);
+  }
+}
+
 }  // namespace
 
 void TakeIfFirst(const Slot& slot, const FirstOfKind& one, FirstsOfKind* firsts) {
@@ -150,6 +162,7 @@ Result<Check> RunCheck(Source& source, const CheckOptions& options) {
   SortOutNearOverflow(source, scan, &findings);
   if (!options.trusts_hashes) AddDamaged(source, scan.with_hash(), &check);
   check.first_told = AddTold(source, options.scope, scan, excuses, first_moment, &findings, &check);
+  FindNextCalls(source, &check);
   scan.staleness().Find(scan.probes(), &findings);
   Completeness completeness(source, scan);
   completeness.FindNeverWritten(&findings);

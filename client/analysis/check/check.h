@@ -40,6 +40,7 @@ struct FirstBad {
   std::size_t slot = 0;
   source::Snapshot snapshot = {};
   numerics::Stats stats = {};
+  std::uint64_t next_call = 0;  // as NextCallOf()
   std::size_t place = 0;        // in graph order, from 1
   std::size_t place_count = 0;  // probes of that graph
   // What led to it, from earlier replays of its graph on; the last is this one.
@@ -100,7 +101,8 @@ struct FirstOfKind {
   std::uint64_t replay = 0;
   source::Moment moment = {};
   std::int64_t step = -1;
-  std::uint64_t count = 0;  // elements; 0: not known
+  std::uint64_t count = 0;      // elements; 0: not known
+  std::uint64_t next_call = 0;  // as NextCallOf()
 };
 using FirstsOfKind = std::map<std::string, FirstOfKind>;  // by uuid of the process
 void TakeIfFirst(const source::Slot& slot, const FirstOfKind& one, FirstsOfKind* firsts);

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "client/analysis/ops/between_calls.h"
 #include "daemon/core/base/display_width.h"
 #include "daemon/core/numerics/format.h"
 
@@ -78,7 +79,7 @@ std::string EarlierLine(Source& source, const FirstBad& first) {
 std::string FirstLine(const FirstBad& first, const Slot& slot) {
   std::string text = "first non-finite: ";
   if (slot.rank >= 0) text += fmt::format("rank {}, ", slot.rank);
-  text += fmt::format("{} {}", ReplayWord(slot), first.snapshot.key.replay);
+  text += WhenText(slot, first.snapshot.key.replay, first.next_call);
   if (slot.in_body && (!slot.counts_calls() || first.snapshot.key.iteration > 0))
     text += fmt::format(", iteration {}", first.snapshot.key.iteration);
   if (first.snapshot.step >= 0) text += fmt::format(" (step {})", first.snapshot.step);
@@ -140,7 +141,8 @@ std::string FirstToldText(Source& source, const source::Finding& told) {
                             SlotText(slot), ToldText(told));
 }
 
-std::string Replays(const Slot& slot, const Finding& finding) {
+std::string Replays(Source& source, const Finding& finding) {
+  const Slot& slot = source.slots()[finding.slot];
   const char* word = ReplayWord(slot);
   if (finding.told && finding.told->replay < finding.first_replay) {
     return fmt::format("{} {} (seen by the daemon, not in here), and {} of {}s {}..{}", word,
@@ -150,7 +152,10 @@ std::string Replays(const Slot& slot, const Finding& finding) {
   if (finding.told) {
     return fmt::format("{} {} (seen by the daemon, not in here)", word, finding.first_replay);
   }
-  if (finding.count <= 1) return fmt::format("{} {}", word, finding.first_replay);
+  if (finding.count <= 1) {
+    return WhenText(slot, finding.first_replay,
+                    NextCallOf(source, finding.slot, finding.first_replay));
+  }
   return fmt::format("{} of {}s {}..{}", finding.count, word, finding.first_replay,
                      finding.last_replay);
 }
@@ -161,8 +166,8 @@ std::string HeadOf(const std::string& text) { return text.substr(0, text.find('\
 
 std::string FirstOfKindText(const Source& source, std::string_view what, const FirstOfKind& first) {
   const Slot& slot = source.slots()[first.slot];
-  return fmt::format("first {}: {} {}{}{}", what, SlotText(slot),
-                     slot.counts_calls() ? "in call " : "@", first.replay,
+  return fmt::format("first {}: {} {}{}", what, SlotText(slot),
+                     WhenMark(slot, first.replay, first.next_call),
                      slot.rank < 0 ? "" : fmt::format(" on rank {}", slot.rank));
 }
 
@@ -171,7 +176,7 @@ std::string FindingText(Source& source, const Finding& finding) {
   std::string name = SlotText(slot);
   if (!slot.part.empty()) name += " (part " + slot.part + ")";
   if (slot.rank >= 0) name += fmt::format(" (rank {})", slot.rank);
-  const std::string when = Replays(slot, finding);
+  const std::string when = Replays(source, finding);
   switch (finding.kind) {
     case FindingKind::kNonfinite:
       return fmt::format("non-finite: {}, {}", name, when);
@@ -444,6 +449,11 @@ void AddCompleteness(const Check& check, std::size_t max_rows, Answer* answer) {
   if (check.goes_on) answer->Add(Severity::kPlain, "more will come: the job goes on");
 }
 
+// Null: it was made in its call, or nobody knows.
+Json NextCallJson(std::uint64_t next_call) {
+  return next_call == 0 ? Json(nullptr) : Json(next_call);
+}
+
 Json FirstJson(Source& source, const Check& check) {
   if (!check.first) return nullptr;
   const FirstBad& first = *check.first;
@@ -486,6 +496,7 @@ Json FirstJson(Source& source, const Check& check) {
           {"shape", slot.shape},
           {"part", slot.part},
           {"replay", first.snapshot.key.replay},
+          {"next_call", NextCallJson(first.next_call)},
           {"iteration", first.snapshot.key.iteration},
           {"serial", first.snapshot.serial},
           {"step", first.snapshot.step},
@@ -546,6 +557,7 @@ Json CheckJson(Source& source, const Check& check) {
                            {"session", uuid},
                            {"probe", source.slots()[first.slot].probe},
                            {"replay", first.replay},
+                           {"next_call", NextCallJson(first.next_call)},
                            {"step", first.step},
                            {"count", first.count},
                            {"text", FirstOfKindText(source, what, first)}});

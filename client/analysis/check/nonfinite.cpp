@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/analysis/check/told.h"
+#include "client/analysis/ops/between_calls.h"
 #include "client/analysis/ops/masks.h"
 #include "client/analysis/ops/op_log.h"
 
@@ -186,10 +187,12 @@ Result<LogExcuses> ExcusesOfLog(source::Source& source, const OpLog& log) {
       SortOutNonfinite(source, &scan, &findings, &excuses, &check);
   if (!first.ok()) return first.error();
   LogExcuses found;
-  const auto note_nan = [&](std::uint64_t replay, bool is_kept) {
+  std::size_t slot_of_nan = 0;
+  const auto note_nan = [&](std::size_t slot, std::uint64_t replay, bool is_kept) {
     if (found.nan_since != 0 && found.nan_since <= replay) return;
     found.nan_since = replay;
     found.is_nan_kept = is_kept;
+    slot_of_nan = slot;
   };
   for (const Scanned& scanned : scan.probes()) {
     const source::Slot& slot = source.slots()[scanned.slot];
@@ -199,7 +202,7 @@ Result<LogExcuses> ExcusesOfLog(source::Source& source, const OpLog& log) {
     for (const Scanned::Nonfinite& one : scanned.nonfinite) {
       const auto excuse = excuses.find({scanned.slot, {one.key.replay, one.key.iteration}});
       if (excuse == excuses.end()) {
-        if (one.nan > 0) note_nan(one.key.replay, true);
+        if (one.nan > 0) note_nan(scanned.slot, one.key.replay, true);
       } else if (one.key.replay == log.replay && row != nullptr && row->name == slot.probe) {
         // What may have an excuse is told: the newest call of a live job is asked about all the
         // time.
@@ -213,8 +216,9 @@ Result<LogExcuses> ExcusesOfLog(source::Source& source, const OpLog& log) {
     if (told.kind != layout::FindingKind::kNan || !IsOfLog(slot, log)) continue;
     const Scanned* const scanned = scan.Find(told.slot);
     if (scanned == nullptr || slot.op.empty() || IsHere(source, scanned->keys, told)) continue;
-    if (!excuses.contains({told.slot, {told.replay, 0}})) note_nan(told.replay, false);
+    if (!excuses.contains({told.slot, {told.replay, 0}})) note_nan(told.slot, told.replay, false);
   }
+  if (found.is_nan_kept) found.nan_next_call = NextCallOf(source, slot_of_nan, found.nan_since);
   return found;
 }
 

@@ -837,6 +837,7 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
     if (!kept.ok()) return kept.error();
     return NoReplay(path, choice, *log, *std::move(kept));
   }
+  if (log->has_calls) log->between = BetweenCallsOf(source, chosen->front().slot, replay);
   log->other_ranks = OtherRanks(source, logs, *place);
   log->nan_since = NanSince(source, *chosen);
   log->nan_kept = NanKept(source, *chosen, log->nan_since);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/analysis/ops/between_calls.h"
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"
 #include "daemon/core/numerics/stats.h"
@@ -68,6 +69,7 @@ struct OpLog {
   std::uint64_t nan_since = 0;
   // The first replay from then on of which a row is kept; 0: none.
   std::uint64_t nan_kept = 0;
+  BetweenCalls between = {};  // which of its rows most likely are for the next call
   std::vector<std::uint64_t> other_ranks = {};  // that have op logs, too; ascending
 
   std::size_t lost() const;

@@ -43,7 +43,8 @@ class Unexcused {
     const source::Slot& slot = source_.slots()[one.slot];
     const bool is_known =
         *first && (*first)->slot.order == slot.order && (*first)->replay == one.replay;
-    if (is_known) return;  // the daemon knows more of it
+    const bool is_between = one.next_call != 0;
+    if (is_known && !is_between) return;  // the daemon knows more of it
     *first = FirstNonfinite{.slot = slot,
                             .replay = one.replay,
                             .serial = one.moment.serial,
@@ -53,6 +54,7 @@ class Unexcused {
     *sentence = fmt::format("{}, {}. Type: cgdebug-cli check {}",
                             analysis::FirstOfKindText(source_, what, one),
                             GroupedCount(one.count, "element"), session->key);
+    if (is_between) summary->next_calls[{session->key, slot.order}] = one.next_call;
     if (!slot.op.empty()) summary->rows[{session->key, slot.order}] = source::PlaceInCall(slot);
   }
 

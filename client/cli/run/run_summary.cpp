@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/analysis/ops/between_calls.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/views/tensor/snapshot_text.h"
 
@@ -72,10 +73,13 @@ bool HasNothing(const RunSummary& summary) {
   return summary.Replays() == 0 && summary.Snapshots() == 0;
 }
 
-std::string FindingText(const Finding& finding) {
+std::string FindingText(const RunSummary& summary, const Finding& finding) {
   const live::FirstNonfinite& first = *finding.first;
-  std::string text = fmt::format("first {}: {} {}{}", finding.what, Printable(SlotText(first.slot)),
-                                 first.slot.counts_calls() ? "in call " : "@", first.replay);
+  const auto next = summary.next_calls.find({finding.session->key, first.slot.order});
+  std::string text =
+      fmt::format("first {}: {} {}", finding.what, Printable(SlotText(first.slot)),
+                  analysis::WhenMark(first.slot, first.replay,
+                                     next == summary.next_calls.end() ? 0 : next->second));
   if (finding.session->rank >= 0) text += fmt::format(" on rank {}", finding.session->rank);
   return text;
 }
@@ -299,7 +303,7 @@ std::string NonfiniteLines(const RunSummary& summary, const Style& style) {
       // them.
       const bool is_row = summary.rows.contains({finding.session->key, finding.first->slot.order});
       if (is_row && finding.what == kInf && earliest.front().what == kNan) continue;
-      text += fmt::format("{}{}, {}", kIndent, FindingText(finding),
+      text += fmt::format("{}{}, {}", kIndent, FindingText(summary, finding),
                           GroupedCount(finding.first->count, "element"));
     }
     if (summary.open > 0) {
@@ -404,7 +408,7 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
 
 std::string FirstFinding(const RunSummary& summary) {
   const std::vector<Finding> found = Earliest(summary);
-  return found.empty() ? "" : FindingText(found.front());
+  return found.empty() ? "" : FindingText(summary, found.front());
 }
 
 std::string LogCommand(const RunSummary& summary, const std::string& recording) {

@@ -34,6 +34,8 @@ struct RunSummary {
   // Which first NaN or Inf of a session is in a row of an op log: its key and Slot::order, and
   // where the row lies in its call (source::PlaceInCall).
   std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> rows;
+  // Of these, the ones that were made between two calls: the next one (analysis::NextCallOf).
+  std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> next_calls;
   // Of rows of op logs with NaN or Inf: what `check` says of them was asked, and the firsts of the
   // sessions are those without an excuse. `open`: of how many nobody knows whether they have one.
   bool is_checked = false;

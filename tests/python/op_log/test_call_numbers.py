@@ -368,3 +368,80 @@ def test_ranks_says_call_of_what_runs_eagerly(cli, tmp_path):
     assert "replay" not in shown.stdout.lower(), shown.stdout
     first = json.loads(cli("--json", "ranks", str(tmp_path / "runs")).stdout)["ranks"][1]
     assert first["first_nonfinite"]["call"] == 3
+
+
+BATCHES = """
+    import torch
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    for n in range(1, 7):
+        x = torch.full((2, 4), float(n)) / 2
+        if n == 4: x = x * float("nan")
+        y = net(x)
+"""
+
+
+@needs_mode
+def test_data_that_is_made_after_a_call_is_shown_between_it_and_the_next(record, cli):
+    path, done = record(BATCHES, "op:*", "--fail-on", "nan")
+    assert done.returncode == 1, done.stderr
+    between = "fwd/mul_0 between call 3 and 4"
+    assert f"first NaN: {between}, 8 elements" in done.stderr
+    assert f"--fail-on: first NaN: {between}, 8 elements" in done.stderr
+    assert "first non-finite: between call 3 and 4, fwd/mul_0" in cli("check", path).stdout
+    assert "fwd/mul_0 made 8 NaN between call 3 and 4" in cli("why", path).stdout
+    ops = cli("ops", f"{path}@call:3")
+    assert re.search(r"first non-finite: #\d+ fwd/mul_0, 8 NaN, between call 3 and 4", ops.stdout)
+    assert "were made between call 3 and 4" in ops.stderr
+    assert "the first NaN of this log is between call 3 and 4" in cli("ops", path).stderr
+    check = json.loads(cli("--json", "check", path).stdout)
+    assert check["first_nonfinite"]["replay"] == 3
+    assert check["first_nonfinite"]["next_call"] == 4
+    assert [one["next_call"] for one in check["unexcused"]] == [4]
+    assert json.loads(cli("--json", "ops", f"{path}@call:3").stdout)["between"]["next_call"] == 4
+
+
+NOT_BETWEEN = {
+    "what is made after the model and read together with its output": """
+        for n in range(1, 7):
+            y = net(torch.full((2, 4), float(n)))
+            target = torch.zeros(2, 1)
+            if n == 3: target = target / 0
+            loss = (y - target).sum()
+    """,
+    "what a step was set for": """
+        for n in range(1, 7):
+            cgdebug.step(n)
+            x = torch.full((2, 4), float(n))
+            if n == 3: x = x * float("nan")
+            y = net(x)
+    """,
+    "what comes last, when no other call has begun": """
+        for n in range(1, 4):
+            net(torch.full((2, 4), float(n)))
+        torch.zeros(2) / 0
+    """,
+    "what the model makes": """
+        torch.nn.init.constant_(net.weight, 1e20)
+        for n in range(1, 7):
+            net(torch.full((2, 4), float(n) if n != 3 else 1e20))
+            torch.ones(2)
+    """,
+    "what is made of its output": """
+        for n in range(1, 7):
+            y = net(torch.full((2, 4), float(n)))
+            if n == 3: y = y * float("nan")
+            torch.ones(2)
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", NOT_BETWEEN)
+@needs_mode
+def test_what_a_call_needs_is_shown_in_that_call(record, cli, kind):
+    head = "import torch, cgdebug\ntorch.manual_seed(0)\nnet = torch.nn.Linear(4, 1)\n"
+    path, done = record(head + textwrap.dedent(NOT_BETWEEN[kind]), "op:*")
+    assert done.returncode == 0, done.stderr
+    check = cli("check", path).stdout
+    assert re.search(r"first non-finite: call 3\b", check), check
+    assert "between" not in check + done.stderr

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "client/analysis/ops/between_calls.h"
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"
 #include "daemon/core/ops/op_traits.h"
@@ -310,29 +311,49 @@ class NonfiniteFinder {
     });
   }
 
+  // "in call 3", "between call 3 and 4".
+  std::string WhereText(std::size_t log_place, std::size_t place, std::size_t run) const {
+    const Log& log = evidence_.logs[log_place];
+    const std::string text = "in " + RunText(log, run);
+    if (!log.counts_calls) return text;
+    const source::Slot& like = evidence_.SlotOf(log.rows[place]);
+    source::Source& source = *evidence_.source;
+    const std::uint64_t call = log.runs[run].replay;
+    for (std::size_t i = 0; i < source.slots().size(); ++i) {
+      const source::Slot& slot = source.slots()[i];
+      if (slot.probe != like.probe || slot.session != like.session || slot.rank != like.rank)
+        continue;
+      const auto key = source.Find(i, call);
+      if (!key.ok() || !*key) continue;
+      const std::uint64_t next = NextCallOf(source, i, call);
+      if (next != 0) return WhenText(slot, call, next);
+    }
+    return text;
+  }
+
   Finding Describe(std::size_t log_place, std::size_t place, std::size_t run, bool is_made) const {
     const Log& log = evidence_.logs[log_place];
     const Row& row = log.rows[place];
     const Seen& seen = row.at[run];
     const Reason reason = is_made ? Explainer(evidence_, log, row, run).Explain() : Reason{};
     Finding finding{.kind = reason.kind, .place = PlaceAt(evidence_, log_place, place, run)};
-    const std::string where = RunText(log, run);
+    const std::string where = WhereText(log_place, place, run);
     const std::string name = RowText(evidence_, log_place, place);
     if (row.is_input()) {
       finding.sentence =
-          fmt::format("{} holds {} in {}, when it is read first: nothing in the log wrote it", name,
+          fmt::format("{} holds {} {}, when it is read first: nothing in the log wrote it", name,
                       NonfiniteText(seen), where);
     } else if (is_made) {
-      finding.sentence = fmt::format("{} made {} in {}", name, NonfiniteText(seen), where);
+      finding.sentence = fmt::format("{} made {} {}", name, NonfiniteText(seen), where);
       finding.sentence += reason.text.empty() && ReadsPadding(log, row, run)
                               ? ", and all that it read is finite, but for padding"
                           : reason.text.empty() ? ", and all that it read is finite"
                                                 : fmt::format(": {}", reason.text);
     } else if (ops::IsCollective(row.op)) {
-      finding.sentence = fmt::format("{} holds {} in {}, of this rank or another", name,
-                                     NonfiniteText(seen), where);
+      finding.sentence =
+          fmt::format("{} holds {} {}, of this rank or another", name, NonfiniteText(seen), where);
     } else {
-      finding.sentence = fmt::format("{} holds {} in {}, and not all that it read is shown", name,
+      finding.sentence = fmt::format("{} holds {} {}, and not all that it read is shown", name,
                                      NonfiniteText(seen), where);
     }
     AddJumps(log_place, place, run, &finding);

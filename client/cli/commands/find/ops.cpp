@@ -241,10 +241,27 @@ std::string Heading(const OpLog& log) {
   return Printable(text);
 }
 
+bool IsBetween(const OpLog& log, const OpRow& row) {
+  return log.between.first_row != 0 && row.number >= log.between.first_row;
+}
+
+// Which rows are behind the call; empty without any.
+std::string BetweenText(const OpLog& log) {
+  const std::uint32_t first = log.between.first_row, last = log.rows.back().number;
+  if (first == 0) return {};
+  const std::string rows = first == last ? fmt::format("row #{} was", first)
+                                         : fmt::format("rows #{} to #{} were", first, last);
+  return fmt::format("{} made between call {} and {}: of no module, and of nothing of call {}",
+                     rows, log.replay, log.between.next_call, log.replay);
+}
+
 // Names a row with a NaN or an Inf, and says whether its op made it.
 std::string BadRowText(const OpLog& log, const OpRow& row, const char* what) {
   std::string text =
       fmt::format("{}: #{} {}, {}", what, row.number, row.name, NonfiniteText(*row.stats));
+  if (IsBetween(log, row)) {
+    text += fmt::format(", between call {} and {}", log.replay, log.between.next_call);
+  }
   if (!row.site.empty()) text += fmt::format(", {}", row.site);
   if (row.op == "input") {
     text += "\n  nothing in the log has written it before";
@@ -300,15 +317,19 @@ std::string ExcusedText(const OpLog& log, const analysis::LogExcuses& excuses) {
 }
 
 // Says where a NaN began that is older than the replay shown.
-std::string EarlierText(const Context& context, const OpLog& log, const OpsCommand& command) {
+// `next_call`: if it was made between two calls.
+std::string EarlierText(const Context& context, const OpLog& log, std::uint64_t next_call,
+                        const OpsCommand& command) {
   if (log.nan_since == 0 || log.nan_since >= log.replay) return {};
   const Result<LogPlace> where = ParseWhere(context, command.source, command.graph);
   const std::string typed = analysis::TypedOf(where->choice, log);
   const std::string began =
       fmt::format("{}@{}{}", typed, log.has_calls ? "call:" : "", log.nan_kept);
   const std::string type = ". Type: cgdebug-cli ops " + ShellWord(began) + where->choice.among;
-  const std::string first = fmt::format("the first NaN of this log is in {} {}",
-                                        log.has_calls ? "call" : "replay", log.nan_since);
+  const std::string first = fmt::format(
+      "the first NaN of this log is {}",
+      next_call != 0 ? fmt::format("between call {} and {}", log.nan_since, next_call)
+                     : fmt::format("in {} {}", log.has_calls ? "call" : "replay", log.nan_since));
   if (log.nan_kept == log.nan_since) return first + type;
   const std::string gone = first + ", which is not kept";
   if (log.nan_kept == 0 || log.nan_kept >= log.replay) return gone;
@@ -399,6 +420,10 @@ Json LogJson(const OpLog& log, const analysis::LogExcuses& excuses, analysis::Ou
   json["masks"] = ExcusedMasks(log, excuses);
   json["excused"] = excuses.excused;
   json["coverage"] = CoverageJson(log.coverage);
+  json["between"] = nullptr;
+  if (log.between.first_row != 0) {
+    json["between"] = {{"first_row", log.between.first_row}, {"next_call", log.between.next_call}};
+  }
   json["nan_since"] = log.nan_since == 0 ? Json(nullptr) : Json(log.nan_since);
   json["first_nonfinite"] = nullptr;
   if (first != nullptr) {
@@ -463,11 +488,13 @@ int RunOps(Context& context, const OpsCommand& command) {
     context.Note(unknown);
   }
   if (!IsOnTerminal()) print_answer();
+  if (const std::string between = BetweenText(log); !between.empty()) context.Note(between);
   for (const std::string& gap : log.gaps) context.Note(Printable("not shown: " + gap));
   if (found == kExitInconclusive) {
     Context::Print("inconclusive: no NaN or Inf in what is shown, but not all is shown\n");
   }
-  if (const std::string began = EarlierText(context, log, command); !began.empty()) {
+  if (const std::string began = EarlierText(context, log, excuses.nan_next_call, command);
+      !began.empty()) {
     context.Note(Printable(began));
   }
   if (!others.empty()) {
