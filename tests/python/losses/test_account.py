@@ -318,11 +318,12 @@ def test_query_says_what_is_missing(world, name):
 @pytest.mark.parametrize("name", CASES)
 def test_info_and_stats_say_what_is_missing(world, name):
     case = world.cases[name]
-    info = world.cli("info", case.source, case.probe).stdout
-    assert ("not complete" in info) == case.gap
-    assert ("nothing is known to be missing" in info) == (not case.gap and not case.grows)
+    info = world.cli("info", case.source, case.probe)
+    assert ("not complete" in info.stdout) == case.gap
+    assert ("nothing is known to be missing" in info.stdout) == (not case.gap and not case.grows)
     stats = world.cli("stats", case.source, case.probe)
     assert ("not all of it" in stats.stderr) == case.gap
+    assert info.returncode == stats.returncode == (3 if case.gap else 0)
 
 
 @pytest.mark.parametrize("name", FILES)

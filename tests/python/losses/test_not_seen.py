@@ -149,6 +149,9 @@ def commands_for(job, folder, *arguments, watch=()):
         ("why", [cli, "why", recording]),
         ("python", lambda: python_answers(folder / "a.cgrec")),
         ("info", [cli, "info", recording]),
+        ("info json", [cli, "--json", "info", recording]),
+        ("stats", [cli, "stats", recording]),
+        ("stats json", [cli, "--json", "stats", recording]),
         ("report", [cli, "report", recording, "-o", str(folder / "a.html")]),
         ("export", [cli, "export", recording, "--to", "safetensors", "-o", export]),
         ("check export", [cli, "check", export]),
@@ -352,20 +355,21 @@ thread.join()
         "ops on thread 'beside', which does not call the model, are not shown",
     ),
 }
+SHOWS = ("info", "info json", "stats", "stats json")  # which look for nothing
 OP_LOGS = ("ops", "ops diff")  # which have nothing to say without one
 
 
 def expected_code(kind, name, *, harm, fault):
     """What the command exits with; None: it judges nothing. A NaN of the kind "malformed" is seen,
     those of others are not."""
-    if name not in (*VERDICTS, "export", "extract", "check copy", "ops diff"):
+    if name not in (*VERDICTS, *SHOWS, "export", "extract", "check copy", "ops diff"):
         return None
     has_log = bool(KINDS[kind][1])
     # An export has the values, and rows have none.
     if name in OP_LOGS and not has_log or name == "check export" and has_log:
         return 4
     is_seen = fault and kind == "malformed"
-    if is_seen and name not in ("export", "extract"):
+    if is_seen and name not in (*SHOWS, "export", "extract"):
         return 1
     if name == "ranks":
         return 3  # of one rank nothing is compared
@@ -432,7 +436,7 @@ def test_no_answer_passes_over_what_had_no_room(in_shm, tmp_path, kind, size):
         assert "nothing found in" not in text or "inconclusive" in text.lower(), (name, text)
         assert "nothing is known to be missing" not in text, (name, text)
         assert not text.startswith("same"), (name, text)
-        if name in VERDICTS:
+        if name in (*VERDICTS, *SHOWS):
             # Without any probe that had room there is nothing to look at, and no file to check.
             is_without_file = name == "check export" and "does not exist" in text
             assert code in ((2,) if is_without_file else (3, 4)), (name, code, text)

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "client/analysis/check/check_report.h"
-#include "client/analysis/gaps.h"
 #include "client/cli/commands/jobs/overview.h"
 #include "client/cli/views/source_table.h"
 #include "daemon/core/numerics/format.h"
@@ -70,8 +69,7 @@ int RunInfo(Context& context, const OverviewOptions& options) {
   analysis::Scope scope;
   if (const int failed = OpenOverview(context, options, &source, &scope); failed != kExitOk)
     return failed;
-  analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
-  analysis::AddUnreadable(*source, scope, &gaps);
+  const analysis::GapSummary gaps = GapsIn(*source, scope);
   if (context.options.json) {
     const source::Description about = source->Describe();
     Result<Json> probes = SlotsJson(*source, scope);
@@ -87,14 +85,14 @@ int RunInfo(Context& context, const OverviewOptions& options) {
                         {"account", analysis::AccountJson(gaps.account)},
                         {"missing", gaps.sentences},
                         {"probes", *std::move(probes)}});
-    return kExitOk;
+    return ExitCodeOf(gaps);
   }
   Context::Print(Head(*source, context.out));
   const Result<TextTable> table = SlotTable(*source, scope, context.out, IsWhole(options, scope));
   if (const int failed = PrintTable(context, table); failed != kExitOk) return failed;
   Context::Print(Completeness(gaps, source->Describe().kind == "live", context.out) +
                  PrintableLines(RanksHere(*source)));
-  return kExitOk;
+  return ExitCodeOf(gaps);
 }
 
 }  // namespace

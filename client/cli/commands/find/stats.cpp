@@ -10,7 +10,6 @@
 
 #include "client/analysis/check/check_report.h"
 #include "client/analysis/diff/align.h"
-#include "client/analysis/gaps.h"
 #include "client/analysis/ranks/ranks_report.h"
 #include "client/analysis/source_rows.h"
 #include "client/cli/commands/jobs/overview.h"
@@ -78,8 +77,7 @@ int RunStats(Context& context, const OverviewOptions& options, const StatsView& 
     const bool is_empty = table.ok() && table->empty();  // only with --only
     if (is_empty) context.Say("no probe saw NaN or Inf in what was read");
     const int failed = is_empty ? kExitOk : PrintTable(context, table);
-    analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
-    analysis::AddUnreadable(*source, scope, &gaps);
+    const analysis::GapSummary gaps = GapsIn(*source, scope);
     if (gaps.count > 0 && !gaps.sentences.empty()) {
       SayNotAll(context, gaps);
     }
@@ -87,12 +85,11 @@ int RunStats(Context& context, const OverviewOptions& options, const StatsView& 
     const Result<std::string> between = RanksText(*source, scope);
     if (!between.ok()) return context.Fail(kExitTrouble, between.error().message);
     Context::Print(PrintableLines(*between));
-    return failed;
+    return failed != kExitOk ? failed : ExitCodeOf(gaps);
   }
   Result<Json> probes = StatsJson(*source, scope, view);
   if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
-  analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
-  analysis::AddUnreadable(*source, scope, &gaps);
+  const analysis::GapSummary gaps = GapsIn(*source, scope);
   Result<Json> ranks = RanksJson(*source, scope);
   if (!ranks.ok()) return context.Fail(kExitTrouble, ranks.error().message);
   Context::PrintJson({{"probes", *std::move(probes)},
@@ -100,7 +97,7 @@ int RunStats(Context& context, const OverviewOptions& options, const StatsView& 
                       {"complete", gaps.count == 0 && gaps.goes_on.empty()},
                       {"missing", gaps.sentences},
                       {"account", analysis::AccountJson(gaps.account)}});
-  return kExitOk;
+  return ExitCodeOf(gaps);
 }
 
 }  // namespace

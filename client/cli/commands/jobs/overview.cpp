@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "client/cli/exit_codes.h"
+
 namespace cgdebug::cli {
 
 std::shared_ptr<OverviewOptions> AddOverviewOptions(CLI::App& app) {
@@ -33,6 +35,16 @@ int OpenOverview(Context& context, const OverviewOptions& options,
   }
   return FailNoProbe(context, **source, options.scope,
                      ShellWord(options.source) + context.SameJob());
+}
+
+analysis::GapSummary GapsIn(source::Source& source, const analysis::Scope& scope) {
+  analysis::GapSummary gaps = analysis::SummarizeGaps(source, scope);
+  analysis::AddUnreadable(source, scope, &gaps);
+  return gaps;
+}
+
+int ExitCodeOf(const analysis::GapSummary& gaps) {
+  return ExitCodeOf(analysis::OutcomeOf(/*found=*/false, /*complete=*/gaps.count == 0));
 }
 
 int PrintTable(Context& context, const Result<TextTable>& table) {

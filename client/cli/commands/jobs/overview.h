@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "client/analysis/gaps.h"
 #include "client/cli/command.h"
 #include "client/cli/sources/sources.h"
 
@@ -23,6 +24,11 @@ bool IsWhole(const OverviewOptions& options, const analysis::Scope& scope);
 // Opens what the options name; 0, or what to exit with.
 int OpenOverview(Context& context, const OverviewOptions& options,
                  std::unique_ptr<source::Source>* source, analysis::Scope* scope);
+
+// What is missing of what they show.
+analysis::GapSummary GapsIn(source::Source& source, const analysis::Scope& scope);
+// What they exit with, whatever they show: they look for nothing.
+int ExitCodeOf(const analysis::GapSummary& gaps);
 
 // 0, or what to exit with.
 int PrintTable(Context& context, const Result<TextTable>& table);
