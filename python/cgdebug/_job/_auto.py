@@ -9,6 +9,7 @@ With CGDEBUG_WATCH_VALUES an op log keeps the values of the rows that it names.
 With CGDEBUG_WATCH_EAGER=1 an op log has what runs eagerly, too, on the threads that call the model.
 A call begins where the framework says so, else with each call of the first model, or where another
 step is set while no model was called. It ends with the step of an optimizer or with the next call.
+In a program without a model it begins with the first op (_before_models.py).
 `cgdebug-cli run --watch --eager` also keeps torch.compile from compiling.
 """
 
@@ -104,6 +105,10 @@ def _install(torch) -> None:
         from .._op_log import threads
 
         threads.expect()
+        if wanted()[1] == "*" and not _words.setting(VALUES):
+            from . import _before_models
+
+            _before_models.expect(_scope_of, _follow_eager)
         call_after_import("torch.utils.data.dataloader", _tell_of_workers)
     call_after_import("transformers.trainer", _add_to_trainers)
 
@@ -257,17 +262,26 @@ def step_is_set() -> None:
     """By the program. An eager log need not wait for a module: there may be none."""
     if _known is None or _eager is not None or not _wants_eager(wanted()[0]):
         return
-    from .._op_log.scopes import Scope
+    from . import _before_models
 
-    level, select = wanted()
-    options = _log_options(level)
+    _before_models.end()
     try:
-        scope = Scope(None, select, options, options.check("watch"), eager=True, by_call=True)
+        scope = _scope_of()
         scope.owner = scope
         scope.open()
         _follow_eager(scope)
     except Exception as error:  # the job goes on
         _fail("what runs eagerly", error)
+
+
+def _scope_of(log=None):
+    """Of what runs eagerly, without a model."""
+    from .._op_log.scopes import Scope
+
+    level, select = wanted()
+    options = _log_options(level)
+    extras = options.check("watch")
+    return Scope(None, select, options, extras, eager=True, by_call=True, log=log)
 
 
 def _log_options(level: str):
@@ -328,6 +342,7 @@ def _wants_eager(level: str) -> bool:
 def _watch(module, note: str) -> None:
     from .. import watching
     from .._watching.modules import modules_of
+    from . import _before_models
 
     known = typing.cast(weakref.WeakSet, _known)
     if module in known:
@@ -350,6 +365,7 @@ def _watch(module, note: str) -> None:
     known.update(modules.values())
     if all(one in watched for one in modules.values()):  # the program watches it itself
         return
+    _before_models.end()
     # One log has the ops of all models.
     eager = wants_eager and _eager is None
     made = watching.Watch(module, select, _log_options(level), skip=watched, eager=eager)

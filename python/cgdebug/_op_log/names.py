@@ -304,7 +304,7 @@ class ModuleHooks:
         self._before_call(module, ())
 
     def _before_call(self, module, args) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self not in _hooks:  # removed while the call begins
             return
         _aside.call(self._begin, module)
 

@@ -57,6 +57,7 @@ class Scope:
     by_call: what runs on other threads that call the model is logged too, and where calls begin is
              told by model_is_called() and begin_call(). It waits while the program has an eager log
              of ops of its own on a thread: a call has one number, and is in one log.
+    log:     of what runs eagerly on this thread; else it makes one
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Scope:
         *,
         eager: bool,
         by_call: bool = False,
+        log: OpLog | None = None,
     ):
         _native.load()
         self.options, self.extras, self.by_call = options, extras, by_call
@@ -80,7 +82,8 @@ class Scope:
         self.logs: list[OpLog] = []
         self.costs: list[CaptureCost] = []  # of the captures so far
         self._eager = eager
-        self._eager_log: OpLog | None = None
+        self._eager_log = log
+        self.logs += [] if log is None else [log]
         self._following: _Following | None = None
         # `is_first`: this thread opened the log; by_call: `one`, what follows another one
         self._here = threading.local()

@@ -203,3 +203,58 @@ def test_a_model_without_parameters_is_logged(eager_rows):
         """
     )
     assert rows["fwd/Frozen/tan_0"] == 3
+
+
+def test_a_program_of_functions_alone_is_one_call(eager_rows):
+    rows = eager_rows(
+        """
+        w = torch.ones(3, requires_grad=True)
+        for _ in range(4):
+            (w * 2).sum().backward()
+        """
+    )
+    assert {name for name in rows if name.startswith("fwd/mul_")} == {
+        f"fwd/mul_{n}" for n in range(4)
+    }
+    assert set(rows.values()) == {1}
+    assert rows["fwd/ones_0"] == 1 and any(name.startswith("bwd/") for name in rows)
+
+
+def test_a_program_of_functions_that_do_much_is_logged_whole(eager_rows):
+    rows = eager_rows("x = torch.zeros(2)\nfor _ in range(1500): x = x + 1")
+    assert len([name for name in rows if name.startswith("fwd/add_")]) == 1500
+
+
+@pytest.mark.parametrize("ends", ["raise SystemExit(0)", "os.fork() or os._exit(0)"])
+def test_a_program_of_functions_is_logged_however_it_ends(eager_rows, ends):
+    assert eager_rows(f"import os\nx = torch.ones(2).tan()\n{ends}")["fwd/tan_0"] == 1
+
+
+@pytest.mark.parametrize("begins", ["net(x)", "cgdebug.step(0); net(x)"])
+def test_what_is_done_before_a_model_is_made_is_in_no_call(eager_rows, begins):
+    rows = eager_rows(
+        f"""
+        import cgdebug
+        x = torch.ones(2, 4) / 0 * 0
+        net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        nn.init.ones_(net[0].weight)
+        x = torch.ones(2, 4).tan()
+        for _ in range(3):
+            {begins}
+        """
+    )
+    assert rows["fwd/0/addmm_0"] == 3
+    assert not {"fwd/div_0", "fwd/fill__0", "fwd/tan_0"} & set(rows), rows
+
+
+def test_what_is_done_before_a_step_is_set_is_in_no_call(eager_rows):
+    rows = eager_rows(
+        """
+        import cgdebug
+        x = torch.ones(2).tan()
+        for n in range(3):
+            cgdebug.step(n)
+            x.exp()
+        """
+    )
+    assert rows["fwd/exp_0"] == 3 and "fwd/tan_0" not in rows

@@ -100,7 +100,7 @@ class OpMode(Mode):
         return result
 
 
-def enter_below(mode: OpMode) -> None:
+def enter_below(mode: Mode) -> None:
     """Enters it below the modes of the program: one that ends takes the topmost mode off the
     thread, whichever that is."""
     modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
@@ -114,9 +114,10 @@ def enter_below(mode: OpMode) -> None:
             torch.utils._python_dispatch._push_mode(one)
 
 
-def leave(mode: OpMode) -> None:
+def leave(mode: Mode) -> None:
     """Takes the mode off this thread, even if modes that were entered later are still there."""
-    mode.recorder.is_done = True
+    if isinstance(mode, OpMode):
+        mode.recorder.is_done = True
     stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
     if not any(one is mode for one in stack):
         return

@@ -1,0 +1,91 @@
+"""Rows of what a program does before it makes a model, until it is known that it makes none."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import typing
+
+from torch.utils._mode_utils import no_dispatch
+
+from . import OpLog
+from .row import Row
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+_MOST_ROWS = 1024  # a page
+_MOST_BYTES = 64 << 20
+
+
+class HeldLog(OpLog):
+    """Keeps its rows, with copies of their tensors, until release() or end(). When it has many it
+    releases itself, and then calls on_release(). A log that is dropped has had no row."""
+
+    def __init__(self, on_release: Callable[[], None]) -> None:
+        super().__init__(graph=0)
+        self._on_release = on_release
+        self._held: list[tuple[Row, torch.Tensor]] | None = []
+        self._held_gaps: collections.Counter[str] = collections.Counter()
+        self._bytes = 0
+
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
+    def add_row(self, name, op, tensor, *rest, **more) -> int:
+        with self._lock:
+            if self.is_held and (self._has_probes or tensor.is_cuda):
+                self.drop()  # such rows are probes of their own, of the log that they were made for
+            return super().add_row(name, op, tensor, *rest, **more)
+
+    def release(self) -> None:
+        """The rows are those of a program that has no model, or that does much before."""
+        with self._lock:
+            held, self._held = self._held, None
+            for row, tensor in held or ():
+                super()._log(row, tensor)
+            for gap, times in self._held_gaps.items():
+                for _ in range(times):
+                    super().note(gap)
+
+    def drop(self) -> None:
+        with self._lock:
+            if self.is_held:
+                self._held = None
+                self._held_gaps.clear()
+                self.rows = []
+                self.close()
+
+    def note(self, gap: str) -> None:
+        with self._lock:
+            if self.is_held:
+                self._held_gaps[gap] += 1
+            else:
+                super().note(gap)
+
+    def end(self) -> None:
+        with self._lock:
+            if self.is_held:
+                self.release()
+            super().end()
+
+    def _log(self, row: Row, tensor) -> None:
+        if self._held is None:
+            super()._log(row, tensor)
+            return
+        with no_dispatch(), contextlib.suppress(Exception):
+            tensor = tensor.detach().clone()
+        self._held.append((row, tensor))
+        self._bytes += tensor.numel() * tensor.element_size()
+        if len(self._held) > _MOST_ROWS or self._bytes > _MOST_BYTES:
+            self.release()
+            self._on_release()
+
+    def _amend(self) -> None:
+        if self._held is None:
+            super()._amend()
+        elif self._held:
+            self._held[-1] = (self.rows[-1], self._held[-1][1])
