@@ -52,6 +52,7 @@ _MOST_BESIDE = 16
 _has_told_of_fork = False  # in this process
 _has_told_of_workers = False
 _framework_begins = False  # whether a framework says where calls begin
+has_trainer = False  # whether a Trainer of transformers was made, which sets steps
 _has_told = False  # what is watched
 
 
@@ -111,12 +112,26 @@ def _install(torch) -> None:
             _before_models.expect(_scope_of, _follow_eager)
         call_after_import("torch.utils.data.dataloader", _tell_of_workers)
     call_after_import("transformers.trainer", _add_to_trainers)
+    call_after_import("accelerate.optimizer", _add_to_optimizers)
+    call_after_import("accelerate.accelerator", _add_to_accelerators)
 
 
 def _add_to_trainers(module) -> None:
     from ..integrations.transformers import add_to_trainers
 
     add_to_trainers(module.Trainer)
+
+
+def _add_to_optimizers(module) -> None:
+    from ..integrations.accelerate import add_to_optimizers
+
+    add_to_optimizers(module.AcceleratedOptimizer)
+
+
+def _add_to_accelerators(module) -> None:
+    from ..integrations.accelerate import add_to_accelerators
+
+    add_to_accelerators(module.Accelerator)
 
 
 def _before_call(module, args) -> None:

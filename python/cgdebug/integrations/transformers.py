@@ -42,6 +42,7 @@ def add_to_trainers(trainer: typing.Any) -> None:
 
     @functools.wraps(init)
     def init_with_callback(self, *args, **kwargs):
+        _auto.has_trainer = True
         init(self, *args, **kwargs)
         if not any(isinstance(one, CgdebugCallback) for one in self.callback_handler.callbacks):
             self.add_callback(CgdebugCallback())

@@ -180,6 +180,36 @@ def test_a_trainer_has_the_callback_by_itself(run, tmp_path):
     assert steps_of(tmp_path.name, "fwd/lm_head") == [0, 1, 2, 3]
 
 
+ACCELERATE = """
+    import cgdebug._job._auto; cgdebug._job._auto.start()
+    import torch, cgdebug
+    from accelerate import Accelerator
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    net = torch.nn.Linear(4, 1)
+    data = torch.utils.data.DataLoader(torch.randn(12, 4), batch_size=2)
+    net, optimizer, data = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1), data)
+    for n, x in enumerate(data):
+        {each}
+        with accelerator.accumulate(net):
+            accelerator.backward(net(x).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+    accelerator.end_training()
+    with torch.no_grad(): net(x)
+"""
+
+
+def test_steps_of_accelerate_are_those_of_its_optimizer(run, tmp_path):
+    run(ACCELERATE.format(each=""), CGDEBUG_WATCH="*")
+    assert steps_of(tmp_path.name, "fwd/Linear") == [0, 0, 1, 1, 2, 2, None]
+
+
+def test_a_program_with_accelerate_that_sets_steps_keeps_them(run, tmp_path):
+    run(ACCELERATE.format(each="cgdebug.step(10 + n)"), CGDEBUG_WATCH="*")
+    assert steps_of(tmp_path.name, "fwd/Linear") == [10, 11, 12, 13, 14, 15, 15]
+
+
 VLLM = """
     import os
     from importlib.metadata import entry_points
