@@ -35,12 +35,6 @@ class HeldLog(OpLog):
     def is_held(self) -> bool:
         return self._held is not None
 
-    def add_row(self, name, op, tensor, *rest, **more) -> int:
-        with self._lock:
-            if self.is_held and (self._has_probes or tensor.is_cuda):
-                self.drop()  # such rows are probes of their own, of the log that they were made for
-            return super().add_row(name, op, tensor, *rest, **more)
-
     def release(self) -> None:
         """The rows are those of a program that has no model, or that does much before."""
         with self._lock:
@@ -66,11 +60,11 @@ class HeldLog(OpLog):
             else:
                 super().note(gap)
 
-    def end(self) -> None:
+    def end(self, input_ends: typing.Iterable[tuple[int, torch.Tensor]] = ()) -> None:
         with self._lock:
             if self.is_held:
                 self.release()
-            super().end()
+            super().end(input_ends)
 
     def _log(self, row: Row, tensor) -> None:
         if self._held is None:
