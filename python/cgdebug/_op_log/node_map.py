@@ -44,6 +44,7 @@ class Given(typing.NamedTuple):
     strides:  in elements
     is_whole: whether the op is known to touch all of its elements
     device:   number of the GPU; -1: host memory
+    made:     what an op log calls what the op has written into it; "" if that is not known
     """
 
     argument: str
@@ -57,6 +58,7 @@ class Given(typing.NamedTuple):
     item_bytes: int = 1
     is_whole: bool = True
     device: int = -1
+    made: str = ""
 
     @property
     def is_dense(self) -> bool:
@@ -311,6 +313,7 @@ class MapRecorder(Recorder):
                 one.read,
                 one.mutated,
                 is_whole=is_whole and (not has_index or tensor.dtype in _INDEX),
+                made=self._row_of(tensor) if one.mutated else "",
             )
             for (one, tensor), row in zip(tensors, before)
         ]
@@ -424,6 +427,7 @@ def _given(
     reads: bool,
     writes: bool,
     is_whole: bool = True,
+    made: str = "",
 ) -> Given:
     begin, end = extent_of(tensor)
     return Given(
@@ -438,6 +442,7 @@ def _given(
         tensor.element_size(),
         is_whole,
         tensor.get_device(),
+        made,
     )
 
 

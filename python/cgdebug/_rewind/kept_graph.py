@@ -54,12 +54,11 @@ class Row(typing.NamedTuple):
 
     @property
     def name(self) -> str:
-        """As an op log calls it; what an op changes in place has the name of the op."""
-        if self.op is None or not self.given.reads:
-            return self.given.row or (self.op.op if self.op else "")
-        changed = [one for one in self.op.given if one.reads and one.writes]
-        name = self.op.name or self.op.op
-        return name if len(changed) == 1 else f"{name}.{changed.index(self.given)}"
+        """As an op log calls it."""
+        if self.op is None:
+            return self.given.row
+        known = self.op.name if self.given.reads else self.given.row
+        return self.given.made or known or self.op.op
 
 
 class NotSeen(typing.NamedTuple):
@@ -376,9 +375,10 @@ class KeptGraph:
             then, again = recorder.left_by(replay), unpack_all(left)
             for one, was, now in zip(recorder.left, then, again):
                 if (was.ordered, was.hash) != (now.ordered, now.hash):
+                    what = one.made or one.row or "memory"
                     raise NotReproduced(
                         f"replay {replay}, run again, leaves other bits in "
-                        f"{one.row or 'memory'} {one.dtype}{list(one.shape)}{self._why_other()}"
+                        f"{what} {one.dtype}{list(one.shape)}{self._why_other()}"
                     )
         if not recorder.left:
             raise NotReproduced("the graph leaves nothing by which a second run could be verified")

@@ -188,7 +188,8 @@ class Recorder:
         if bad:
             first = min(bad, key=lambda slot: slot.replay)
             nan = self._words[first.replay % len(self._slots), :, _NAN_WORD]
-            name = self.left[int(nan.argmax())].row or "what it left"
+            bad_one = self.left[int(nan.argmax())]
+            name = bad_one.made or bad_one.row or "what it left"
             self.frozen_at = first.replay
             self.frozen = f"frozen at replay {first.replay}, which left NaN in {name}"
 

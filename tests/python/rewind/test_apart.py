@@ -222,6 +222,7 @@ def test_what_an_op_writes_into_memory_that_it_was_given_has_the_name_of_its_row
     def run():
         torch.mul(x, 2, out=buffer)
         torch.mul(x, 7, out=buffer)
+        torch._foreach_add_([x, buffer], 1)
         torch.ones(4).sin_()
 
     found = mapped(run)
@@ -229,6 +230,7 @@ def test_what_an_op_writes_into_memory_that_it_was_given_has_the_name_of_its_row
     names = [Row(op, one, stats=None).name for op in ops for one in op.given if one.writes]
     assert [op.op for op in ops][:2] == ["aten.mul.out", "aten.mul.out"]
     assert names[:2] == ["fwd/mul_0", "fwd/mul_1"] and names[-1] == "fwd/sin__0", names
+    assert names[2:4] == ["fwd/_foreach_add__0.0", "fwd/_foreach_add__0.1"], names
 
 
 def test_a_dump_says_whether_a_graph_can_be_taken_apart(tmp_path, monkeypatch):
