@@ -458,32 +458,6 @@ def test_no_answer_passes_over_what_had_no_room(in_shm, tmp_path, kind, size):
         assert any("not watched" in sentence for sentence in recording.missing)
 
 
-FULL = """
-many = [CudaGraphTensorProbe(f"p{i}", [TensorRecord(capacity=1)], mode="always") for i in range(1 << 17)]
-for probe in many: probe(x[0, :2])
-net = torch.nn.Sequential(Last())
-w = cgdebug.watch(net)
-for _ in range(3): net(x[:2, :2])
-"""
-
-
-@pytest.mark.timeout(600)
-def test_no_answer_passes_over_what_a_full_directory_had_no_place_for(in_shm, tmp_path):
-    (tmp_path / "job.py").write_text(SETUP + FULL + CHECK)
-    cli, program = find_program("cgdebug-cli"), [sys.executable, str(tmp_path / "job.py"), "fault"]
-    commands = [
-        ("run", [cli, "run", "--fail-on", "nan", "--", *program]),
-        ("live check", [cli, "check"]),
-        ("status", [cli, "status", "-a"]),
-    ]
-    results = in_shm("3g", tmp_path, commands)
-    for name in ("run", "live check"):
-        assert results[name][0] == 3, (name, results[name])
-    for name, (_, out, err) in results.items():
-        assert "not watched" in out + err and "probe slots" in out + err, (name, out[-2000:], err)
-    assert "not checked" in results["run"][1], results["run"]
-
-
 @pytest.mark.parametrize("size", ["1m", "4m", "12m"])
 @needs_mode
 def test_no_answer_passes_over_rows_of_calls_that_had_no_room(in_shm, tmp_path, size):

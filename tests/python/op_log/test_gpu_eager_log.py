@@ -15,7 +15,7 @@ from cgdebug._op_log import rows
 from conftest import find_program
 from op_logs import needs_mode
 
-pytestmark = [pytest.mark.gpu, needs_mode]
+pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, needs_mode]
 
 
 def model():

@@ -560,7 +560,9 @@ def test_a_rank_in_pieces_and_one_as_a_whole_reduce_on_a_side_stream(running, cl
             job.await_ready()
         for job in jobs:
             told = cli("races", job.pid)
-            assert told.returncode == 0, (told.stdout, told.stderr)
+            # What NCCL launches is made by no op, so not all is looked at.
+            assert told.returncode in (0, 3), (told.stdout, told.stderr)
+            assert "no race" in told.stdout, told
         done = [job.finish() for job in jobs]
         (tmp_path / "done").unlink()
         return done

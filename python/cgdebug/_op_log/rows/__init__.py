@@ -260,6 +260,7 @@ class OpLog:
             self._names.add(name)
             end = Row(number, name, input_ends.OP, (first,), row.site, row.dtype, row.shape)
             self._log(end, tensor)
+        self.flush()
 
     def _called(self, call: int) -> None:
         self.calls.append(call)
