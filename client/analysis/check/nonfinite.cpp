@@ -207,7 +207,6 @@ Result<LogExcuses> ExcusesOfLog(source::Source& source, const OpLog& log) {
         const bool is_open =
             excuse->second == Excuse::kRowsNotKnown || excuse->second == Excuse::kMayHaveOne;
         (is_open ? found.open : found.excused).insert(text->number);
-        if (excuse->second == Excuse::kMayHaveOne) found.awaiting.insert(text->number);
       }
     }
   }

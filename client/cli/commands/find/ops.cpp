@@ -88,16 +88,6 @@ const OpRow* FirstBad(const OpLog& log, const analysis::LogExcuses& excuses,
   return nullptr;
 }
 
-// As FirstBad(), but one that may still get an excuse is better than none.
-const OpRow* FirstShown(const OpLog& log, const analysis::LogExcuses& excuses,
-                        bool wants_nan = false) {
-  analysis::LogExcuses known = excuses;
-  if (FirstBad(log, excuses) == nullptr) {
-    for (const std::uint32_t row : excuses.awaiting) known.open.erase(row);
-  }
-  return FirstBad(log, known, wants_nan);
-}
-
 // Whether a statistic differs from that of the replay before.
 bool HasChanged(const OpRow& row) {
   return row.stats && row.stats_before &&
@@ -287,10 +277,10 @@ std::string BadRowText(const OpLog& log, const OpRow& row, const char* what) {
 
 // Names the first row with a NaN or an Inf; and the first NaN, because masks are made of -Inf.
 std::string FirstText(const OpLog& log, const analysis::LogExcuses& excuses) {
-  const OpRow* first = FirstShown(log, excuses);
+  const OpRow* first = FirstBad(log, excuses);
   if (first == nullptr) return {};
   std::string text = BadRowText(log, *first, "first non-finite");
-  const OpRow* nan = FirstShown(log, excuses, /*wants_nan=*/true);
+  const OpRow* nan = FirstBad(log, excuses, /*wants_nan=*/true);
   if (nan != nullptr && nan != first) text += "\n" + BadRowText(log, *nan, "first NaN");
   return text;
 }
@@ -409,7 +399,7 @@ analysis::Outcome OutcomeOf(const OpLog& log, const analysis::LogExcuses& excuse
 
 Json LogJson(const OpLog& log, const analysis::LogExcuses& excuses, analysis::Outcome outcome,
              const std::string& only, const std::vector<std::string>& others) {
-  const OpRow* first = FirstShown(log, excuses);
+  const OpRow* first = FirstBad(log, excuses);
   Json rows = Json::array();
   for (const OpRow& row : log.rows) {
     if (IsShown(row, only)) rows.push_back(RowJson(row));
@@ -442,7 +432,7 @@ Json LogJson(const OpLog& log, const analysis::LogExcuses& excuses, analysis::Ou
                                {"inputs_are_finite", HasFiniteInputs(log, *first)}};
   }
   json["first_nan"] = nullptr;
-  if (const OpRow* nan = FirstShown(log, excuses, /*wants_nan=*/true); nan != nullptr) {
+  if (const OpRow* nan = FirstBad(log, excuses, /*wants_nan=*/true); nan != nullptr) {
     json["first_nan"] = {{"number", nan->number}, {"name", nan->name}};
   }
   return json;
@@ -477,8 +467,7 @@ int RunOps(Context& context, const OpsCommand& command) {
   }
   Context::Print(context.out.Bold(Heading(log)) + "\n");
   std::string left_out;
-  const std::vector<const OpRow*> rows =
-      ShownRows(log, FirstShown(log, excuses), command, &left_out);
+  const std::vector<const OpRow*> rows = ShownRows(log, FirstBad(log, excuses), command, &left_out);
   const auto print_answer = [&] {
     const std::string bad = FirstText(log, excuses);
     if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
