@@ -204,9 +204,10 @@ Result<LogExcuses> ExcusesOfLog(source::Source& source, const OpLog& log) {
       if (excuse == excuses.end()) {
         if (one.nan > 0) note_nan(scanned.slot, one.key.replay, true);
       } else if (one.key.replay == log.replay && row != nullptr && row->name == slot.probe) {
-        const bool is_open =
-            excuse->second == Excuse::kRowsNotKnown || excuse->second == Excuse::kMayHaveOne;
-        (is_open ? found.open : found.excused).insert(text->number);
+        // What may have an excuse is told: the newest call of a live job is asked about all the
+        // time.
+        if (excuse->second == Excuse::kMayHaveOne) continue;
+        (excuse->second == Excuse::kRowsNotKnown ? found.open : found.excused).insert(text->number);
       }
     }
   }
