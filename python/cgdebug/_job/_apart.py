@@ -20,6 +20,7 @@ import typing
 from .._shared import _words
 from . import _graphs, _native
 from ._fail_soft import guard, reason_of, tell
+from ._graph_dumps import APART, KEPT
 
 if typing.TYPE_CHECKING:
     import torch
@@ -32,11 +33,7 @@ HANGS_AFTER_S = 10.0
 _LOOKS_EACH_S = 0.1  # so that Ctrl-C is seen
 _MOST_OPS = 8  # of a piece that are shown
 
-_APART = "_cgdebug_apart"  # of a graph that is launched in pieces
-KEPT = "_cgdebug_kept"  # of one that can be asked about
 _GENERATORS = "_cgdebug_generators"  # that were registered with a graph
-
-ASK_FOR_IT = "Type: cgdebug-cli run --ask -- COMMAND"
 
 _is_mapping = False  # of captures
 _finds_races = False
@@ -80,7 +77,7 @@ def map_captures(graph_class, finds_races: bool = False) -> None:
         end(self)
         if capture is not None:
             capture.has_ended()
-            for name in (_APART, KEPT):
+            for name in (APART, KEPT):
                 own = getattr(self, name, None)
                 if own is not None:
                     own.captured(self, capture)
@@ -146,11 +143,11 @@ def generators_of(graph) -> list[torch.Generator]:
 
 def _launch_in_pieces(graph_class) -> None:
     exec_of = graph_class.raw_cuda_graph_exec
-    own_graphs(graph_class, _APART, lambda graph: _Graph(raw=plain(graph_class.raw_cuda_graph)))
+    own_graphs(graph_class, APART, lambda graph: _Graph(raw=plain(graph_class.raw_cuda_graph)))
 
     @functools.wraps(exec_of)
     def raw_cuda_graph_exec(self):
-        own = getattr(self, _APART, None)
+        own = getattr(self, APART, None)
         if own is not None:
             own.leave_whole(self, "its cudaGraphExec_t was asked for")
         return exec_of(self)
@@ -227,20 +224,6 @@ class _Capture:
                 node_order.notes.tell(self.number, self._order)
             else:
                 node_order.notes.tell_missing(self.number, self._missing)
-
-
-def census_text(graph) -> str:
-    """Whether a graph can be taken apart, as a clause."""
-    own = getattr(graph, KEPT, None) or getattr(graph, _APART, None)
-    if own is None and not (hasattr(graph, KEPT) or hasattr(graph, _APART)):
-        return f"it is not taken apart: nobody asked for it. {ASK_FOR_IT}"
-    if own is None:
-        return (
-            "it is not taken apart: its program keeps it (keep_graph=True), and may change it or "
-            "launch it in another way"
-        )
-    why = own.why_not_apart
-    return f"it cannot be taken apart: {why}" if why else "it can be taken apart"
 
 
 def plain(method):

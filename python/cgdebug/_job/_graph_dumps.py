@@ -19,12 +19,13 @@ import functools
 import re
 import typing
 
-from . import _apart
-
 _NODE = re.compile(r'label="\{(.*?)\}"\s*\]', re.DOTALL)
 _HANDLE = re.compile(r"0x0*([0-9a-fA-F]+)")
 _SPECIAL = re.compile(r'([{}|<>"\\])')
 _native: typing.Any = None
+
+APART = "_cgdebug_apart"  # of a graph that is launched in pieces
+KEPT = "_cgdebug_kept"  # of one that can be asked about
 
 
 def watch(native, torch) -> None:
@@ -64,6 +65,20 @@ def annotate_data(data: dict, names: dict[int, str]) -> None:
         node["cgdebug"] = names.get(node["index"])
 
 
+def census_text(graph) -> str:
+    """Whether a graph can be taken apart, as a clause."""
+    own = getattr(graph, KEPT, None) or getattr(graph, APART, None)
+    if own is None and not (hasattr(graph, KEPT) or hasattr(graph, APART)):
+        return "it is not taken apart: nobody asked for it. Type: cgdebug-cli run --ask -- COMMAND"
+    if own is None:
+        return (
+            "it is not taken apart: its program keeps it (keep_graph=True), and may change it or "
+            "launch it in another way"
+        )
+    why = own.why_not_apart
+    return f"it cannot be taken apart: {why}" if why else "it can be taken apart"
+
+
 def _named_dump(dump):
     @functools.wraps(dump)
     def named_dump(graph, path, *args, **kwargs):
@@ -71,9 +86,10 @@ def _named_dump(dump):
         with contextlib.suppress(Exception):
             names = {handle: name for handle, _, name in _nodes_of(graph)}
             with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                text = file.read()
+                text = annotate_dot(file.read(), names)
+            text = f"// cgdebug: {census_text(graph)}\n{text}"
             with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(f"// cgdebug: {_apart.census_text(graph)}\n{annotate_dot(text, names)}")
+                file.write(text)
         return result
 
     return named_dump

@@ -13,6 +13,7 @@ import typing
 
 from .._job import _apart
 from .._job._fail_soft import tell
+from .._job._graph_dumps import KEPT
 from .._shared import _words
 
 ASK = "CGDEBUG_ASK"
@@ -53,7 +54,7 @@ def _install_into(graph_class: typing.Any) -> None:
     if not hasattr(graph_class, "raw_cuda_graph_exec"):
         tell("questions about replays", "this torch keeps no captured graph")
         return
-    _apart.own_graphs(graph_class, _apart.KEPT, _kept)
+    _apart.own_graphs(graph_class, KEPT, _kept)
     _apart.map_captures(graph_class)
     _apart.follow_generators(graph_class)
 

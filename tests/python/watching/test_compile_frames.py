@@ -211,7 +211,7 @@ def test_a_hook_that_fails_is_said_and_counted_and_the_module_runs_on(monkeypatc
     def fail(*_):
         raise KeyError("ours")
 
-    monkeypatch.setattr(cgdebug._watching.hooks, "_look", fail)
+    monkeypatch.setattr(cgdebug._watching.hooks, "_observe_now", fail)
     for _ in range(3):
         model(torch.ones(2, SIZE))
     reason = "cgdebug failed: KeyError: 'ours'"
