@@ -263,9 +263,13 @@ TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
     }
   }
   if (max_columns == 0) return fit;
+  bool cuts_names_short = false;  // where nothing else is left to give
   const auto least = [&](std::size_t i) {
+    constexpr std::size_t kLeastOfName = 12;
     if (columns_[i].align != Align::kLeft) return fit.widths[i];
-    return std::min(fit.widths[i], std::max(columns_[i].least, DisplayWidth(columns_[i].title)));
+    const std::size_t wanted =
+        cuts_names_short && columns_[i].is_name ? kLeastOfName : columns_[i].least;
+    return std::min(fit.widths[i], std::max(wanted, DisplayWidth(columns_[i].title)));
   };
   const auto total = [&](auto width_of) {
     std::size_t sum = 0;
@@ -279,6 +283,7 @@ TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
       if (columns_[i].*may_leave) fit.is_shown[i] = false;
     }
   }
+  cuts_names_short = total(least) > max_columns;
   const auto give_up = [&](std::size_t i) {
     const std::size_t used = total([&](std::size_t column) { return fit.widths[column]; });
     const std::size_t wanted = used > max_columns ? used - max_columns : 0;

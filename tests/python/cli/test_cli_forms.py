@@ -140,7 +140,7 @@ def test_a_row_of_two_jobs_is_one_line_on_a_narrow_terminal(daemon, job):
     assert [one.line() for one in jobs] == ["seen", "seen"]
 
     def rows():
-        lines = on_terminal(daemon, "probes", "*.output", columns=60)
+        lines = on_terminal(daemon, "probes", columns=60)
         return lines if sum("output" in line for line in lines) == 2 else None
 
     wait_until(rows, "the daemon sees both")

@@ -292,6 +292,12 @@ TEST(TextTable, NamesAreCutLastAndKeepTheirEnd) {
             "…rs.11.self_attention.q_proj  f32[4096,…\n"
             "…layers.11.模块.アテンション  f32[4096,…\n"
             "left out for want of room: LAST; --json has them\n");
+  EXPECT_EQ(table.Render(Style(), 30),
+            "PROBE               TENSOR\n"
+            "…_attention.q_proj  f32[4096,…\n"
+            "…模块.アテンション  f32[4096,…\n"
+            "left out for want of room: LAST; --json has them\n")
+      << "a row is one line";
   EXPECT_EQ(CutToLastColumns("fwd/模块", 8), "fwd/模块");
   EXPECT_EQ(CutToLastColumns("fwd/模块", 7), "…d/模块");
   EXPECT_EQ(CutToLastColumns("fwd/模块", 4), "…块") << "half of a character is not shown";
