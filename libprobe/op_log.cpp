@@ -130,8 +130,9 @@ std::size_t OpLog::Add(const OpLogText& text, const TensorRef& tensor, void* str
                        const std::vector<OpLogDimension>& order) {
   ring::OpLogRow row = MakeRow(text, tensor);
   if (tensor.device_type != DeviceType::kCuda) return AddOnHost(std::move(row), tensor);
-  return capture::QueryCapture(stream).capturing ? AddInGraph(std::move(row), tensor, stream, order)
-                                                 : AddOnGpu(std::move(row), tensor, stream, order);
+  const capture::StreamCapture capture = capture::QueryCapture(stream);
+  return capture.capturing ? AddInGraph(std::move(row), tensor, stream, capture.id, order)
+                           : AddOnGpu(std::move(row), tensor, stream, order);
 }
 
 void OpLog::Flush() {
@@ -417,17 +418,16 @@ std::uint64_t OpLog::PendingBytes() const {
 }
 
 std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream,
-                              const std::vector<OpLogDimension>& order) {
+                              std::uint64_t graph_id, const std::vector<OpLogDimension>& order) {
   capture::OpLogTensor pending = SeenOf(row, tensor, order);
   const std::uint64_t bytes = pending.count * layout::DtypeBytes(row.dtype);
-  const capture::StreamCapture capture = capture::QueryCapture(stream);
   ProbeTable& table = ProbeTable::Instance();
   table.has_gpu_memory.store(true, std::memory_order_relaxed);
   const ProbeTable::Trimmer trimmer(table);
   const ProbeTable::Lock lock = table.Acquire(*state_);
   if (state_->closed) throw ProbeError(ErrorKind::kClosed, "the op log is closed");
-  Page& page = OpenPage(table, capture.id, tensor, stream);
-  if (nodes_ && nodes_->capture_id() != capture.id) StopFollowing();
+  Page& page = OpenPage(table, graph_id, tensor, stream);
+  if (nodes_ && nodes_->capture_id() != graph_id) StopFollowing();
   if (nodes_) (void)nodes_->Take(stream);  // so that whatever comes in front of the row is known
   // Each flush for the lack of room is one of all pages: see Add().
   if (PendingBytes() + bytes > bytes_pending_) FlushPages(table, NewNodes(nullptr));

@@ -142,7 +142,7 @@ class OpLog {
   std::size_t TakeComputed();
   std::size_t DropAwaited(ProbeTable& table);
   std::size_t AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream,
-                         const std::vector<OpLogDimension>& order);
+                         std::uint64_t graph_id, const std::vector<OpLogDimension>& order);
   Page& OpenPage(ProbeTable& table, std::uint64_t graph_id, const TensorRef& tensor, void* stream);
   // Whether `stream` takes part in the capture that the log follows.
   bool Follow(void* stream);

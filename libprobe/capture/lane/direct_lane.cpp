@@ -694,19 +694,13 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
 }
 
 // Where the eager calls of a stream put the parts of their statistics: each leaf has read them
-// before the next call writes there. Never freed.
+// before the next call writes there.
 layout::DeviceStats* EagerParts(const Device& device, cudaStream_t stream) {
-  static auto* known = new std::map<std::pair<int, cudaStream_t>, layout::DeviceStats*>;
-  const auto found = known->find({device.index, stream});
-  if (found != known->end()) return found->second;
-  if (known->size() >= kMostEagerStreams) return nullptr;
+  static auto* memory = new StreamMemory("statistics of eager calls are made");
   const auto most = static_cast<std::uint64_t>(kStatsBlocksPerMultiprocessor) *
                     static_cast<std::uint64_t>(device.multiprocessors) * (kStatsThreads / 32);
-  void* parts = nullptr;
-  CGD_CUDA(cudaMalloc(&parts, most * sizeof(layout::DeviceStats)));
-  BufferPool::Instance().CountForEver(most * sizeof(layout::DeviceStats));
-  known->emplace(std::pair(device.index, stream), static_cast<layout::DeviceStats*>(parts));
-  return static_cast<layout::DeviceStats*>(parts);
+  return static_cast<layout::DeviceStats*>(
+      memory->Of(device.index, stream, most * sizeof(layout::DeviceStats)));
 }
 
 }  // namespace
@@ -718,11 +712,6 @@ void LaunchEagerStats(ProbeSlot* slot, const ring::SegmentWriter& segment, const
   const RelaxedCapture relaxed;
   const Device& device = GetDevice(tensor.device_index);
   layout::DeviceStats* const parts = EagerParts(device, stream);
-  if (parts == nullptr) {
-    throw ProbeError(ErrorKind::kNoSpace, "statistics of eager calls are made on at most " +
-                                              std::to_string(kMostEagerStreams) +
-                                              " streams of a process");
-  }
   const layout::SlotRegistration& r = slot->registration;
   if (slot->launches == 0) {
     ring::StoreRelaxed(*slot->buffers.runs, std::uint64_t{0});

@@ -24,9 +24,6 @@
 
 namespace cgdebug::capture {
 
-// Of a process: each has memory for what its eager calls compute, for ever.
-inline constexpr std::size_t kMostEagerStreams = 64;
-
 struct LaneRefusal {
   layout::LaneReason reason = layout::LaneReason::kNone;
   std::string text;  // what prevents it, and what to do

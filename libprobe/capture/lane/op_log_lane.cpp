@@ -3,14 +3,12 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <map>
 #include <vector>
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/graph/kernel_launch.h"
 #include "libprobe/capture/kernels/direct_kernels.h"
-#include "libprobe/capture/lane/direct_lane.h"
 #include "libprobe/capture/memory/buffer_pool.h"
 
 namespace cgdebug::capture {
@@ -59,6 +57,16 @@ OpLogBatch MakeBatch(layout::DeviceStats* page, layout::DeviceStats* parts, Dire
   return batch;
 }
 
+// `scratch`: ScratchBytesOfRows().
+void LaunchNow(layout::DeviceStats* rows, DirectState* scratch,
+               std::span<const OpLogTensor> tensors, bool to_host, cudaStream_t stream) {
+  OpLogBatch batch =
+      MakeBatch(rows, reinterpret_cast<layout::DeviceStats*>(scratch + 1), scratch, tensors);
+  batch.to_host = to_host;
+  Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch, stream,
+         /*overlaps=*/false);
+}
+
 // Rows of eager ops that wait for a GPU, or for the next one: 16 MiB at most.
 constexpr std::size_t kMostEagerRows = std::size_t{1} << 17;
 constexpr std::size_t kEagerRowsAtOnce = 1024;
@@ -89,22 +97,10 @@ layout::DeviceStats* TakeEagerRow() {
   return row;
 }
 
-// What the kernels of a stream share, one after another. Never freed, as above.
+// What the kernels of a stream share, one after another.
 DirectState* EagerScratch(int device, cudaStream_t stream) {
-  static auto* known = new std::map<std::pair<int, cudaStream_t>, DirectState*>;
-  const auto found = known->find({device, stream});
-  if (found != known->end()) return found->second;
-  if (known->size() >= kMostEagerStreams) {
-    throw ProbeError(ErrorKind::kNoSpace, "op logs see eager ops on at most " +
-                                              std::to_string(kMostEagerStreams) +
-                                              " streams of a process");
-  }
-  void* memory = nullptr;
-  CGD_CUDA(cudaMalloc(&memory, ScratchBytesOfRows()));
-  BufferPool::Instance().CountForEver(ScratchBytesOfRows());
-  known->emplace(std::pair(device, stream), static_cast<DirectState*>(memory));
-  CGD_CUDA(cudaMemsetAsync(memory, 0, sizeof(DirectState), stream));
-  return static_cast<DirectState*>(memory);
+  static auto* memory = new StreamMemory("op logs see eager ops");
+  return static_cast<DirectState*>(memory->Of(device, stream, ScratchBytesOfRows()));
 }
 
 }  // namespace
@@ -118,11 +114,8 @@ std::uint64_t ScratchBytesOfRows() {
 void ComputeRowsNow(void* rows, void* scratch, std::span<const OpLogTensor> tensors, int device,
                     void* stream) {
   const DeviceGuard guard(device);
-  auto* const state = static_cast<DirectState*>(scratch);
-  OpLogBatch batch = MakeBatch(static_cast<layout::DeviceStats*>(rows),
-                               reinterpret_cast<layout::DeviceStats*>(state + 1), state, tensors);
-  Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch,
-         static_cast<cudaStream_t>(stream), /*overlaps=*/false);
+  LaunchNow(static_cast<layout::DeviceStats*>(rows), static_cast<DirectState*>(scratch), tensors,
+            /*to_host=*/false, static_cast<cudaStream_t>(stream));
 }
 
 EagerRow LaunchEagerRow(OpLogTensor tensor, int device, void* stream_handle) {
@@ -134,11 +127,7 @@ EagerRow LaunchEagerRow(OpLogTensor tensor, int device, void* stream_handle) {
   tensor.row = 0;
   __atomic_store_n(&row.stats->flags, std::uint64_t{0}, __ATOMIC_RELEASE);
   try {
-    OpLogBatch batch = MakeBatch(row.stats, reinterpret_cast<layout::DeviceStats*>(state + 1),
-                                 state, {&tensor, 1});
-    batch.to_host = true;
-    Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch, stream,
-           /*overlaps=*/false);
+    LaunchNow(row.stats, state, {&tensor, 1}, /*to_host=*/true, stream);
   } catch (...) {
     GiveBack(row);
     throw;

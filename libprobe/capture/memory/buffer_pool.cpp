@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -22,6 +23,7 @@ constexpr std::uint64_t kMaxHeadroomBytes = 64ull << 20;
 
 constexpr std::size_t kRunsAtOnce = 4096;
 constexpr std::size_t kStatesAtOnce = 256;
+constexpr std::size_t kMostEagerStreams = 64;
 
 // Rounds up to quarters of a power of two: reuse across similar shapes wastes at most a quarter.
 std::uint64_t SizeClass(std::uint64_t bytes) {
@@ -295,6 +297,22 @@ std::pair<BufferPool::Idle, BufferPool::Slabs> BufferPool::TakeIdle(
     taken.second.insert(slabs_.extract(slab));
   }
   return taken;
+}
+
+void* StreamMemory::Of(int device, void* stream, std::uint64_t bytes) {
+  const auto found = known_.find({device, stream});
+  if (found != known_.end()) return found->second;
+  if (known_.size() >= kMostEagerStreams) {
+    throw ProbeError(ErrorKind::kNoSpace, std::string(what_) + " on at most " +
+                                              std::to_string(kMostEagerStreams) +
+                                              " streams of a process");
+  }
+  void* memory = nullptr;
+  CGD_CUDA(cudaMalloc(&memory, bytes));
+  BufferPool::Instance().CountForEver(bytes);
+  CGD_CUDA(cudaMemsetAsync(memory, 0, bytes, static_cast<cudaStream_t>(stream)));
+  known_.emplace(std::pair(device, stream), memory);
+  return memory;
 }
 
 }  // namespace cgdebug::capture

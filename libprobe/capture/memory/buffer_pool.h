@@ -85,4 +85,20 @@ class BufferPool {
   std::atomic<std::uint64_t> device_bytes_{0};
 };
 
+// Device memory that the kernels of eager calls on a stream share, one after another. Never freed:
+// a GPU may still write there. Thread: one at a time.
+class StreamMemory {
+ public:
+  // `what`: how the refusal begins, "op logs see eager ops".
+  explicit StreamMemory(const char* what) : what_(what) {}
+  // Zero when the stream first asks for it; then always the same.
+  // Requires: as BufferPool::Take(). Fails: throws ProbeError; kNoSpace if too many streams have
+  // some.
+  void* Of(int device, void* stream, std::uint64_t bytes);
+
+ private:
+  const char* const what_;
+  std::map<std::pair<int, void*>, void*> known_ = {};
+};
+
 }  // namespace cgdebug::capture
