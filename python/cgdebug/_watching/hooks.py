@@ -68,10 +68,7 @@ class Hook:
         if module_hooks.runs_as_graph(module):  # it has us in it
             return
         try:
-            if torch._C._is_torch_function_mode_enabled():
-                _aside.call(self.look, module, *call)
-            else:
-                self.look(module, *call)
+            _aside.call(self.look, module, *call)
         except Exception as error:  # the job goes on
             for place in self.places:
                 place.note(places.failure(error))
