@@ -74,12 +74,20 @@ def train(fused=False):
     how = {"fused": True} if fused else {"foreach": True}
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True, **how)
     ids = torch.randint(0, 256, (4, 64), device="cuda")
+    return _training(
+        model,
+        optimizer,
+        lambda: F.cross_entropy(model(ids).float().flatten(0, 1), ids.flatten()),
+    )
+
+
+def _training(model, optimizer, loss_of):
     for one in model.parameters():
         one.grad = torch.zeros_like(one)
 
     def step():
         optimizer.zero_grad(set_to_none=False)
-        loss = F.cross_entropy(model(ids).float().flatten(0, 1), ids.flatten())
+        loss = loss_of()
         loss.backward()
         optimizer.step()
         return [loss.detach()]
@@ -175,21 +183,12 @@ def llama_train():
     rate = torch.tensor(1e-3, device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True, foreach=True)
     ids = torch.randint(0, 256, (4, 32), device="cuda")
-    for one in model.parameters():
-        one.grad = torch.zeros_like(one)
 
-    def step():
-        optimizer.zero_grad(set_to_none=False)
+    def loss_of():
         with sdpa_kernel(SDPBackend.MATH):  # the others' backward is not deterministic
-            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        optimizer.step()
-        return [loss.detach()]
+            return model(input_ids=ids, labels=ids, use_cache=False).loss
 
-    step()
-    moments = [one for state in optimizer.state.values() for one in state.values()]
-    gradients = [one.grad for one in model.parameters()]
-    return Program(step, [*model.parameters(), *gradients, *moments])
+    return _training(model, optimizer, loss_of)
 
 
 def llama_decode():
