@@ -19,10 +19,14 @@ def call(function, *arguments, **options):
 
 @contextlib.contextmanager
 def _aside():
-    state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)
-    try:
-        with torch._C.DisableTorchFunction():
+    with torch._C.DisableTorchFunction():
+        state = torch._C._get_tracing_state()
+        if state is None:
+            # Nor may it be set to None below the autograd of an op: torch fails.
             yield
-    finally:
-        torch._C._set_tracing_state(state)
+            return
+        torch._C._set_tracing_state(None)
+        try:
+            yield
+        finally:
+            torch._C._set_tracing_state(state)

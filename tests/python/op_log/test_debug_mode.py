@@ -437,6 +437,16 @@ def test_a_mode_of_the_program_ends_as_it_would_when_the_log_was_opened_inside_i
     assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
 
 
+def test_an_op_that_autograd_runs_under_a_default_device_is_logged(debug_mode):
+    """No function mode of torch takes itself off for such an op, as it does for a function."""
+    x = torch.ones(2, 4, requires_grad=True)
+    with torch.device("cpu"), debug_mode(eager=True) as log:
+        made = x.sin()
+        gradient = made.grad_fn(torch.ones(2, 4))
+    assert torch.equal(gradient, x.detach().cos())
+    assert [row.op for row in log.log().rows if "cos" in row.op] == ["aten.cos.default"]
+
+
 @pytest.mark.parametrize("ends_first", ["log", "mode"])
 def test_compiled_code_runs_eagerly_as_long_as_a_mode_of_the_program_wants_it(
     debug_mode, ends_first
