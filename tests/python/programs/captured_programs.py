@@ -197,7 +197,8 @@ def run_torn_input():
 
 def run_graph_and_then(broken):
     """A graph that is right, and then a capture that fails."""
-    infer(two_layers())
+    model = two_layers()  # lives as long as the program: its log has the capture
+    infer(model)
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             broken(torch.ones(4, device="cuda"))

@@ -365,7 +365,11 @@ WATCHED_JOB = """
     for layer in layers:
         layer.compile(fullgraph=True)
         x = layer(x)
-    values = {name: p.records()[-1].tensor.tolist() for name, p in watch.probes.items()}
+    synchronize = DEVICE == "cuda"
+    values = {
+        name: p.records(synchronize=synchronize)[-1].tensor.tolist()
+        for name, p in watch.probes.items()
+    }
     print("ANSWER", json.dumps([dict(counters["inductor"]), values]))
 """
 
