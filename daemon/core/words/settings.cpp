@@ -143,9 +143,9 @@ constexpr Setting kSettings[] = {
     {"CGDEBUG_REWIND", "job",
      "how many of the last replays of each captured graph `ask` can run again, as `run --rewind` "
      "sets it: their inputs are kept on the device, and a copy of the state that the graph "
-     "changes, "
-     "in at most `CGDEBUG_DEVICE_MIB`",
-     &IsNumber<1, 1 << 20>},
+     "changes, in at most `CGDEBUG_DEVICE_MIB`. Unset: under vLLM and SGLang, with "
+     "`CGDEBUG_WATCH`, the last 64 decode steps, in at most 256 MiB; `0`: none",
+     &IsNumber<0, 1 << 20>},
     {"CGDEBUG_CONFIG", "Python jobs, `run`",
      "a file of settings, such as `cgdebug.toml`: its keys are the variables that a job reads, in "
      "lower case and without `cgdebug_`, as in `watch = [\"blk*\", \"!blk3\"]` or `fail_on = "

@@ -35,12 +35,14 @@ _MOST_OPS = 8  # of a piece that are shown
 
 _GENERATORS = "_cgdebug_generators"  # that were registered with a graph
 
-_is_mapping = False  # of captures
+# Which captures are mapped, by the label of their graph; empty: no capture is looked at.
+_is_mapped: list[typing.Callable[[str], bool]] = []
 _finds_races = False
 
 
 def install(torch) -> None:
     """Does nothing unless one of the variables asks for it."""
+    global _finds_races
     is_blocking, finds_races = (_words.setting(name) == "1" for name in (VARIABLE, RACES))
     graph_class: typing.Any = getattr(torch.cuda, "CUDAGraph", None)
     if not (is_blocking or finds_races) or not hasattr(graph_class, "capture_begin"):
@@ -50,16 +52,15 @@ def install(torch) -> None:
             _launch_in_pieces(graph_class)
         else:
             tell(VARIABLE, f"torch {torch.__version__} keeps no captured graph")
-    map_captures(graph_class, finds_races)
+    _finds_races = finds_races
+    map_captures(graph_class, lambda label: True)
 
 
-def map_captures(graph_class, finds_races: bool = False) -> None:
-    """From here on it is known which op made which node of a graph. Once per process."""
-    global _is_mapping, _finds_races
-    _finds_races = _finds_races or finds_races
-    if _is_mapping:
+def map_captures(graph_class, of: typing.Callable[[str], bool]) -> None:
+    """From here on it is known which op made which node of a graph with such a label."""
+    _is_mapped.append(of)
+    if len(_is_mapped) > 1:
         return
-    _is_mapping = True
     end_name = _graphs.end_of_captures(graph_class)
     begin, end = graph_class.capture_begin, getattr(graph_class, end_name)
 
@@ -67,7 +68,9 @@ def map_captures(graph_class, finds_races: bool = False) -> None:
     def capture_begin(self, *args, **kwargs):
         self.__dict__.pop("_cgdebug_map", None)  # of a capture that nobody has ended
         begin(self, *args, **kwargs)
-        self._cgdebug_map = _Capture(_finds_races)
+        label = _native.graph_label()
+        if any(is_mapped(label) for is_mapped in _is_mapped):
+            self._cgdebug_map = _Capture(_finds_races, label)
 
     @functools.wraps(end)
     def end_of_capture(self):
@@ -87,15 +90,20 @@ def map_captures(graph_class, finds_races: bool = False) -> None:
 
 
 def own_graphs(
-    graph_class, attribute: str, make_own: typing.Callable[[typing.Any], typing.Any]
+    graph_class,
+    attribute: str,
+    make_own: typing.Callable[[typing.Any], typing.Any],
+    of: typing.Callable[[str], bool] = lambda label: True,
 ) -> None:
-    """From here on torch keeps the cudaGraph_t of each graph that is made, and what make_own(graph)
-    returns is its `attribute`, and replays it."""
+    """From here on torch keeps the cudaGraph_t of each graph that is made under a label of which
+    of(label) is true, and what make_own(graph) returns is its `attribute`, and replays it."""
     make, replay, reset = graph_class.__init__, graph_class.replay, graph_class.reset
 
     @functools.wraps(make)
     def __init__(self, *args, **kwargs):
         keeps = bool(args[0]) if args else bool(kwargs.get("keep_graph", False))
+        if not keeps and not of(_native.graph_label()):
+            return make(self, *args, **kwargs)
         if not keeps:
             args, kwargs = (True, *args[1:]), {**kwargs}
             kwargs.pop("keep_graph", None)
@@ -162,10 +170,10 @@ class _Capture:
     label:  what the graph was called when it began
     """
 
-    def __init__(self, finds_races: bool):
+    def __init__(self, finds_races: bool, label: str):
         import torch
 
-        self.number, self.device, self.label = 0, 0, ""
+        self.number, self.device, self.label = 0, 0, label
         self.map: NodeMap | None = None
         self._mapping: typing.Any = None
         self._order: typing.Any = None
@@ -175,7 +183,6 @@ class _Capture:
             stream = torch.cuda.current_stream()
             self.device = stream.device_index
             self.number = _native.load().capture_of(stream.cuda_stream)
-            self.label = _native.graph_label()
             if self.number:
                 from .._op_log.node_map import Mapping
 

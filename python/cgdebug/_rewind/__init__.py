@@ -16,30 +16,50 @@ from .._job._fail_soft import tell
 from .._job._graph_dumps import KEPT
 from .._shared import _words
 
+if typing.TYPE_CHECKING:
+    from .ring import Ring
+
 ASK = "CGDEBUG_ASK"
 REWIND = "CGDEBUG_REWIND"
 
 _replays = 0  # that are kept of each graph that is made from now on
+_takes_all = False  # whether each of them takes questions
+_is_decode: typing.Callable[[str], bool] | None = None  # of an engine, by the label of a graph
 _is_installed = False
 
 
 def keep(replays: int) -> None:
     """From here on, the last `replays` of each graph that is captured can be asked about.
     Fails: ValueError."""
-    global _replays
+    global _replays, _takes_all
     if isinstance(replays, bool) or not isinstance(replays, int) or replays < 1:
         raise ValueError(f"rewind is a number of replays, 1 or more, not {replays!r}")
     import torch
 
-    _replays = max(_replays, replays)
+    _replays, _takes_all = max(_replays, replays), True
     _install_into(getattr(torch.cuda, "CUDAGraph", None))
+
+
+def keep_of_engine(is_decode: typing.Callable[[str], bool]) -> None:
+    """From here on the last replays of decode steps can be asked about, unless a variable says
+    otherwise. is_decode: of the label of a graph."""
+    global _is_decode
+    import torch
+
+    graph_class = getattr(torch.cuda, "CUDAGraph", None)
+    has_owner = bool(_words.setting(REWIND)) or _words.setting(_apart.VARIABLE) == "1"
+    if has_owner or not hasattr(graph_class, "raw_cuda_graph_exec"):
+        return
+    _is_decode = is_decode
+    _install_into(graph_class)
 
 
 def install(torch) -> None:
     """Does nothing unless one of the variables asks for it."""
-    global _replays
+    global _replays, _takes_all
     _replays = max(_replays, int(_words.setting(REWIND) or 0))
     if _replays or _words.setting(ASK) == "1":
+        _takes_all = True
         _install_into(getattr(torch.cuda, "CUDAGraph", None))
 
 
@@ -54,8 +74,8 @@ def _install_into(graph_class: typing.Any) -> None:
     if not hasattr(graph_class, "raw_cuda_graph_exec"):
         tell("questions about replays", "this torch keeps no captured graph")
         return
-    _apart.own_graphs(graph_class, KEPT, _kept)
-    _apart.map_captures(graph_class)
+    _apart.own_graphs(graph_class, KEPT, _kept, takes_questions)
+    _apart.map_captures(graph_class, takes_questions)
     _apart.follow_generators(graph_class)
 
 
@@ -64,7 +84,25 @@ def is_on() -> bool:
     return _is_installed
 
 
+def _is_of_engine(label: str) -> bool:
+    return _is_decode is not None and _is_decode(label)
+
+
+def takes_questions(label: str) -> bool:
+    """Whether a graph does that was captured with this label."""
+    return _takes_all or _is_of_engine(label)
+
+
+def ring_of(label: str, device: int) -> Ring | None:
+    """Where its replays are kept; None: nothing is."""
+    from .ring import Ring, of_engine
+
+    if _replays:
+        return Ring(device, _replays)
+    return of_engine(device) if _is_of_engine(label) else None
+
+
 def _kept(graph):
     from .kept_graph import KeptGraph
 
-    return KeptGraph(graph, _replays)
+    return KeptGraph(graph)

@@ -14,9 +14,9 @@ from torch.utils._mode_utils import no_dispatch
 from .._job import _apart, _native
 from .._job._fail_soft import guard, reason_of, tell
 from .._op_log.node_map import known_parameters
-from . import caches, hidden, mailbox
+from . import caches, hidden, mailbox, ring_of, takes_questions
 from .memory import Copy, Spans, tensor_at
-from .recorder import CannotKeep, Recorder, room
+from .recorder import CannotKeep, Recorder
 from .rows import ROW_BYTES, RowMaker, Stats, unpack, unpack_all
 from .steps import Steps, why_not_stepped
 from .times import Times
@@ -102,8 +102,7 @@ class KeptGraph:
     """One torch.cuda.CUDAGraph. Thread: one at a time, as torch's own; mailbox.py asks from another
     one."""
 
-    def __init__(self, graph, replays: int):
-        self._kept_replays = replays
+    def __init__(self, graph):
         self._raw = _apart.plain(type(graph).raw_cuda_graph)
         self._exec = _apart.plain(type(graph).raw_cuda_graph_exec)
         self._lock = threading.RLock()
@@ -134,6 +133,9 @@ class KeptGraph:
     def captured(self, graph, capture) -> None:
         """capture: _apart's, which has ended."""
         self.forget()
+        graph.instantiate()  # as torch does where it does not keep the graph
+        if not takes_questions(capture.label):
+            return
         self._map, self.capture, self._device = capture.map, capture.number, capture.device
         self.label = capture.label
         if self.capture:
@@ -180,11 +182,11 @@ class KeptGraph:
     def _begin(self, graph) -> None:
         """In front of the first replay."""
         self._has_begun = True
-        graph.instantiate()
         if self._map is None:
             self._why_not = self.why_not_apart
             return
-        if not self._kept_replays:
+        ring = ring_of(self.label, self._device)
+        if ring is None:
             self._touched = Touched(self._map, self._device, set())
             self._why_not = "nothing is kept. Type: cgdebug-cli run --rewind 64 -- COMMAND"
             return
@@ -214,9 +216,9 @@ class KeptGraph:
                 self._generators(graph) if self._touched.is_random else [],
                 self._device,
                 graph.pool(),
-                self._kept_replays,
-                room(self._device),
+                ring,
                 self.capture,
+                self.name,
             )
         except CannotKeep as error:
             self._why_not = str(error)

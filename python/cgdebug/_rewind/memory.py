@@ -107,22 +107,35 @@ def tensor_at(given: Given, device: int) -> torch.Tensor:
     return flat_at(given, device).as_strided(given.shape, given.strides)
 
 
-class Copy:
-    """A copy of some memory, in memory of the same device. Fails: torch.OutOfMemoryError."""
+def bytes_of(spans: Spans) -> int:
+    """Of a copy of them."""
+    return sum(map(_aligned, spans))
 
-    def __init__(self, spans: Spans, device: int):
-        self.spans = spans
-        sizes = [(end - begin + _ALIGN - 1) // _ALIGN * _ALIGN for begin, end in spans]
-        self.bytes = sum(sizes)
-        self._flat = torch.empty(self.bytes, dtype=torch.uint8, device=torch.device("cuda", device))
+
+def _aligned(span: tuple[int, int]) -> int:
+    begin, end = span
+    return (end - begin + _ALIGN - 1) // _ALIGN * _ALIGN
+
+
+class Copy:
+    """A copy of some memory, in memory of the same device. Fails: torch.OutOfMemoryError.
+
+    memory: where it lies, at least bytes_of(spans); None: in memory of its own"""
+
+    def __init__(self, spans: Spans, device: int, memory: torch.Tensor | None = None):
+        self.spans, self.bytes = spans, bytes_of(spans)
+        if memory is None:
+            where = torch.device("cuda", device)
+            memory = torch.empty(self.bytes, dtype=torch.uint8, device=where)
+        self._flat = memory
         by_dtype: dict[torch.dtype, tuple[list, list]] = {}
         at = 0
-        for (begin, end), size in zip(spans, sizes):
+        for begin, end in spans:
             live = bytes_at(begin, end, device)
             lives, kepts = by_dtype.setdefault(live.dtype, ([], []))
             lives.append(live)
             kepts.append(self._flat[at : at + end - begin].view(live.dtype))
-            at += size
+            at += _aligned((begin, end))
         if by_dtype.keys() >= _LAUNCHED:
             for mine, others in zip(by_dtype[torch.int32], by_dtype.pop(torch.int64)):
                 mine += [one.view(torch.int32) for one in others]

@@ -8,36 +8,28 @@ state. All of it in memory of the device, so a replay waits for nothing.
 from __future__ import annotations
 
 import typing
+import weakref
 
-import numpy
 import torch
 
-from .._job import _native
-from .._shared import _words
-from .memory import Copy, Spans, bytes_at, flat_at
-from .rows import ROW_BYTES, RowMaker, Stats, unpack_all
-from .touched import Touched
+from .memory import Copy, Spans, bytes_at, bytes_of, flat_at
+from .ring import Ring, Slot
+from .rows import RowMaker, Stats, unpack_all
+
+if typing.TYPE_CHECKING:
+    from .touched import Touched
 
 _MOST_LEFT_BYTES = 64 << 20  # read again behind each replay
 _MOST_SMALL_STATE = 1 << 20  # kept of each replay, as inputs are
-_NAN_WORD = 1  # of layout::DeviceStats
 
 
 class CannotKeep(Exception):
     """Why nothing is kept, as a sentence."""
 
 
-class _Slot:
-    """One replay that is kept."""
-
-    def __init__(self, inputs: Copy, rows: torch.Tensor):
-        self.inputs, self.rows = inputs, rows
-        self.replay = 0
-        self.random: list[torch.Tensor] = []
-
-
 class Recorder:
-    """replays: how many are kept. Thread: that of the replays. Fails: CannotKeep."""
+    """Of one graph. name: what messages call it; ring: where its replays are kept
+    Thread: that of the replays. Fails: CannotKeep, torch.OutOfMemoryError."""
 
     def __init__(
         self,
@@ -45,15 +37,13 @@ class Recorder:
         generators: list[torch.Generator],
         device: int,
         pool: typing.Any,
-        replays: int,
-        most_bytes: int,
+        ring: Ring,
         capture: int,
+        name: str,
     ):
         self.touched, self._generators, self._device = touched, generators, device
-        self.frozen, self.frozen_at = "", 0  # why nothing more is kept, and since which replay
-        self._capture = capture
-        self._native: typing.Any = _native.load()
-        self._held_before = self._native.trigger_that_held(device)
+        self._capture, self.name, self.ring = capture, name, ring
+        replays, most_bytes = len(ring), ring.room()
         living = touched.living(device, pool)
         self._rows = RowMaker(device)
         # Of the largest tensors it would take too long.
@@ -83,89 +73,72 @@ class Recorder:
                 f"its ops touch {_mib(lost)} beside their arguments, and {replays} copies of that "
                 f"are more than the {_mib(most_bytes)} that may be used. More: CGDEBUG_DEVICE_MIB"
             )
-        row_bytes = max(len(self.left), 1) * ROW_BYTES
-        self._all_rows = self._rows.space(replays * max(len(self.left), 1))
-        self._slots = [
-            _Slot(Copy(self.inputs, device), rows) for rows in self._all_rows.split(row_bytes)
-        ]
-        # What was left is looked at some replays later, so that the job waits for nothing.
-        self._pinned = torch.zeros(self._all_rows.shape, dtype=torch.uint8, pin_memory=True)
-        self._words = self._pinned.numpy().view(numpy.uint64).reshape(replays, -1, 16)
-        self._looks_each = max(1, replays // 8)
-        self._copied: tuple[int, torch.cuda.Event] | None = None
+        ring.reserve(bytes_of(self.inputs), max(len(self.left), 1), self._rows)
+        self._inputs_in = weakref.WeakKeyDictionary[Slot, Copy]()
+        self._slot: Slot | None = None  # of the newest replay
         self._copies: list[tuple[int, Copy]] = []  # (the replay that was next, copy), oldest first
         self._each = max(1, replays // 2)
         if len(state):
             self._copies = [(0, Copy(state, device)) for _ in range(2)]
-        self.bytes: int = sum(one.inputs.bytes for one in self._slots)
-        self.bytes += sum(copy.bytes for _, copy in self._copies)
         self._first = 0
         self._offsets = [one.get_offset() for one in generators]
         self._constants = self._constant_rows()
 
-    def _constant_rows(self) -> list[tuple[int, int, torch.Tensor]]:
-        """Of what the graph reads and nobody keeps, in the first replay."""
-        found = []
-        for begin, end in [*self.touched.parameters, *self.not_kept]:
-            found.append((begin, end, self._rows.space(1)))
-            self._compute_bytes(begin, end, found[-1][2])
-        return found
+    @property
+    def bytes(self) -> int:
+        """Of the device."""
+        return self.ring.bytes_of(self) + sum(copy.bytes for _, copy in self._copies)
 
-    def _compute_bytes(self, begin: int, end: int, row: torch.Tensor) -> None:
-        self._rows.compute(self._rows.batch([bytes_at(begin, end, self._device)]), row)
+    def _constant_rows(self) -> torch.Tensor:
+        """Of what the graph reads and nobody keeps, in the first replay."""
+        spans = [*self.touched.parameters, *self.not_kept]
+        self._constant_spans = spans
+        rows = self._rows.space(len(spans))
+        if spans:
+            batch = self._rows.batch([bytes_at(begin, end, self._device) for begin, end in spans])
+            self._rows.compute(batch, rows)
+        return rows
 
     def changed_constants(self) -> int:
         """How many bytes of what nobody keeps are not what they were in the first replay."""
+        spans, before = self._constant_spans, self._constants
         changed = 0
-        now = self._rows.space(1)
-        for begin, end, before in self._constants:
-            self._compute_bytes(begin, end, now)
-            (was,), (one,) = unpack_all(before), unpack_all(now)
-            if (was.ordered, was.hash) != (one.ordered, one.hash):
+        for (begin, end), was, now in zip(
+            spans, unpack_all(before), unpack_all(self._constant_rows())
+        ):
+            if (was.ordered, was.hash) != (now.ordered, now.hash):
                 changed += end - begin
         return changed
 
     def before(self, replay: int) -> None:
-        self._look_at_triggers()
-        if self.frozen:
+        self._slot = None
+        self.ring.look_at_triggers(self._capture)
+        if self.ring.frozen:
             return
         self._first = self._first or replay
-        slot = self._slots[replay % len(self._slots)]
-        slot.replay = 0  # until all of it is there
-        slot.inputs.save()
+        slot = self.ring.take(self)
+        self._copy_in(slot).save()
         slot.random = [one.get_state() for one in self._generators]
         if self._copies and (replay - self._first) % self._each == 0:
             (_, oldest), newest = self._copies
             self._copies[0] = 0, oldest  # until all of it is there
             oldest.save()
             self._copies = [newest, (replay, oldest)]
-        slot.replay = replay
+        slot.replay, self._slot = replay, slot
+
+    def _copy_in(self, slot: Slot) -> Copy:
+        if slot not in self._inputs_in:
+            self._inputs_in[slot] = Copy(self.inputs, self._device, slot.memory)
+        return self._inputs_in[slot]
 
     def after(self, replay: int) -> None:
         if replay == self._first and self._offsets == [
             one.get_offset() for one in self._generators
         ]:
             self._generators = []  # it has drawn no random numbers
-        if self.frozen or not self.left:
-            return
-        slot = self._slots[replay % len(self._slots)]
-        if slot.replay == replay:
-            self._compute_left(slot.rows)
-        if replay % self._looks_each == 0:
-            self._look()
-            self._pinned.copy_(self._all_rows, non_blocking=True)
-            self._copied = replay, torch.cuda.Event()
-            self._copied[1].record()
-
-    def _look_at_triggers(self) -> None:
-        """One that holds ends what is kept, as it stops the rings of probes on the device."""
-        if self.frozen:
-            return
-        held = self._native.trigger_that_held(self._device)
-        if held is not None and held != self._held_before:
-            _, self.frozen_at, graph, probe = held
-            of = "" if graph == self._capture else f" of graph {graph}"
-            self.frozen = f"frozen at replay {self.frozen_at}{of}: a trigger of {probe} held"
+        if self._slot is not None and self.left:
+            self._compute_left(self._slot.rows)
+            self.ring.look()
 
     def left_now(self) -> torch.Tensor:
         """The rows of what is left there now."""
@@ -176,28 +149,11 @@ class Recorder:
     def _compute_left(self, rows: torch.Tensor) -> None:
         self._rows.compute(self._left_rows, rows)
 
-    def _look(self) -> None:
-        """A replay that left a NaN ends what is kept, so that it stays there."""
-        if self._copied is None or not self._copied[1].query():
-            return
-        bad = [
-            slot
-            for number, slot in enumerate(self._slots)
-            if 0 < slot.replay <= self._copied[0] and self._words[number, :, _NAN_WORD].any()
-        ]
-        if bad:
-            first = min(bad, key=lambda slot: slot.replay)
-            nan = self._words[first.replay % len(self._slots), :, _NAN_WORD]
-            bad_one = self.left[int(nan.argmax())]
-            name = bad_one.made or bad_one.row or "what it left"
-            self.frozen_at = first.replay
-            self.frozen = f"frozen at replay {first.replay}, which left NaN in {name}"
-
     # --- a replay that is over
 
     def replays(self) -> tuple[int, int] | None:
         """The first and the last one that can be run again."""
-        known = [one.replay for one in self._slots if one.replay]
+        known = self.ring.kept_of(self)
         if not known:
             return None
         first, last = min(known), max(known)
@@ -219,25 +175,24 @@ class Recorder:
 
     def give(self, replay: int) -> None:
         """Puts back what `replay` was given."""
-        slot = self._slots[replay % len(self._slots)]
-        slot.inputs.restore()
+        slot = self.ring.kept_of(self)[replay]
+        self._copy_in(slot).restore()
         for generator, state in zip(self._generators, slot.random):
             generator.set_state(state)
 
     def left_by(self, replay: int) -> list[Stats]:
-        return unpack_all(self._slots[replay % len(self._slots)].rows)[: len(self.left)]
+        return unpack_all(self.ring.kept_of(self)[replay].rows)[: len(self.left)]
 
     def state_text(self) -> str:
         kept = self.replays()
         text = "nothing yet" if kept is None else f"replays {kept[0]} to {kept[1]}"
-        return f"{text}, {_mib(self.bytes)}" + f"; {self.frozen}" * bool(self.frozen)
+        frozen = self.ring.frozen
+        return f"{text}, {_mib(self.bytes)}" + f"; {frozen}" * bool(frozen)
 
-
-def room(device: int) -> int:
-    """The bytes of the device that may be used, as by rings in its memory."""
-    free, total = torch.cuda.mem_get_info(device)
-    asked = int(_words.setting("CGDEBUG_DEVICE_MIB") or 0) << 20
-    return asked or min(total // 4, free // 2)
+    @property
+    def frozen_at(self) -> int:
+        """The replay of this graph because of which nothing more is kept; 0: none of it."""
+        return self.ring.frozen_at if self.ring.frozen_by in (None, self) else 0
 
 
 def _fitting(spans: Spans, most_bytes: int) -> tuple[Spans, Spans]:

@@ -45,6 +45,9 @@ def register() -> None:
     if _registered or not _auto.looks_at_graphs():
         return
     _registered = True
+    if _auto.is_wanted():
+        with guard("the last replays of SGLang"):
+            _rewind.keep_of_engine(lambda label: label.startswith("bs="))
     _auto.start()
     call_after_import("sglang.srt.model_executor.model_runner", _wrap_runner)
     for name in _CAPTURES:

@@ -39,6 +39,9 @@ def register() -> None:
     if _auto.is_wanted() and _auto.wanted()[0] in ("module", "fx"):
         # These put probes into the compiled code, and the key of its cache does not tell.
         os.environ.setdefault("VLLM_DISABLE_COMPILE_CACHE", "1")
+    if _auto.is_wanted():
+        with guard("the last replays of vLLM"):
+            _rewind.keep_of_engine(_is_decode)
     _auto.start()
     call_after_import("vllm.v1.worker.gpu_model_runner", _wrap_runner)
     call_after_import("vllm.v1.worker.gpu.model_runner", _wrap_runner)
@@ -54,6 +57,11 @@ def _label(descriptor) -> str:
     if getattr(descriptor, "num_active_loras", 0):
         parts.append(f"loras={descriptor.num_active_loras}")
     return ",".join(parts)
+
+
+def _is_decode(label: str) -> bool:
+    """Of a whole graph, not of a piece or an estimate."""
+    return label.startswith("tokens=") and ",reqs=" in label
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ def order():
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=first):
-            capture = _apart._Capture(finds_races=True)
+            capture = _apart._Capture(finds_races=True, label="")
             step(side)
             capture.end()
         assert capture._missing == ""

@@ -632,6 +632,47 @@ def test_a_replay_of_an_engine_is_run_again_and_its_cache_stays_as_it_is(running
     assert job.finish()[0].endswith("cache is True\n")
 
 
+def test_graphs_of_an_engine_s_decode_steps_keep_the_last_replays_together(running, cli):
+    code = """
+        from cgdebug import _rewind, graph_label
+        _rewind.keep_of_engine(lambda label: label.startswith("bs="))
+        model = torch.nn.Linear(8, 8).cuda().requires_grad_(False)
+        graphs, given, left = {}, {}, {}
+        for label, size in (("bs=1", 1), ("bs=4", 4), ("prefill", 2)):
+            given[label] = torch.zeros(size, 8, device="cuda")
+            model(given[label])
+            torch.cuda.synchronize()
+            with graph_label(label):
+                graphs[label] = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graphs[label]):
+                    left[label] = model(given[label])
+        def replay(number=0):
+            for label, graph in graphs.items():
+                bad = label == "bs=4" and number == 40
+                given[label].fill_(float("nan") if bad else number)
+                graph.replay()
+                torch.cuda.synchronize()
+        for number in range(1, 61):
+            replay(number)
+        go_on(replay, DONE)
+    """
+    job = running(code, CGDEBUG_REWIND="")
+    listed = json.loads(cli("--json", "ask", job.pid, "--list").stdout)["graphs"]
+    kept = {one["graph"]: one for one in listed}
+    assert sorted(kept) == ["bs=1", "bs=4"] and kept["bs=4"]["frozen_at"] == 40, listed
+    assert "frozen at replay 40 of graph bs=4, which left NaN" in kept["bs=1"]["kept"]
+    for graph, replay, code, words in (
+        ("bs=4", 40, 1, "first NaN: in/"),
+        ("bs=4", 39, 0, "have the bits that replay 39 left"),
+        ("bs=1", 20, 0, "have the bits that replay 20 left"),
+        ("bs=1", 3, 3, "replay 3 is not kept"),
+        ("prefill", -1, 4, "no graph 'prefill'"),
+    ):
+        told = cli("ask", f"{job.pid}@g:{graph}@{replay}")
+        assert told.returncode == code and words in told.stdout + told.stderr, told
+    job.finish()
+
+
 def test_a_block_of_a_cache_that_somebody_else_has_now_is_told_and_left_alone(running, cli):
     job = running(
         engine(

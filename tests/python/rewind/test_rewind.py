@@ -14,12 +14,15 @@ import types
 import pytest
 import torch
 
+import cgdebug
+from cgdebug import _rewind
 from cgdebug._job import _apart, _native
 from cgdebug._op_log.node_map import Call, Given, Op, Tensor, extent_of
 from cgdebug._rewind import caches, kept_graph, mailbox, repro
 from cgdebug._rewind.hidden import Block, hidden_of
 from cgdebug._rewind.memory import Spans
 from cgdebug._rewind.recorder import Recorder
+from cgdebug._rewind.ring import Ring
 from cgdebug._rewind.rows import ROW_BYTES, unpack
 from cgdebug._rewind.touched import Touched
 from cgdebug.integrations import sglang, vllm
@@ -438,27 +441,69 @@ def test_a_past_replay_is_held_against_the_rows_that_it_left(daemon, cli, tmp_pa
     process.communicate("\n", timeout=30)
 
 
-def test_a_trigger_that_holds_ends_what_is_kept():
-    held = [(1, 3, 7, "old")]  # before the graph was kept
+def recorder_in(ring, name=""):
     one = Recorder.__new__(Recorder)
-    one.frozen, one.frozen_at, one.bytes = "", 0, 1 << 20
-    one._slots, one._copies, one._capture, one._device = [], [], 7, 0
-    one._native = types.SimpleNamespace(trigger_that_held=lambda device: held[-1])
-    one._held_before = held[-1]
-    one._look_at_triggers()
-    assert (one.frozen, one.frozen_at) == ("", 0)
+    one.name, one.ring, one.left, one._copies, one._capture = name, ring, [], [], 7
+    return one
+
+
+def test_a_trigger_that_holds_ends_what_is_kept(monkeypatch):
+    held = [(1, 3, 7, "old")]  # before the graph was kept
+    module = types.SimpleNamespace(trigger_that_held=lambda device: held[-1])
+    monkeypatch.setattr(_native, "load", lambda: module)
+    ring = Ring(0, 4)
+    one = recorder_in(ring)
+    ring.look_at_triggers(7)
+    assert (ring.frozen, one.frozen_at) == ("", 0)
     held.append((2, 15, 7, "root"))
-    one._look_at_triggers()
+    ring.look_at_triggers(7)
     held.append((3, 16, 7, "later"))
     one.before(17)
     assert one.frozen_at == 15 and one.state_text().endswith(
         "; frozen at replay 15: a trigger of root held"
     )
-    one.frozen, held[-1] = "", (4, 20, 9, "root")
-    one._look_at_triggers()
-    assert one.frozen == "frozen at replay 20 of graph 9: a trigger of root held"
+    ring.frozen, held[-1] = "", (4, 20, 9, "root")
+    ring.look_at_triggers(7)
+    assert ring.frozen == "frozen at replay 20 of graph 9: a trigger of root held"
+    monkeypatch.undo()
     assert _native.load().trigger_that_held(0) is None, "none has held in this process"
     assert _native.load().trigger_that_held(1 << 20) is None
+
+
+def test_graphs_that_share_a_ring_have_the_last_replays_of_all_of_them():
+    ring = Ring(0, 4, is_of_several=True)
+    few, many = recorder_in(ring, "bs=1"), recorder_in(ring, "bs=8")
+    ring._slot_bytes = 100
+    for replay, owner in [(1, few), (1, many), (2, many), (2, few), (3, many)]:
+        ring.take(owner).replay = replay
+    assert sorted(ring.kept_of(few)) == [2] and sorted(ring.kept_of(many)) == [1, 2, 3]
+    assert (few.bytes, many.bytes) == (100, 300)
+    assert many.state_text().startswith("replays 1 to 3, ")
+    ring.take(many)  # its inputs are not there yet
+    assert sorted(ring.kept_of(many)) == [2, 3] and many.replays() == (2, 3)
+    del few
+    assert ring.bytes_of(many) == 300, "a graph that is gone has nothing"
+
+
+def test_an_engine_keeps_decode_steps_unless_a_variable_says_otherwise(monkeypatch):
+    class Kept(Graph):
+        raw_cuda_graph_exec = capture_begin = capture_end = None
+
+    def wanted(rewind, label):
+        with monkeypatch.context() as patch:
+            for name, value in (("_is_decode", None), ("_is_installed", True)):
+                patch.setattr(_rewind, name, value)
+            patch.setattr(torch.cuda, "CUDAGraph", Kept)
+            patch.setenv("CGDEBUG_REWIND", rewind)
+            _rewind.keep_of_engine(vllm._is_decode)
+            return _rewind.takes_questions(label), _rewind.ring_of(label, 0)
+
+    takes, ring = wanted("", "tokens=8,reqs=8")
+    assert takes and len(ring) == 64
+    assert wanted("", "tokens=4,reqs=4")[1] is ring, "all share one"
+    for label in ("tokens=8,layer=0-1", "estimate,tokens=8,reqs=8", ""):
+        assert wanted("", label) == (False, None)
+    assert wanted("0", "tokens=8,reqs=8") == (False, None)
 
 
 def test_rows_are_named_as_everywhere():
@@ -510,6 +555,18 @@ def test_graphs_are_kept_unless_their_owner_keeps_them():
         graph.replay()
         graph.reset()
         assert graph.keep_graph and graph.calls == ["replay", "reset"]
+
+
+def test_graphs_that_nobody_asks_about_are_made_as_ever():
+    class Kept(Graph):
+        pass
+
+    _apart.own_graphs(Kept, "_own", Own, of=lambda label: label == "decode")
+    with cgdebug.graph_label("decode"):
+        assert Kept().keep_graph
+    plain = Kept()
+    plain.replay()
+    assert not plain.keep_graph and plain.calls == ["replay"]
 
 
 @pytest.mark.parametrize(
