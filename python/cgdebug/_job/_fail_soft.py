@@ -24,6 +24,21 @@ def guard(what: str) -> typing.Iterator[None]:
         tell(what, f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
+def entry(what: str, otherwise: typing.Callable[[], typing.Any] = lambda: None):
+    """For what a framework calls by itself: it returns otherwise() in place of an exception."""
+
+    def make(function):
+        @functools.wraps(function)
+        def soft(*args, **kwargs):
+            with guard(what):
+                return function(*args, **kwargs)
+            return otherwise()
+
+        return soft
+
+    return make
+
+
 def tell(what: str, problem: str) -> None:
     """Prints the problem, once for each `what`, and counts it."""
     say_once(what, problem)

@@ -6,16 +6,18 @@ import importlib
 import typing
 
 from .._job import _auto
-from .._job._fail_soft import guard
+from .._job._fail_soft import entry, guard
 
 __all__ = ["callbacks", "pytorch_lightning_callbacks"]
 
 
+@entry("Lightning", otherwise=list)
 def callbacks() -> list[typing.Any]:
     """The callback for a Trainer of `lightning.pytorch`; none without CGDEBUG_WATCH."""
     return _callbacks("lightning.pytorch")
 
 
+@entry("Lightning", otherwise=list)
 def pytorch_lightning_callbacks() -> list[typing.Any]:
     """The callback for a Trainer of `pytorch_lightning`; none without CGDEBUG_WATCH."""
     return _callbacks("pytorch_lightning")

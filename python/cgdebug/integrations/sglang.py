@@ -14,7 +14,7 @@ import weakref
 from .. import _rewind
 from .._job import _auto, _graphs
 from .._job._after_import import call_after_import
-from .._job._fail_soft import guard, tell, wrap
+from .._job._fail_soft import entry, guard, tell, wrap
 from ._engines import OWN_PASSES, know_rank, own_pass, running_layer, tell_rows
 
 __all__ = ["register"]
@@ -38,6 +38,7 @@ _SHARED_EXECS = "SGLANG_ENABLE_CUDA_GRAPH_DEDUP"
 _registered = False
 
 
+@entry("SGLang")
 def register() -> None:
     """Arranges that each worker watches its model when it has loaded it, as CGDEBUG_WATCH asks,
     and labels its graphs. Does nothing in a job where nothing looks at graphs."""

@@ -13,7 +13,7 @@ import typing
 from .. import _rewind
 from .._job import _auto
 from .._job._after_import import call_after_import
-from .._job._fail_soft import guard, tell, wrap
+from .._job._fail_soft import entry, guard, tell, wrap
 from ._engines import OWN_PASSES, ParameterNames, know_rank, own_pass, tell_rows
 
 __all__ = ["register"]
@@ -29,6 +29,7 @@ _parameters: ParameterNames | None = None  # of the model that was loaded first
 _is_estimating = False  # captures graphs to see how much memory they take, and drops them
 
 
+@entry("vLLM")
 def register() -> None:
     """Arranges that each worker watches its model when it has loaded it, as CGDEBUG_WATCH asks,
     and labels its graphs. Does nothing in a job where nothing looks at graphs."""

@@ -9,7 +9,7 @@ import torch
 import cgdebug
 from cgdebug._job import _auto, _fail_soft, _native
 from cgdebug._job._after_import import call_after_import
-from cgdebug.integrations import _engines, sglang, vllm
+from cgdebug.integrations import _engines, lightning, sglang, vllm
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,28 @@ class Runner:
 
     def _dummy_run(self, *args):
         return args
+
+
+@pytest.mark.parametrize(
+    ("entry", "answer"),
+    [
+        (vllm.register, None),
+        (sglang.register, None),
+        (lightning.callbacks, []),
+        (lightning.pytorch_lightning_callbacks, []),
+    ],
+)
+def test_a_framework_starts_where_the_native_modules_do_not_load(
+    monkeypatch, capfd, counted, entry, answer
+):
+    monkeypatch.setenv("CGDEBUG_WATCH", "fwd/*")  # not known to be good yet
+    for name in ("cgdebug._probe", "cgdebug._recording"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("_probe", "_recording"):
+        monkeypatch.delattr(cgdebug, name, raising=False)
+    assert entry() == answer
+    (line,) = lines_of(capfd)
+    assert "does not load" in line and line.endswith("The job goes on without")
 
 
 def test_an_action_that_fails_after_an_import_does_not_fail_the_import(capfd, tmp_path, counted):
