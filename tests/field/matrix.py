@@ -122,6 +122,7 @@ def run_child(task: Task) -> None:
         sys.modules["cgdebug"] = None  # type: ignore[assignment]
     if task.on_gpu:
         torch.set_default_device("cuda")
+        torch._inductor.config.deterministic = True  # else each process measures what to choose
     torch.manual_seed(0)
     if task.reopens:
         assert task.program.reopen is not None
