@@ -168,7 +168,7 @@ class KeptGraph:
                     past.answer(lambda: self._past(graph, torch_replay, past))
         self.replays += 1
         if self._recorder is not None:
-            with guard("what is kept of replays"), _unseen():
+            with guard("what is kept of replays"), _unseen(makes_tensors=False):
                 self._recorder.before(self.replays)
         if question is None:
             torch_replay(graph)
@@ -176,7 +176,7 @@ class KeptGraph:
             self._next(graph, torch_replay, question)
         self.replayed_at = time.monotonic()
         if self._recorder is not None:
-            with guard("what is kept of replays"), _unseen():
+            with guard("what is kept of replays"), _unseen(makes_tensors=False):
                 self._recorder.after(self.replays)
 
     def _begin(self, graph) -> None:
@@ -484,12 +484,13 @@ class KeptGraph:
         return list(found.values())
 
 
-def _unseen():
-    """What runs in it is no op of the job's, and its tensors can be written in any mode."""
+def _unseen(makes_tensors: bool = True):
+    """What runs in it is no op of the job's, and the tensors that it makes can be written in any
+    mode."""
     if not (
         torch._C._len_torch_dispatch_stack()
         or torch.is_grad_enabled()
-        or torch.is_inference_mode_enabled()
+        or (makes_tensors and torch.is_inference_mode_enabled())
     ):
         return _NOTHING
     scope = contextlib.ExitStack()

@@ -128,7 +128,8 @@ class Recorder:
 
     def _copy_in(self, slot: Slot) -> Copy:
         if slot not in self._inputs_in:
-            self._inputs_in[slot] = Copy(self.inputs, self._device, slot.memory)
+            with torch.inference_mode(False):  # it is restored in any mode
+                self._inputs_in[slot] = Copy(self.inputs, self._device, slot.memory)
         return self._inputs_in[slot]
 
     def after(self, replay: int) -> None:

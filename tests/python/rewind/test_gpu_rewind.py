@@ -646,6 +646,7 @@ def test_graphs_of_an_engine_s_decode_steps_keep_the_last_replays_together(runni
                 graphs[label] = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graphs[label]):
                     left[label] = model(given[label])
+        @torch.inference_mode()  # as engines run
         def replay(number=0):
             for label, graph in graphs.items():
                 bad = label == "bs=4" and number == 40
