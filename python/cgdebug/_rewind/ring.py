@@ -64,8 +64,10 @@ class Ring:
 
     def reserve(self, slot_bytes: int, rows: int, maker: RowMaker) -> None:
         """A replay has so many bytes and rows. What is kept goes if they are more than before."""
-        if slot_bytes <= self._slot_bytes and rows <= self._slot_rows:
+        if self.frozen or (slot_bytes <= self._slot_bytes and rows <= self._slot_rows):
             return
+        if self._is_of_several and slot_bytes > 0:  # so that a few of them end what is kept
+            slot_bytes = 1 << (slot_bytes - 1).bit_length()
         self._slot_bytes = max(slot_bytes, self._slot_bytes)
         self._slot_rows = max(rows, self._slot_rows)
         count, device = len(self), torch.device("cuda", self._device)
