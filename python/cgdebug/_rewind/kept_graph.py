@@ -16,7 +16,7 @@ from .._job._fail_soft import guard, reason_of, tell
 from .._op_log.node_map import known_parameters
 from . import caches, hidden, mailbox, ring_of, takes_questions
 from .memory import Copy, Spans, tensor_at
-from .recorder import CannotKeep, Recorder
+from .recorder import Recorder
 from .rows import ROW_BYTES, RowMaker, Stats, unpack, unpack_all
 from .steps import Steps, why_not_stepped
 from .times import Times
@@ -25,6 +25,7 @@ from .touched import Touched, listed
 if typing.TYPE_CHECKING:
     from .._op_log.node_map import Given, NodeMap, Op
     from .mailbox import Question
+    from .ring import Ring
     from .steps import Counts
 
 
@@ -182,52 +183,45 @@ class KeptGraph:
     def _begin(self, graph) -> None:
         """In front of the first replay."""
         self._has_begun = True
-        if self._map is None:
-            self._why_not = self.why_not_apart
-            return
         ring = ring_of(self.label, self._device)
+        self._why_not = self._why_not_kept(graph, ring)
+        if self._why_not and ring is not None and not ring.is_of_several:  # somebody asked for it
+            tell(f"replays of graph {self.name}", self._why_not)
+
+    def _why_not_kept(self, graph, ring: Ring | None) -> str:
+        """As a sentence. Empty: it has a recorder from here on."""
+        if self._map is None:
+            return self.why_not_apart
         if ring is None:
             self._touched = Touched(self._map, self._device, set())
-            self._why_not = "nothing is kept. Type: cgdebug-cli run --rewind 64 -- COMMAND"
-            return
+            return "nothing is kept. Type: cgdebug-cli run --rewind 64 -- COMMAND"
         try:
-            self._touched = self._look_at(graph, self._map)
+            touched = self._touched = self._look_at(graph, self._map)
             nodes = self._take_apart(graph).nodes
-        except Exception as error:
-            self._why_not = reason_of(error)
-            return
-        waits = next((one["name"] for one in nodes if "nccl" in one["name"].lower()), "")
-        if self._touched.collective or waits:
-            self._why_not = (
-                f"it has a collective, {self._touched.collective or waits}: a rank that ran it "
-                f"again alone would wait for the others for ever"
-            )
-        elif self.why_not_apart:
-            self._why_not = self.why_not_apart
-        elif self._touched.unknown:
-            self._why_not = "what it reads and writes is not known: "
-            self._why_not += listed(self._touched.unknown)
-        if self._why_not:
-            tell(f"replays of graph {self.name}", self._why_not)
-            return
-        try:
+            waits = next((one["name"] for one in nodes if "nccl" in one["name"].lower()), "")
+            if touched.collective or waits:
+                return (
+                    f"it has a collective, {touched.collective or waits}: a rank that ran it "
+                    f"again alone would wait for the others for ever"
+                )
+            if self.why_not_apart:
+                return self.why_not_apart
+            if touched.unknown:
+                return "what it reads and writes is not known: " + listed(touched.unknown)
             self._recorder = Recorder(
-                self._touched,
-                self._generators(graph) if self._touched.is_random else [],
+                touched,
+                self._generators(graph) if touched.is_random else [],
                 self._device,
                 graph.pool(),
                 ring,
                 self.capture,
                 self.name,
             )
-        except CannotKeep as error:
-            self._why_not = str(error)
         except torch.OutOfMemoryError:
-            self._why_not = "the device has no memory for copies"
+            return "the device has no memory for copies"
         except Exception as error:
-            self._why_not = reason_of(error)
-        if self._why_not:
-            tell(f"replays of graph {self.name}", self._why_not)
+            return reason_of(error)
+        return ""
 
     def _look_at(self, graph, node_map: NodeMap) -> Touched:
         """What it touches, but for the caches of an engine, which are in _caches then."""

@@ -44,11 +44,12 @@ class Slot:
 class Ring:
     """The last replays of the graphs that take slots of it. Thread: that of the replays.
 
+    is_of_several: the graphs of an engine, which nobody has asked to keep
     frozen:    why nothing more is kept, as a sentence; frozen_at: since which replay of frozen_by
     Fails: torch.OutOfMemoryError."""
 
     def __init__(self, device: int, replays: int, is_of_several: bool = False):
-        self._device, self._is_of_several = device, is_of_several
+        self._device, self.is_of_several = device, is_of_several
         self._slots = [Slot() for _ in range(replays)]
         self._slot_bytes = self._slot_rows = self._taken = 0
         self.frozen, self.frozen_at = "", 0
@@ -66,7 +67,7 @@ class Ring:
         """A replay has so many bytes and rows. What is kept goes if they are more than before."""
         if self.frozen or (slot_bytes <= self._slot_bytes and rows <= self._slot_rows):
             return
-        if self._is_of_several and slot_bytes > 0:  # so that a few of them end what is kept
+        if self.is_of_several and slot_bytes > 0:  # so that a few of them end what is kept
             slot_bytes = 1 << (slot_bytes - 1).bit_length()
         self._slot_bytes = max(slot_bytes, self._slot_bytes)
         self._slot_rows = max(rows, self._slot_rows)
@@ -102,7 +103,7 @@ class Ring:
         """The bytes of the device that may be used, as by rings in its memory."""
         asked = int(_words.setting("CGDEBUG_DEVICE_MIB") or 0) << 20
         free, total = torch.cuda.mem_get_info(self._device)
-        most = _MOST_OF_SEVERAL_BYTES if self._is_of_several else total // 4
+        most = _MOST_OF_SEVERAL_BYTES if self.is_of_several else total // 4
         return asked or min(most, free // 2)
 
     # --- what ends it
@@ -112,7 +113,7 @@ class Ring:
         held = None if self.frozen else self._native.trigger_that_held(self._device)
         if held is not None and held != self._held_before:
             _, replay, graph, probe = held
-            is_named = self._is_of_several or graph != capture
+            is_named = self.is_of_several or graph != capture
             of = f" of graph {graph}" * is_named
             self._freeze(replay, None, f"frozen at replay {replay}{of}: a trigger of {probe} held")
 
@@ -138,7 +139,7 @@ class Ring:
             _, slot, owner, at = min(bad, key=lambda one: one[0])
             one = owner.left[at]
             name = one.made or one.row or "what it left"
-            of = f" of graph {owner.name}" * self._is_of_several
+            of = f" of graph {owner.name}" * self.is_of_several
             self._freeze(
                 slot.replay, owner, f"frozen at replay {slot.replay}{of}, which left NaN in {name}"
             )
