@@ -3,10 +3,13 @@
 import ctypes
 import functools
 import json
+import pathlib
 import random
 
+import captured_programs
 import pytest
 import torch
+from serve_programs import Programs
 
 from cgdebug._job import _apart
 from conftest import ROOT
@@ -332,3 +335,28 @@ def test_a_graph_whose_op_log_adds_order_is_not_called_clean(job, cli):
     told = cli("races", running.line())
     assert told.returncode == 3, told.stdout
     assert "an op log adds kernels" in told.stdout
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CGDEBUG_RACES", "1")
+        script = pathlib.Path(captured_programs.__file__)
+        server = Programs(script, tmp_path_factory.mktemp("programs"))
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *captured_programs.CORRECT,
+        # Whatever else is wrong with them.
+        *(name for name in captured_programs.EXPECTED if not name.endswith("_in_a_capture")),
+    ],
+)
+def test_programs_without_a_race_have_none(daemon, cli, programs, tmp_path, name):
+    path = tmp_path / "a.cgrec"
+    programs.record(path, name, watch="*")
+    told = cli("races", path)
+    assert told.returncode == 0, told.stdout + told.stderr
