@@ -73,7 +73,8 @@ constexpr Command kCommands[] = {
     {"graphs", kJobs, "The CUDA graphs of a job: captures, nodes, replays",
      "  cgdebug-cli graphs\n"
      "  cgdebug-cli graphs train-4711 -a\n"
-     "  cgdebug-cli graphs --only unreplayed\n",
+     "  cgdebug-cli graphs --only unreplayed\n"
+     "  cgdebug-cli graphs --memory\n",
      AddGraphs, Output::kText},
     {"tail", kJobs, "One line per snapshot, as they come",
      "  cgdebug-cli tail -f 'blk3.*'\n"

@@ -32,6 +32,14 @@ std::string Escaped(std::string_view text) {
   return html;
 }
 
+// Folded away, as it is no finding.
+std::string MemoryBlock(const std::string& text) {
+  if (text.empty()) return "";
+  return R"(<details id="memory"><summary>Memory of graphs</summary><pre tabindex="0" )"
+         R"(role="region" aria-label="Memory of graphs">)" +
+         Escaped(text) + "</pre></details>";
+}
+
 }  // namespace
 
 bool HasPage() { return !kLibrary.empty(); }
@@ -52,6 +60,7 @@ std::string MakePage(const PageParts& parts) {
     if (name == "title") html += Escaped(parts.title);
     if (name == "verdict") html += Escaped(parts.verdict);
     if (name == "text") html += Escaped(parts.text);
+    if (name == "memory") html += MemoryBlock(parts.memory);
     if (name == "style") html += kStyle;
     if (name == "licence") html += Escaped(kLicence);
     if (name == "library") html += kLibrary;

@@ -11,6 +11,7 @@ struct PageParts {
   std::string title;    // text
   std::string verdict;  // text, readable where no script runs
   std::string text;     // likewise
+  std::string memory;   // likewise: of graphs; empty: not known
   std::string data;     // JSON without '<'
 };
 

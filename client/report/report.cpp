@@ -1,5 +1,7 @@
 #include "client/report/report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -17,6 +19,7 @@
 #include "client/analysis/diff/diff.h"
 #include "client/analysis/diff/diff_report.h"
 #include "client/analysis/gaps.h"
+#include "client/analysis/ops/audit.h"
 #include "client/analysis/ops/op_details.h"
 #include "client/analysis/ranks/ranks_report.h"
 #include "client/analysis/source_rows.h"
@@ -185,6 +188,22 @@ Result<void> AddRanks(const Side& side, const analysis::Scope& scope, Verdict* v
     verdict->title = "Nothing found, but the ranks could not all be compared.";
   }
   return {};
+}
+
+// What the jobs of the sides told of the memory of their graphs.
+std::string MemoryText(const std::vector<Side>& sides) {
+  std::string text;
+  for (const Side& side : sides) {
+    const analysis::Audit audit = analysis::ReadAudit(*side.source);
+    for (const analysis::GraphAudit* graph : analysis::GraphsOfPools(audit)) {
+      text += fmt::format("{}{}, after {} replays:\n", sides.size() > 1 ? side.name + ": " : "",
+                          analysis::GraphText(*graph), graph->replays);
+      for (const analysis::PoolMemory& pool : graph->memory) {
+        for (const std::string& line : analysis::PoolLines(pool)) text += "  " + line + "\n";
+      }
+    }
+  }
+  return text;
 }
 
 // --- what is read --------------------------------------------------------------------------------
@@ -779,6 +798,7 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
       .html = MakePage({.title = sides[0].name + (b == nullptr ? "" : " and " + sides[1].name),
                         .verdict = verdict->title,
                         .text = verdict->text,
+                        .memory = MemoryText(sides),
                         .data = ScriptSafe(data)}),
       .verdict = verdict->title};
 }

@@ -78,11 +78,19 @@ constexpr bool IsOpOrder(std::string_view op) { return op.substr(0, 6) == "order
 // Another one: where the memory is now that captured graphs were given. Of a capture, those with
 // the greatest number behind it hold.
 //   "audit 12 3 looked TENSORS REPLAYS"
-//       of capture 12, the third time: at how many tensors it was looked, after how many replays
+//       of capture 12, the third time that the process tells: at how many tensors it was looked,
+//       after how many replays
 //   "audit 12 3 wrong TEXT", "audit 12 3 latent TEXT", "audit 12 3 hazard TEXT"
 //       a finding
 //   "audit 12 3 missing TEXT"
 //       what could not be looked at
+//   "audit 12 3 pool FIRST SECOND DEVICE BYTES SEGMENTS HELD WAITING"
+//       its memory pool on a device, as torch's allocator has it; these are of the pool before
+//       them:
+//   "audit 12 3 stream BYTES STREAM", "audit 12 3 keeps BYTES BLOCKS TEXT"
+//       how much is of a stream, if several have some; what is held, and by whom
+//   "audit 12 3 more BYTES BLOCKS"
+//       what is held by others
 constexpr bool IsOpAudit(std::string_view op) { return op.substr(0, 6) == "audit "; }
 constexpr bool IsNoRow(std::string_view op) {
   return IsOpGap(op) || IsOpOrder(op) || IsOpAudit(op);

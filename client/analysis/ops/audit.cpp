@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
+#include "daemon/core/numerics/format.h"
 #include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis {
@@ -15,6 +19,38 @@ namespace {
 constexpr NotesWords kAuditWords{.nobody = "no graph was captured with an op log",
                                  .what = "the memory",
                                  .look = "Type: cgdebug-cli run --watch 'op:*' -- COMMAND"};
+
+// "0 7 0 4194304 2 3145728 0".
+PoolMemory PoolOf(std::string_view op) {
+  const auto number = [&op] { return TakeNumber(&op).value_or(0); };
+  PoolMemory memory;
+  const std::uint64_t first = number();
+  memory.pool = fmt::format("{}.{}", first, number());
+  memory.device = number();
+  memory.bytes = number();
+  memory.segments = number();
+  memory.held = number();
+  memory.waiting = number();
+  return memory;
+}
+
+// A note about memory of the pool before it. Whether it was one.
+bool ReadMemoryNote(std::string_view kind, std::string_view op, std::vector<PoolMemory>* memory) {
+  if (kind == "pool") {
+    memory->push_back(PoolOf(op));
+    return true;
+  }
+  if (memory->empty() || (kind != "stream" && kind != "keeps" && kind != "more")) return false;
+  PoolMemory::Part part = {.bytes = TakeNumber(&op).value_or(0)};
+  if (kind != "stream") part.blocks = TakeNumber(&op).value_or(0);
+  part.text = op;
+  if (kind == "more") {
+    memory->back().more = std::move(part);
+  } else {
+    (kind == "keeps" ? memory->back().keepers : memory->back().streams).push_back(std::move(part));
+  }
+  return true;
+}
 
 // The rest of one note (layout::IsOpAudit); a kind that a later version knows is something missing.
 void ReadAuditNote(std::string_view op, GraphAudit* audit) {
@@ -35,6 +71,7 @@ void ReadAuditNote(std::string_view op, GraphAudit* audit) {
     audit->replays = replays.value_or(0);
     return;
   }
+  if (ReadMemoryNote(kind, op, &audit->memory)) return;
   std::vector<std::string>* texts = kind == "wrong"    ? &audit->wrong
                                     : kind == "latent" ? &audit->latent
                                     : kind == "hazard" ? &audit->hazards
@@ -73,6 +110,66 @@ Audit ReadAudit(const source::Source& source) {
       source, kAuditWords, [](const source::Slot& slot) { return layout::IsOpAudit(slot.op); },
       ReadAuditNote, AddMissingMemory, static_cast<GraphNotes<GraphAudit>*>(&audit));
   return audit;
+}
+
+std::vector<const GraphAudit*> GraphsOfPools(const Audit& audit) {
+  std::map<std::tuple<std::string, int, std::string>, const GraphAudit*> newest;
+  for (const GraphAudit& one : audit.graphs) {
+    if (one.memory.empty()) continue;
+    const GraphAudit*& known = newest[{one.session, one.rank, one.memory.front().pool}];
+    if (known == nullptr || known->number < one.number) known = &one;
+  }
+  std::vector<const GraphAudit*> graphs;
+  for (const auto& [pool, graph] : newest) graphs.push_back(graph);
+  std::ranges::stable_sort(graphs, std::greater(),
+                           [](const GraphAudit* one) { return one->memory.front().bytes; });
+  return graphs;
+}
+
+std::vector<std::string> PoolLines(const PoolMemory& memory) {
+  const auto amount = [](std::uint64_t bytes) { return numerics::FormatBytes(bytes); };
+  const auto blocks = [&](const PoolMemory::Part& part) {
+    return fmt::format("  {} in {} block{}", amount(part.bytes), part.blocks,
+                       part.blocks == 1 ? "" : "s");
+  };
+  const std::uint64_t used = memory.held + memory.waiting;
+  std::string head = fmt::format("pool {} on cuda:{}: {} in {} segment{}, {} held, {} free",
+                                 memory.pool, memory.device, amount(memory.bytes), memory.segments,
+                                 memory.segments == 1 ? "" : "s", amount(memory.held),
+                                 amount(memory.bytes > used ? memory.bytes - used : 0));
+  if (memory.waiting > 0) head += fmt::format(", {} wait for a stream", amount(memory.waiting));
+  std::vector<std::string> lines = {std::move(head)};
+  for (const PoolMemory::Part& one : memory.streams) {
+    lines.push_back(fmt::format("  {} of stream {}", amount(one.bytes), one.text));
+  }
+  for (const PoolMemory::Part& one : memory.keepers) {
+    lines.push_back(blocks(one) + ": " + (one.text.empty() ? "nobody knows whose" : one.text));
+  }
+  if (memory.more.bytes > 0) lines.push_back(blocks(memory.more) + " of others");
+  return lines;
+}
+
+Json PoolsJson(const std::vector<PoolMemory>& memory) {
+  Json pools = Json::array();
+  for (const PoolMemory& one : memory) {
+    Json streams = Json::array();
+    for (const PoolMemory::Part& part : one.streams) {
+      streams.push_back({{"stream", part.text}, {"bytes", part.bytes}});
+    }
+    Json keepers = Json::array();
+    for (const PoolMemory::Part& part : one.keepers) {
+      keepers.push_back({{"by", part.text}, {"bytes", part.bytes}, {"blocks", part.blocks}});
+    }
+    pools.push_back({{"device", one.device},
+                     {"bytes", one.bytes},
+                     {"segments", one.segments},
+                     {"held", one.held},
+                     {"waiting", one.waiting},
+                     {"streams", std::move(streams)},
+                     {"keepers", std::move(keepers)},
+                     {"more", {{"bytes", one.more.bytes}, {"blocks", one.more.blocks}}}});
+  }
+  return pools;
 }
 
 Answer AuditAnswer(const Audit& audit, std::size_t max_rows) {
@@ -129,6 +226,7 @@ Json AuditJson(const source::Source& source, const Audit& audit) {
                       {"wrong", one.wrong},
                       {"latent", one.latent},
                       {"hazards", one.hazards},
+                      {"memory", PoolsJson(one.memory)},
                       {"missing", one.missing}});
   }
   return NotesJson(source, audit, std::move(graphs));

@@ -195,6 +195,11 @@ def graph_memory(
         ) from error
 
 
+def pools_of(segments: typing.Iterable[dict]) -> list[MemoryPool]:
+    """Of the segments of a snapshot, without names."""
+    return list(_Reader({"segments": list(segments)}, [], []).read().pools)
+
+
 @dataclasses.dataclass
 class _Segment:
     device: int

@@ -23,6 +23,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._job import _graphs, _native
+from .._job._graph_pools import GraphPools, note_rows
 from . import models, written
 from .rows.gaps import add_note
 
@@ -227,8 +228,7 @@ class Holdings:
         self.made: list[Place] = []  # memory that the capture has of its own
         self._held: dict[int, tuple[Held, StorageWeakRef]] = {}  # by StorageImpl
         self.since: dict[tuple, int] = {}
-        self.audits = 0
-        self.told: list[tuple[str, str]] | None = None
+        self.told: tuple[list[tuple[str, str]], list[tuple[str, str]]] | None = None
         self.newest: GraphAudit | None = None
         self._had_models = False
 
@@ -376,13 +376,14 @@ def tensors_of(module_names: ModuleNames) -> dict[str, torch.Tensor]:
 
 class GraphAudit(typing.NamedTuple):
     """Of one graph. capture: its number; tensors: at how many it was looked; findings: (level,
-    sentence)"""
+    sentence); memory: (kind, text) of the notes about its pool"""
 
     capture: int
     tensors: int
     replays: int
     findings: list[tuple[str, str]]
     missing: list[str]
+    memory: list[tuple[str, str]]
 
 
 class Audit:
@@ -438,6 +439,7 @@ _lock = threading.RLock()
 _all: dict[int, Holdings] = {}  # by capture: of graphs that live
 _native_log: typing.Any = None
 _is_automatic = False
+_told = 0  # how often the daemon was told of a graph
 _last_s = 0.0  # when the newest audit ended, and how long it took
 _took_s = 0.0
 
@@ -488,7 +490,7 @@ def run(all_of_them: Sequence[Holdings], are_new: bool = False) -> Audit:
                 now[key] = places_of({name: of[name] for name in now[key] if name in of})
         everything = Places(place for of in tensors.values() for place in places_of(of).values())
         of_graphs = Places(place for one in all_of_them for place in one.made)
-        pools = _GraphPools()
+        pools = GraphPools()
         for one, key, of_one in zip(all_of_them, keys, held, strict=True):
             graphs.append(
                 _audit_one(one, of_one, now[key], tensors[key], everything, of_graphs, pools)
@@ -509,32 +511,6 @@ def run(all_of_them: Sequence[Holdings], are_new: bool = False) -> Audit:
     return Audit(graphs, not_looked)
 
 
-class _GraphPools:
-    """Memory of the private pools in which graphs are captured. While a graph of such a pool lives,
-    nobody but a later capture into that pool gets it: code that torch.compile made is given
-    buffers that it has freed, and graphs of one pool are given what those before them have left."""
-
-    def __init__(self):
-        self._segments: list[tuple[int, int, tuple]] | None = None
-
-    def has(self, held: Held, graph: torch.cuda.CUDAGraph | None) -> bool:
-        if graph is None or held.is_host:
-            return False
-        if self._segments is None:
-            self._segments = [
-                (one["address"], one["address"] + one["total_size"], tuple(one["segment_pool_id"]))
-                for one in torch.cuda.memory_snapshot()
-            ]
-        try:
-            pool = tuple(graph.pool())
-        except Exception:  # a graph that was reset has none
-            return False
-        return any(
-            begin <= held.address and held.address + held.bytes <= end and pool == of
-            for begin, end, of in self._segments
-        )
-
-
 def _audit_one(
     holdings: Holdings,
     all_held: list[tuple[Held, bool]],
@@ -542,27 +518,29 @@ def _audit_one(
     tensors: dict[str, torch.Tensor],
     named: Places,
     of_graphs: Places,
-    pools: _GraphPools,
+    pools: GraphPools,
 ) -> GraphAudit:
     # What was found while its models were there can be found no more.
     before = holdings.newest.findings if holdings.is_over and holdings.newest else []
     findings = []
     looked = 0
+    graph = holdings.graph and holdings.graph()
     for held, is_alive in all_held:
         looked += 1
         is_same = functools.partial(holdings.is_same, held, tensors)
         found = judge(held, is_alive, now, named, of_graphs, is_same, holdings.capture)
         if found is None:
             continue
-        graph = holdings.graph and holdings.graph()
-        if found.level == "latent" and found.kind == "freed" and pools.has(held, graph):
+        is_free = found.level == "latent" and found.kind == "freed" and not held.is_host
+        if is_free and pools.has(held.address, held.bytes, graph):
             continue
         findings.append(found)
         holdings.since.setdefault(key_of(found), holdings.replays)
     texts = texts_of(findings, holdings.since)
     texts = before + [one for one in texts if one not in before]
+    memory = pools.notes_of(graph, named.at)
     holdings.newest = GraphAudit(
-        holdings.capture, looked, holdings.replays, texts, list(holdings.missing)
+        holdings.capture, looked, holdings.replays, texts, list(holdings.missing), memory
     )
     _tell(holdings, holdings.newest)
     return holdings.newest
@@ -570,22 +548,23 @@ def _audit_one(
 
 def _tell(holdings: Holdings, found: GraphAudit) -> None:
     """Tells the daemon (layout::IsOpAudit), if it is not what it was told before."""
-    global _native_log
+    global _native_log, _told
     texts = found.findings + [("missing", text) for text in found.missing]
-    if texts == holdings.told or not found.capture:
+    if (texts, found.memory) == holdings.told or not found.capture:
         return
-    holdings.told = texts
-    holdings.audits += 1
+    holdings.told = texts, found.memory
+    _told += 1
     with contextlib.suppress(Exception):  # the job goes on
         if _native_log is None:
             _native_log = _native.load().NativeOpLog()
             _native.finish_at_exit()
             _native.start_daemon()
-        head = f"audit {found.capture} {holdings.audits}"
+        head = f"audit {found.capture} {_told}"
         notes = [f"looked {found.tensors} {found.replays}"]
         notes += [f"{level} {_cut(text)}" for level, text in texts[:_MAX_NOTES]]
         if len(texts) > _MAX_NOTES:
             notes.append(f"missing {len(texts) - _MAX_NOTES} more findings, for which was no room")
+        notes += [f"{kind} {_cut(text)}" for kind, text in found.memory]
         for note in notes:
             add_note(_native_log, "ops/audit", f"{head} {note}")
         _native_log.end()
@@ -603,6 +582,10 @@ def keep(holdings: Holdings) -> None:
     """Its capture has ended well: it is looked at until forget()."""
     with _lock:
         _all[holdings.capture] = holdings
+        note_rows(
+            holdings.graph and holdings.graph(),
+            ((one.address, one.name) for one in holdings.made),
+        )
         _arrange()
     with contextlib.suppress(Exception):  # the job goes on
         run([holdings], are_new=True)  # it changes nothing of the others

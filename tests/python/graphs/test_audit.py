@@ -15,6 +15,7 @@ from serve_programs import Programs
 from torch import nn
 
 import cgdebug
+from cgdebug._job._graph_pools import GraphPools, note_rows
 from cgdebug._op_log import audit
 from cgdebug._op_log.audit import Held, Place, Places, judge, texts_of
 from cgdebug._op_log.names import ModuleNames
@@ -351,12 +352,91 @@ def test_freed_memory_in_the_pool_of_the_graph_stays_with_it(monkeypatch):
         {"address": 0x8000, "total_size": 0x400, "segment_pool_id": (0, 0)},
     ]
     monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
-    pools = audit._GraphPools()
-    assert pools.has(HELD, InPool((0, 7)))
-    assert not pools.has(HELD, InPool((0, 8))), "of another graph"
-    assert not pools.has(Held(0x8000, 0x100, "in/x"), InPool((0, 7))), "of everybody"
-    assert not pools.has(Held(0x1380, 0x100, "in/x"), InPool((0, 7))), "in part"
-    assert not pools.has(HELD, None), "its graph is gone"
+    pools = GraphPools()
+    held = (HELD.address, HELD.bytes)
+    assert pools.has(*held, InPool((0, 7)))
+    assert not pools.has(*held, InPool((0, 8))), "of another graph"
+    assert not pools.has(0x8000, 0x100, InPool((0, 7))), "of everybody"
+    assert not pools.has(0x1380, 0x100, InPool((0, 7))), "in part"
+    assert not pools.has(*held, None), "its graph is gone"
+
+
+KEPT = {
+    "device": 0,
+    "bytes": 4096,
+    "segments": 1,
+    "held": 1536,
+    "waiting": 0,
+    "streams": [],
+    "keepers": [
+        {"by": "serve.py:40 in capture", "bytes": 1024, "blocks": 1},
+        {"by": "0.weight", "bytes": 512, "blocks": 1},
+    ],
+    "more": {"bytes": 0, "blocks": 0},
+}
+
+
+def test_a_recording_and_its_report_have_what_the_pools_held(daemon, cli, programs, tmp_path):
+    path = tmp_path / "pool.cgrec"
+    programs.record(path, "with_a_pool")
+    (graph,) = json.loads(cli("--json", "audit", str(path)).stdout)["graphs"]
+    assert graph["memory"] == [KEPT]
+    cli("report", str(path), "-o", str(tmp_path / "pool.html"))
+    page = (tmp_path / "pool.html").read_text(encoding="utf-8")
+    assert "Memory of graphs" in page
+    assert "pool 0.3 on cuda:0: 4 KiB in 1 segment, 1.5 KiB held, 2.5 KiB free" in page
+    programs.record(tmp_path / "none.cgrec", "input_dropped")
+    cli("report", str(tmp_path / "none.cgrec"), "-o", str(tmp_path / "none.html"))
+    assert "Memory of graphs" not in (tmp_path / "none.html").read_text(encoding="utf-8")
+
+
+POOLS = """
+import cgdebug
+from audited_programs import Graph, captured
+from cgdebug._job import _native
+from cgdebug._op_log import audit
+
+net = captured(graph=Graph())
+for number in (7, 8):
+    known = _native.probe_module().graph_begin(number, "serve.py:40 in capture")
+    known.end(17, False)
+    known.pool(0, 3)
+cgdebug.audit()
+assert audit._native_log.wait_consumed(60)
+print("captured")
+sys.stdin.readline()
+"""
+
+
+def test_the_command_shows_what_keeps_a_pool_and_of_which_graphs_nobody_knows(daemon, cli, job):
+    running = job(POOLS, PYTHONPATH=os.pathsep.join(sys.path))
+    assert running.line() == "captured"
+    done = cli("graphs", str(running.pid), "--memory")
+    assert "  512 B in 1 block: 0.weight\n" in done.stdout, done.stdout
+    assert "of 1 of 2 graphs the memory is not known" in done.stderr
+    (told,) = json.loads(cli("--json", "graphs", str(running.pid), "--memory").stdout)["sessions"]
+    assert [graph["memory"] for graph in told["graphs"]] == [[KEPT], None]
+    (told,) = json.loads(cli("--json", "graphs", str(running.pid)).stdout)["sessions"]
+    assert "memory" not in told["graphs"][0], "it was not asked for"
+
+
+def test_memory_in_a_pool_has_the_row_that_was_computed_there_last(monkeypatch):
+    block = {"state": "active_allocated", "size": 0x100}
+    one = {"device": 0, "address": 0x1000, "total_size": 0x400, "segment_pool_id": (0, 9)}
+    blocks = [block, block, {"state": "inactive", "size": 0x200}]
+    segments = [{**one, "stream": 5, "blocks": blocks}]
+    segments.append({**one, "address": 0x9000, "stream": 6, "blocks": [block]})
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    graph = InPool((0, 9))
+    note_rows(graph, [(0x1000, "fwd/mm_0"), (0x1100, "fwd/mm_1"), (0x1000, "fwd/mm_2")])
+    notes = GraphPools().notes_of(graph, lambda address, size: ["b"] if address == 0x1100 else [])
+    assert notes == [
+        ("pool", "0 9 0 2048 2 768 0"),
+        *(("stream", "1024 0x5"), ("stream", "1024 0x6")),
+        ("keeps", "256 1 where fwd/mm_2 was computed"),
+        *(("keeps", "256 1 b"), ("keeps", "256 1 ")),
+    ]
+    assert GraphPools().notes_of(None, list) == [], "its graph is gone"
 
 
 @pytest.mark.gpu

@@ -18,7 +18,26 @@ def expect(code, *words):
     return add
 
 
-def captured(missing=()):
+class Graph:
+    """Stands for one that was captured into this pool."""
+
+    def pool(self):
+        return (0, 3)
+
+
+def take_snapshots(net):
+    """torch's allocator then says this: `net` has its first weight in the pool of the graph."""
+    weight = {"state": "active_allocated", "size": 512, "address": net[0].weight.data_ptr()}
+    frame = {"filename": "serve.py", "line": 40, "name": "capture"}
+    blocks = [weight, {"state": "active_allocated", "size": 1024, "frames": [frame]}]
+    blocks += [{"state": "inactive", "size": 2560}]
+    here = {"device": 0, "stream": 5, "address": weight["address"], "total_size": 4096}
+    segments = [{**here, "segment_pool_id": (0, 3), "blocks": blocks}]
+    segments += [{**here, "segment_pool_id": (0, 0), "blocks": []}]  # of everybody
+    torch.cuda.memory_snapshot = lambda *args, **kwargs: segments
+
+
+def captured(missing=(), graph=None):
     """A model whose call is a capture from here on."""
     import cgdebug  # not at the top: it looks at variables that serve() sets
     from cgdebug._op_log import audit
@@ -30,6 +49,9 @@ def captured(missing=()):
         holdings.finish()
     holdings.capture = 7
     holdings.missing += missing
+    if graph is not None:
+        take_snapshots(net)
+        holdings.graph = lambda: graph
     audit.keep(holdings)
     return net
 
@@ -62,6 +84,12 @@ def run_input_dropped():
 @expect(3, "inconclusive", "not looked at: graph 7: what 3 kernels read that are no ops")
 def run_not_all_seen():
     load(captured(["what 3 kernels read that are no ops"]))
+
+
+@expect(0)
+def run_with_a_pool():
+    globals()["kept"] = captured(graph=Graph())
+    load(globals()["kept"])
 
 
 @expect(3, "anything: no graph was captured with an op log")

@@ -9,12 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "client/analysis/ops/audit.h"
 #include "client/analysis/wording.h"
 #include "client/cli/command.h"
 #include "client/cli/remote/job_questions.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/terminal.h"
+#include "client/live/live_source.h"
 #include "client/live/sessions.h"
+#include "client/source/source.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::cli {
@@ -28,6 +31,7 @@ struct GraphsOptions {
   std::string only;
   bool all = false;
   bool verbose = false;
+  bool memory = false;
 };
 
 bool IsThere(const GraphFacts& graph) {
@@ -194,6 +198,45 @@ std::map<std::string, Apart> AskForApart(Context& context,
   return all;
 }
 
+// What the session told of the memory of its graphs, of those that are there; nothing: it has no
+// probe.
+std::optional<analysis::Audit> MemoryOf(Context& context, const live::SessionGraphs& session) {
+  const Result<std::unique_ptr<source::Source>> source =
+      live::OpenLive(context.client(), session.session);
+  if (!source.ok()) return std::nullopt;
+  analysis::Audit audit = analysis::ReadAudit(**source);
+  std::erase_if(audit.graphs, [&](const analysis::GraphAudit& one) {
+    const auto is_it = [&](const GraphFacts& graph) {
+      return graph.graph_id == one.graph_id && IsThere(graph);
+    };
+    return one.session != session.session_label || one.rank != session.rank ||
+           std::ranges::none_of(session.graphs, is_it);
+  });
+  return audit;
+}
+
+void SayMemory(Context& context, const live::SessionGraphs& session) {
+  const std::optional<analysis::Audit> audit = MemoryOf(context, session);
+  std::size_t known = 0;
+  if (audit) {
+    for (const analysis::GraphAudit& one : audit->graphs) known += one.memory.empty() ? 0 : 1;
+    for (const analysis::GraphAudit* graph : analysis::GraphsOfPools(*audit)) {
+      for (const analysis::PoolMemory& pool : graph->memory) {
+        for (const std::string& line : analysis::PoolLines(pool)) {
+          Context::Print(Printable(line) + "\n");
+        }
+      }
+    }
+  }
+  const auto there = static_cast<std::size_t>(std::ranges::count_if(session.graphs, IsThere));
+  if (known < there) {
+    context.Note(fmt::format(
+        "of {} of {} the memory is not known: a job tells it of graphs that were captured with an "
+        "op log. Type: cgdebug-cli run --watch 'op:*' -- COMMAND, or call cgdebug.graph_memory()",
+        there - known, analysis::Count(there, "graph", "graphs")));
+  }
+}
+
 Json JsonOf(const std::vector<live::SessionGraphs>& sessions,
             const std::map<std::string, Apart>& apart) {
   Json json = FieldJson(sessions);
@@ -210,6 +253,19 @@ Json JsonOf(const std::vector<live::SessionGraphs>& sessions,
     }
   }
   return json;
+}
+
+void AddMemory(Context& context, const live::SessionGraphs& session, Json* json) {
+  for (Json& graph : (*json)["graphs"]) graph["memory"] = nullptr;
+  const std::optional<analysis::Audit> audit = MemoryOf(context, session);
+  if (!audit) return;
+  for (const analysis::GraphAudit& one : audit->graphs) {
+    for (std::size_t i = 0; i < session.graphs.size() && !one.memory.empty(); ++i) {
+      if (session.graphs[i].graph_id == one.graph_id) {
+        (*json)["graphs"][i]["memory"] = analysis::PoolsJson(one.memory);
+      }
+    }
+  }
 }
 
 int RunGraphs(Context& context, const GraphsOptions& options) {
@@ -229,7 +285,11 @@ int RunGraphs(Context& context, const GraphsOptions& options) {
         std::erase_if(session.graphs, [&](const auto& graph) { return !IsShown(graph, options); });
       }
     }
-    Context::PrintJson({{"sessions", JsonOf(sessions, apart)}});
+    Json json = JsonOf(sessions, apart);
+    for (std::size_t i = 0; options.memory && i < sessions.size(); ++i) {
+      AddMemory(context, sessions[i], &json[i]);
+    }
+    Context::PrintJson({{"sessions", std::move(json)}});
   }
   const bool has_graphs = std::ranges::any_of(
       sessions, [](const live::SessionGraphs& session) { return session.captures > 0; });
@@ -246,6 +306,7 @@ int RunGraphs(Context& context, const GraphsOptions& options) {
     if (!table.empty()) {
       context.PrintTable(table, options.verbose ? 0 : TerminalColumns(STDOUT_FILENO));
     }
+    if (options.memory) SayMemory(context, session);
     SayHints(context, session);
     if (found != apart.end()) SayNotApart(context, session, found->second);
   }
@@ -265,6 +326,8 @@ RunFunction AddGraphs(CLI::App& app) {
       ->check(CLI::IsMember({"unreplayed", "empty", "again", "failed"}))
       ->type_name("{unreplayed,empty,again,failed}");
   app.add_flag("-v,--verbose", options->verbose, "all lines of each capture's stack");
+  app.add_flag("--memory", options->memory,
+               "what the memory pools of graphs with an op log hold, and who keeps it");
   return [options](Context& context) { return RunGraphs(context, *options); };
 }
 
