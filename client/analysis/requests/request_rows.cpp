@@ -94,7 +94,11 @@ Result<RequestRows> ReadRequestRows(Source& source, const Scope& scope) {
   }
   RequestRows result;
   result.calls_without_rows = without.size();
-  for (auto& [name, call] : calls) result.calls.push_back(std::move(call));
+  // Where nothing was seen there is nothing to compare, and a row would be taken for one that
+  // another call computed again: engines tell the rows of passes that graphs compute, too.
+  for (auto& [name, call] : calls) {
+    if (!call.probes.empty()) result.calls.push_back(std::move(call));
+  }
   std::ranges::sort(result.calls, {}, &Call::moment);
   for (std::size_t call = 0; call < result.calls.size(); ++call) {
     const auto& rows = result.calls[call].rows;

@@ -66,6 +66,11 @@ def looks_at_graphs() -> bool:
     return is_wanted() or any(_words.setting(name) not in ("", "0") for name in _OF_GRAPHS)
 
 
+def keeps_values() -> bool:
+    """Whether values leave the job, which rows of requests are compared by."""
+    return is_wanted() and any(_words.setting(name) for name in (VALUES, "CGDEBUG_ON"))
+
+
 def wanted() -> tuple[str, str]:
     """(level, globs) of the variable. Requires: is_wanted()."""
     return _words.watched(_words.setting(VARIABLE), VARIABLE)

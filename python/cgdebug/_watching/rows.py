@@ -18,6 +18,7 @@ from . import calls
 NAME = "rows"  # of the probe; client/analysis/requests/request_rows.h
 _KEPT = 64
 _TEXT = 1 << 62  # numbers from here on are texts
+PADDING = -1
 _IN_GRAPH = (
     "the rows of a captured graph change with its replays: give cgdebug.rows() the tensors on the "
     "GPU that the graph reads"
@@ -67,11 +68,16 @@ def rows(requests: _Requests, positions: _Positions) -> None:
         _observe()
 
 
+def forget() -> None:
+    """What was told is of no call."""
+    _here.told = None
+
+
 def _as_tensors(requests: _Requests, positions: _Positions) -> tuple[torch.Tensor, torch.Tensor]:
     if not isinstance(positions, torch.Tensor):
         positions = torch.tensor(list(positions), dtype=torch.int64)
     if not isinstance(requests, torch.Tensor):
-        numbers = [_number_of(one) for one in requests]
+        numbers = [number_of(one) for one in requests]
         requests = torch.tensor(numbers, dtype=torch.int64, device=positions.device)
     for name, one in (("requests", requests), ("positions", positions)):
         if one.is_floating_point() or one.is_complex() or one.dtype == torch.bool:
@@ -84,9 +90,9 @@ def _as_tensors(requests: _Requests, positions: _Positions) -> tuple[torch.Tenso
     return requests, positions
 
 
-def _number_of(request: int | str | None) -> int:
+def number_of(request: int | str | None) -> int:
     if request is None:
-        return -1
+        return PADDING
     if isinstance(request, str):
         digest = hashlib.blake2b(request.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 2 | _TEXT

@@ -8,6 +8,11 @@ import typing
 
 from .._job import _native
 
+if typing.TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+
 OWN_PASSES = (
     "of passes that the engine makes by itself, to profile, to warm up and to capture, only what "
     "is captured is seen: they have no step"
@@ -71,6 +76,67 @@ def tell_rows(count: object, tensors: typing.Iterable[object]) -> None:
     given = [one for one in tensors if isinstance(one, torch.Tensor) and one.dim()]
     if isinstance(count, int) and given and count < len(given[0]):
         valid_rows(count, *(one for one in given if len(one) == len(given[0])))
+
+
+class RequestRows:
+    """Tells cgdebug.rows() which request each row of the engine's passes is of.
+
+    Captured graphs read the numbers of requests from one tensor, which is written before each
+    pass: not those of piecewise graphs, of which the attention between them has no rows."""
+
+    def __init__(self) -> None:
+        self._numbers: torch.Tensor | None = None
+
+    def forget(self) -> None:
+        """A pass begins of which nothing is known so far."""
+        rows = sys.modules.get("cgdebug._watching.rows")
+        if rows is not None:
+            rows.forget()
+            if self._numbers is not None:
+                self._numbers.fill_(rows.PADDING)
+
+    def tell(
+        self,
+        requests: Sequence[str],
+        tokens: Iterable[int],
+        positions: object,
+        is_replay: bool = False,
+    ) -> None:
+        """The pass is of so many tokens of each request; the rows behind them are padding.
+        Requires: forget() was called when it began.
+
+        positions: of each row in its request
+        is_replay: a graph that was captured whole is replayed"""
+        import torch
+
+        from .._watching.rows import PADDING, number_of, rows
+
+        if not isinstance(positions, torch.Tensor) or positions.dim() != 1:
+            return
+        numbers = [
+            number for one, n in zip(requests, tokens) for number in [number_of(one)] * int(n)
+        ]
+        if len(numbers) > len(positions):
+            return
+        if self._numbers is not None and len(positions) <= len(self._numbers):
+            self._numbers[: len(numbers)].copy_(torch.tensor(numbers))
+        if not is_replay:
+            numbers += [PADDING] * (len(positions) - len(numbers))
+            rows(torch.tensor(numbers, device=positions.device), positions)
+
+    def expect_capture(self, positions: torch.Tensor, tokens: int) -> None:
+        """The next call of the model is captured whole, with so many rows. positions: where all
+        graphs read them, those of the most rows as well."""
+        import torch
+
+        from .._watching.rows import PADDING, rows
+
+        if self._numbers is None:
+            with torch.inference_mode(False):  # it is written outside of that mode, too
+                self._numbers = torch.full(
+                    positions.shape, PADDING, dtype=torch.int64, device=positions.device
+                )
+        rows(self._numbers[:tokens], positions[:tokens])
 
 
 class ParameterNames:

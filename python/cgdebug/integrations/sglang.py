@@ -15,12 +15,13 @@ from .. import _rewind
 from .._job import _auto, _graphs
 from .._job._after_import import call_after_import
 from .._job._fail_soft import entry, guard, tell, wrap
-from ._engines import OWN_PASSES, know_rank, own_pass, running_layer, tell_rows
+from ._engines import OWN_PASSES, RequestRows, know_rank, own_pass, running_layer, tell_rows
 
 __all__ = ["register"]
 
 _LABELS = "the labels of SGLang's graphs"
 _STEPS = "the steps of SGLang"
+_REQUESTS = "which request each row of SGLang's batches is of"
 _CACHES = "the KV cache of SGLang"
 _RUNNERS = "sglang.srt.model_executor.runner"
 _DECODE = f"{_RUNNERS}.decode_cuda_graph_runner"
@@ -36,6 +37,7 @@ _CAPTURES = (
 _POOLS = ("MHATokenToKVPool", "MLATokenToKVPool")
 _SHARED_EXECS = "SGLANG_ENABLE_CUDA_GRAPH_DEDUP"
 _registered = False
+_requests = RequestRows()
 
 
 @entry("SGLang")
@@ -78,6 +80,8 @@ def _wrap_runner(module) -> None:
             # Not its forward_pass_id, which begins again after a recovery.
             runner._cgdebug_step = getattr(runner, "_cgdebug_step", 0) + 1
             step(runner._cgdebug_step)
+            with guard(_REQUESTS):
+                _tell_requests(batch)
             _auto.begin_call()  # has this step: SGLang calls forward() of the model
             names = ("input_ids", "input_embeds", "positions")
             rows = getattr(batch, "num_token_non_padded_cpu", None)
@@ -89,6 +93,18 @@ def _wrap_runner(module) -> None:
         return
     wrap(runner, "load_model", "the model of SGLang", after=watch)
     wrap(runner, "forward", _STEPS, before=begin_pass)
+
+
+def _tell_requests(batch) -> None:
+    """Of a pass with drafts nothing is told: which of their tokens are kept is not known yet."""
+    _requests.forget()
+    requests = getattr(batch, "rids", None)
+    positions = getattr(batch, "positions", None)
+    if not requests or positions is None or not _auto.keeps_values():
+        return
+    tokens = getattr(batch, "extend_seq_lens_cpu", None) or [1] * len(requests)
+    if getattr(batch, "spec_info", None) is None and sum(tokens) == len(positions):
+        _requests.tell(requests, tokens, positions)
 
 
 def _wrap_decode(module) -> None:

@@ -6,26 +6,31 @@ A forward pass without a step is one that vLLM makes by itself: to profile, to w
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
+import sys
 import typing
 
 from .. import _rewind
 from .._job import _auto
 from .._job._after_import import call_after_import
 from .._job._fail_soft import entry, guard, tell, wrap
-from ._engines import OWN_PASSES, ParameterNames, know_rank, own_pass, tell_rows
+from ._engines import OWN_PASSES, ParameterNames, RequestRows, know_rank, own_pass, tell_rows
 
 __all__ = ["register"]
 
 _LABELS = "the labels of vLLM's graphs"
 _STEPS = "the steps of vLLM"
 _ROWS = "the padding of vLLM's batches"
+_REQUESTS = "which request each row of vLLM's batches is of"
 _MEMORY = "the memory of vLLM's graphs"
 _CACHES = "the KV cache of vLLM"
 _TOKENS = "total_num_scheduled_tokens"  # without padding
 _registered = False
 _parameters: ParameterNames | None = None  # of the model that was loaded first
+_requests = RequestRows()
+_positions: typing.Any = None  # where whole graphs read them
 _is_estimating = False  # captures graphs to see how much memory they take, and drops them
 
 
@@ -80,8 +85,10 @@ def _wrap_runner(module) -> None:
     from ..probe import step
 
     def watch(runner, *args, **kwargs):
-        global _parameters
+        global _parameters, _positions
         model = runner.get_model()
+        buffers = getattr(runner, "input_buffers", runner)  # of the second runner
+        _positions = getattr(buffers, "positions", None)
         with guard("the ranks of vLLM"):
             know_rank()
         if _auto.is_wanted():
@@ -89,10 +96,12 @@ def _wrap_runner(module) -> None:
         _parameters = _parameters or ParameterNames(model)
 
     def name_step(runner, *args, dummy_run=False, **kwargs):
-        runner._cgdebug_rows = None
+        runner._cgdebug_rows = runner._cgdebug_output = None
+        _requests.forget()
         if dummy_run:
             return own_pass()
-        runner._cgdebug_rows = getattr(args[0] if args else None, _TOKENS, None)
+        output = runner._cgdebug_output = args[0] if args else None
+        runner._cgdebug_rows = getattr(output, _TOKENS, None)
         runner._cgdebug_step = getattr(runner, "_cgdebug_step", -1) + 1
         step(runner._cgdebug_step)
         return None
@@ -100,9 +109,12 @@ def _wrap_runner(module) -> None:
     def pad(runner, input_ids=None, positions=None, *args, inputs_embeds=None, **kwargs):
         rows = getattr(runner, "_cgdebug_rows", None)
         tell_rows(rows, [input_ids, inputs_embeds, positions])
+        with guard(_REQUESTS):
+            _tell_requests(runner, positions)
 
     def own(runner, *args, **kwargs):
-        runner._cgdebug_rows = None
+        runner._cgdebug_rows = runner._cgdebug_output = None
+        _requests.forget()
         return own_pass()
 
     runner = getattr(module, "GPUModelRunner", None)
@@ -118,8 +130,56 @@ def _wrap_runner(module) -> None:
     wrap(runner, "_dummy_run", _STEPS, before=own)
     if hasattr(runner, "_model_forward"):
         wrap(runner, "_model_forward", _ROWS, before=pad)
+    elif hasattr(runner, "prepare_inputs"):
+        _wrap_inputs(runner)
     if hasattr(runner, "reload_weights"):
         wrap(runner, "reload_weights", _MEMORY, after=_look_at_memory)
+
+
+def _tell_requests(runner, positions) -> None:
+    """Which tokens of a draft are kept is not known yet: of a pass with some nothing is told."""
+    output = getattr(runner, "_cgdebug_output", None)
+    tokens = getattr(output, "num_scheduled_tokens", None)
+    if not tokens or not _auto.keeps_values() or _has_drafts(output):
+        return
+    # In its request, also where the model is given others (M-RoPE).
+    own = getattr(runner, "positions", None)
+    if positions is not None and own is not None:
+        positions = own[: positions.shape[-1]]
+    requests = runner.input_batch.req_ids
+    _requests.tell(requests, map(tokens.get, requests), positions, _is_whole_graph())
+
+
+def _has_drafts(output) -> bool:
+    return bool(getattr(output, "scheduled_spec_decode_tokens", None))
+
+
+def _is_whole_graph() -> bool:
+    """Whether the pass that begins replays a graph that was captured whole."""
+    context = sys.modules.get("vllm.forward_context")
+    if context is None or not context.is_forward_context_available():
+        return False
+    mode = getattr(context.get_forward_context(), "cudagraph_runtime_mode", None)
+    return getattr(mode, "name", "") == "FULL"
+
+
+def _wrap_inputs(runner) -> None:
+    """The second runner calls the model itself, with what this gives it."""
+    prepare = runner.prepare_inputs
+
+    @functools.wraps(prepare)
+    def prepare_inputs(self, scheduler_output, batch_desc, *args, **kwargs):
+        batch = prepare(self, scheduler_output, batch_desc, *args, **kwargs)
+        with guard(_REQUESTS):
+            is_replay = getattr(batch_desc.cg_mode, "name", "") == "FULL"
+            if not is_replay:
+                tell_rows(batch.num_tokens, [batch.input_ids, batch.positions])
+            if _auto.keeps_values() and not _has_drafts(scheduler_output):
+                tokens = batch.num_scheduled_tokens
+                _requests.tell(batch.req_ids, tokens, batch.positions, is_replay)
+        return batch
+
+    runner.prepare_inputs = prepare_inputs
 
 
 def _declare_caches(runner, *args, **kwargs) -> None:
@@ -153,6 +213,11 @@ def _look_at_memory(*args, **kwargs) -> None:
     audit.run_quietly()
 
 
+def _expect_capture(descriptor) -> None:
+    if _positions is not None and _auto.keeps_values():
+        _requests.expect_capture(_positions, descriptor.num_tokens)
+
+
 def _wrap_graphs(module) -> None:
     """Each piece of a piecewise graph has a wrapper of its own, and is given its parameters."""
     from ..probe import graph_label
@@ -165,6 +230,10 @@ def _wrap_graphs(module) -> None:
         if descriptor is None or (entry is not None and entry.cudagraph is not None):
             return None
         text = _label(descriptor)
+        with guard(_REQUESTS):
+            mode = getattr(wrapper, "runtime_mode", None)
+            if getattr(mode, "name", "") == "FULL" and _is_whole_graph():
+                _expect_capture(descriptor)
         with guard(_LABELS):
             layers = _parameters.layers_of(args) if _parameters else ""
             text = f"{text},{layers}" if layers else text
@@ -193,6 +262,11 @@ def _wrap_manager(module) -> None:
                     labels.close()
                     descriptor = create_args[0] if create_args else create_kwargs["desc"]
                     labels.enter_context(graph_label(_label(descriptor)))
+                with guard(_REQUESTS):
+                    # Those of drafts have positions of their own.
+                    is_of_model = type(self).__name__ == "ModelCudaGraphManager"
+                    if is_of_model and getattr(descriptor.cg_mode, "name", "") == "FULL":
+                        _expect_capture(descriptor)
                 return create_forward_fn(*create_args, **create_kwargs)
 
             with own_pass():

@@ -14,8 +14,11 @@ import textwrap
 import types
 
 import pytest
+import torch
 
 import cgdebug
+from cgdebug._watching.rows import number_of
+from cgdebug.integrations._engines import RequestRows
 from conftest import ROOT
 
 
@@ -297,6 +300,125 @@ def padding_of(cli, run_id, row):
     return {tuple(one["shape"]) for one in told["probes"] if one["name"] == row}
 
 
+SGLANG = """
+    from importlib.metadata import entry_points
+    for point in entry_points(group="sglang.srt.plugins"):
+        point.load()()
+    import torch
+    from sglang.srt.model_executor.model_runner import ModelRunner
+    from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
+    runner = ModelRunner(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+    runner.load_model()
+    assert DecodeCudaGraphRunner().capture_one_shape(2, lambda size: size) == 2
+    runner.model(torch.ones(2, 4))
+    for n in range(3):
+        runner.forward(torch.ones(2, 4))
+    print(runner.forward.__name__, hasattr(runner.forward, "__wrapped__"))
+"""
+
+
+# Two requests of six tokens, the first alone or both in batches of eight rows. drafts: of each pass.
+SERVES = """
+    import types
+    torch.manual_seed(0)
+    table = torch.randn(2, 6, 4)
+    def batch_of(requests, step, drafts=()):
+        tokens = {f"chat-{one}": 2 for one in requests}
+        used, rows = 2 * len(requests), 8 if len(requests) > 1 else 2
+        ids, positions = torch.zeros(rows, 4), torch.zeros(rows, dtype=torch.int64)
+        for n, one in enumerate(requests):
+            ids[2 * n : 2 * n + 2] = table[one, step : step + 2]
+            positions[2 * n : 2 * n + 2] = torch.arange(step, step + 2)
+        return types.SimpleNamespace(
+            input_ids=ids, positions=positions, num_scheduled_tokens=tokens, rids=list(tokens),
+            extend_seq_lens_cpu=list(tokens.values()), total_num_scheduled_tokens=used,
+            num_token_non_padded_cpu=used, scheduled_spec_decode_tokens=dict(drafts),
+            spec_info="drafts" if drafts else None)
+    def serve(run, requests, drafts=()):
+        for step in (0, 2, 4):
+            run(batch_of(requests, step, drafts))
+"""
+VLLM_SERVES = """
+    runner = GPUModelRunner()
+    runner.positions = torch.zeros(16, dtype=torch.int64)
+    torch.manual_seed(1)
+    runner.load_model(model=torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+    def run(batch):
+        runner.input_batch = types.SimpleNamespace(req_ids=batch.rids)
+        runner.positions[: len(batch.positions)] = batch.positions
+        if mrope:
+            batch.positions = batch.positions.expand(3, -1)
+        runner.execute_model(batch)
+"""
+SGLANG_SERVES = """
+    torch.manual_seed(1)
+    runner = ModelRunner(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+    runner.load_model()
+    def run(batch):
+        used = batch.num_token_non_padded_cpu
+        batch.input_ids, batch.positions = batch.input_ids[:used], batch.positions[:used]
+        runner.forward(batch)
+"""
+
+
+def second_runner(code):
+    return code.replace("worker.gpu_model_runner", "worker.gpu.model_runner")
+
+
+def compared_by_request(run, cli, tmp_path, code, **environment):
+    """The exit code and the answer of the first request alone against both in batches."""
+    for name, requests in (("alone", "[0]"), ("both", "[0, 1]")):
+        last = f"    serve(run, {requests}, drafts)\n"
+        variables = {"CGDEBUG_RUN_ID": f"{tmp_path.name}-{name}", "CGDEBUG_ON": "nan"}
+        run(*code, last, CGDEBUG_WATCH="*", **variables, **environment)
+    sides = [f"{tmp_path.name}-{name}" for name in ("alone", "both")]
+    done = cli("--json", "diff", *sides, "--by", "request")
+    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+ENGINES = {
+    "vllm": (VLLM, VLLM_SERVES),
+    "vllm, second runner": (second_runner(VLLM), second_runner(VLLM_SERVES)),
+    "vllm, M-RoPE": (VLLM, VLLM_SERVES.replace("if mrope", "if True")),
+    "sglang": (SGLANG, SGLANG_SERVES),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_tell_which_request_each_row_is_of(run, cli, tmp_path, engine):
+    start, serves = ENGINES[engine]
+    start = start.split("    runner = ")[0]
+    code, answer = compared_by_request(
+        run, cli, tmp_path, (start, SERVES, "    mrope, drafts = False, ()\n", serves)
+    )
+    assert (answer["tokens"], answer["requests"]) == (6, 1), answer
+    assert answer["first"] is None and answer["compared"] == 18
+    assert code == 3 and any("only B has 6 rows" in one for one in answer["missing"]), answer
+
+
+def test_what_graphs_read_has_the_requests_of_the_pass_alone():
+    requests, positions = RequestRows(), torch.arange(8)
+    with torch.inference_mode():
+        requests.expect_capture(positions, 8)
+    graph = requests._numbers
+    requests.forget()
+    requests.tell(["a", "b"], [1, 2], positions[:4], is_replay=True)
+    assert graph.tolist() == [number_of(one) for one in ("a", "b", "b", *[None] * 5)]
+    requests.forget()  # a pass of which nothing is told
+    assert set(graph.tolist()) == {number_of(None)}
+    requests.tell(["a"], [9], positions[:4], is_replay=True)
+    assert set(graph.tolist()) == {number_of(None)}, "it has more rows than positions"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_of_passes_with_drafts_engines_tell_no_requests(run, cli, tmp_path, engine):
+    start, serves = ENGINES[engine]
+    start = start.split("    runner = ")[0]
+    drafts = "    mrope, drafts = False, {'chat-0': [1]}.items()\n"
+    code, answer = compared_by_request(run, cli, tmp_path, (start, SERVES, drafts, serves))
+    assert code == 2 and "does not say which request a row belongs to" in answer["error"]
+
+
 @pytest.mark.gpu
 def test_vllm_s_graphs_are_labelled_by_their_batch(run, tmp_path):
     run(
@@ -329,23 +451,6 @@ def test_vllm_s_graphs_are_labelled_by_their_batch(run, tmp_path):
     captured = {one.graph: one.counters.replays for one in slots if one.graph_id}
     assert captured == {"tokens=8,reqs=2": 2, "tokens=4,reqs=2": 2}
     assert set(steps_of(tmp_path.name, "fwd/0")) == {0, 1, 2, 3}  # none of what vLLM ran itself
-
-
-SGLANG = """
-    from importlib.metadata import entry_points
-    for point in entry_points(group="sglang.srt.plugins"):
-        point.load()()
-    import torch
-    from sglang.srt.model_executor.model_runner import ModelRunner
-    from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
-    runner = ModelRunner(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
-    runner.load_model()
-    assert DecodeCudaGraphRunner().capture_one_shape(2, lambda size: size) == 2
-    runner.model(torch.ones(2, 4))
-    for n in range(3):
-        runner.forward(torch.ones(2, 4))
-    print(runner.forward.__name__, hasattr(runner.forward, "__wrapped__"))
-"""
 
 
 def test_sglang_s_runner_watches_its_model_and_names_the_forward_pass(run, cli, tmp_path):

@@ -114,6 +114,16 @@ TEST(RequestDiff, FindsATokenInWhateverRowOfWhateverBucketItIs) {
   EXPECT_EQ(TextOf(a, b, diff), "same: 6 tokens of 2 requests in 3 probes, bit for bit");
 }
 
+TEST(RequestDiff, ACallWhoseRowsWereToldAndInWhichNothingWasSeenTakesNoTokens) {
+  Model a = Alone(), b = Batched();
+  const std::size_t told = b.source.AddSlot("rows", {2, 2}, layout::Dtype::kInt64);
+  b.source.Slots()[told].graph_id = 7;
+  b.source.AddBytes(told, 1, Bytes(std::vector<std::int64_t>{1, 0, 2, 0}));
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kNothing) << TextOf(a, b, diff);
+  EXPECT_EQ(diff.compared, 18);
+}
+
 TEST(RequestDiff, SwappedRequestsGrow) {
   Model a = Alone(), b(4);
   b.Call(1, {{1, 0}, {2, 0}, {1, 1}});  // as Batched(), but for the order of the first two

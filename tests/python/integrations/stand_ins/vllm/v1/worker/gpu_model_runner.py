@@ -22,7 +22,9 @@ class GPUModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output, intermediate_tensors=None):
-        return self._model_forward(getattr(scheduler_output, "input_ids", scheduler_output))
+        input_ids = getattr(scheduler_output, "input_ids", scheduler_output)
+        positions = getattr(scheduler_output, "positions", None)
+        return self._model_forward(input_ids, positions)
 
     def _model_forward(self, input_ids=None, positions=None, intermediate_tensors=None, **kwargs):
         return self.model(input_ids)

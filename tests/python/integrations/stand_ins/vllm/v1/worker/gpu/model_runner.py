@@ -1,0 +1,36 @@
+import types
+
+import numpy as np
+import torch
+
+
+class GPUModelRunner:
+    def __init__(self):
+        self.input_buffers = types.SimpleNamespace(positions=torch.zeros(16, dtype=torch.int64))
+
+    def load_model(self, load_dummy_weights=False, *, model=None):
+        self.model = model
+
+    def get_model(self):
+        return self.model
+
+    def initialize_kv_cache(self, kv_caches, num_blocks):
+        pass
+
+    def _dummy_run(self, x):
+        return self.model(x)
+
+    def prepare_inputs(self, scheduler_output, batch_desc):
+        tokens = scheduler_output.num_scheduled_tokens
+        return types.SimpleNamespace(
+            req_ids=list(tokens),
+            num_scheduled_tokens=np.array(list(tokens.values())),
+            num_tokens=scheduler_output.total_num_scheduled_tokens,
+            input_ids=scheduler_output.input_ids,
+            positions=scheduler_output.positions,
+        )
+
+    def execute_model(self, scheduler_output, intermediate_tensors=None, dummy_run=False):
+        mode = types.SimpleNamespace(name="NONE")
+        batch = self.prepare_inputs(scheduler_output, types.SimpleNamespace(cg_mode=mode))
+        return self.model(batch.input_ids)
