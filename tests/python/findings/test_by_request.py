@@ -1,6 +1,7 @@
 """Rows of one token of one request are compared, whatever batch computed them."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -147,3 +148,103 @@ def test_options_of_probes_are_refused(recorded):
 def test_rows_that_do_not_fit_are_refused(requests, positions, error):
     with pytest.raises(error, match=r"^rows: "):
         cgdebug.rows(requests, positions)
+
+
+# Decodes as many tokens as lines come: two jobs of it are two servers.
+SERVER = """
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    tokens = torch.randn(64, 8)
+    watch = cgdebug.watch(model, values=32)
+    for position in range(64):
+        word = sys.stdin.readline().strip()
+        if not word:
+            break
+        with torch.no_grad():
+            if word == "broken":
+                model[1].weight[3] *= 2
+            cgdebug.rows(["chat"], [position])
+            model(tokens[position : position + 1])
+        print(position)
+    watch.explain()
+"""
+
+
+class Servers:
+    def __init__(self, job, cli):
+        self.jobs = [job(SERVER), job(SERVER)]
+        self.names = [str(one.pid) for one in self.jobs]
+
+    def decode(self, *words):
+        for one, word in zip(self.jobs, words):
+            one.process.stdin.write(word + "\n")
+            one.process.stdin.flush()
+            one.line()
+
+    def follow(self, *options):
+        return subprocess.Popen(
+            [find_program("cgdebug-cli"), *options, "diff", *self.names, "--by", "request", "-f"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self):
+        for one in self.jobs:
+            one.process.stdin.write("\n")
+            one.process.stdin.flush()
+            one.process.wait(60)
+
+
+@pytest.fixture
+def servers(daemon, job, cli):
+    return Servers(job, cli)
+
+
+def test_of_two_jobs_what_both_have_now_is_compared(servers):
+    servers.decode("next", "next")
+    code, text = compare(*servers.names)
+    assert (code, "same: 1 token of 1 request" in text) == (0, True), text
+    servers.decode("next", "broken")
+    code, text = compare(*servers.names)
+    assert code == 1 and "first growth of the error: fwd/1, request" in text, text
+
+
+def test_following_two_jobs_ends_at_the_first_growth(servers):
+    servers.decode("next", "next")
+    following = servers.follow()
+    assert "no growth so far: 1 token of 1 request" in following.stderr.readline()
+    servers.decode("next", "broken")
+    text = following.communicate(timeout=60)[0]
+    assert following.returncode == 1, text
+    assert "first growth of the error: fwd/1, request" in text and "position 1" in text
+
+
+def test_following_ends_with_the_jobs(servers):
+    servers.decode("next", "next")
+    following = servers.follow("--json")
+    following.stderr.readline()
+    servers.decode("next", "next")
+    servers.end()
+    answer = json.loads(following.communicate(timeout=60)[0])
+    assert (following.returncode, answer["verdict"], answer["tokens"]) == (0, "same", 2)
+
+
+def test_what_one_job_has_not_computed_when_following_ends_is_said(servers):
+    servers.decode("next", "next")
+    servers.jobs[0].process.stdin.write("next\n")
+    servers.jobs[0].process.stdin.flush()
+    servers.jobs[0].line()
+    following = servers.follow()
+    following.stderr.readline()
+    following.send_signal(signal.SIGINT)
+    text = following.communicate(timeout=60)[0]
+    assert following.returncode == 3, text
+    assert "only A has 1 row" in text
+
+
+def test_rows_alone_are_followed(recorded):
+    one = recorded("one")
+    command = [find_program("cgdebug-cli"), "diff", one, one, "--follow"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "--by request --follow" in done.stderr

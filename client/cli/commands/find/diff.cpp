@@ -1,6 +1,7 @@
 #include "client/analysis/diff/diff.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -10,13 +11,16 @@
 #include <sstream>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "client/analysis/diff/diff_report.h"
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/requests/request_diff.h"
 #include "client/analysis/requests/request_report.h"
+#include "client/analysis/wording.h"
 #include "client/cli/command.h"
 #include "client/cli/commands/find/compare_runs.h"
+#include "client/cli/interrupt.h"
 #include "client/cli/sources/sources.h"
 #include "client/cli/views/answer_text.h"
 #include "daemon/core/numerics/stats_difference.h"
@@ -36,7 +40,10 @@ struct DiffCommand {
   bool stat = false;
   bool name_only = false;
   bool exit_zero = false;
+  bool follow = false;
 };
+
+constexpr int kBetweenLooksMs = 1000;
 
 Result<void> ReadMap(const std::string& path, analysis::AlignOptions* align) {
   std::ifstream file(path);
@@ -130,19 +137,94 @@ void HintAtRow(const Context& context, const source::Source& a, const DiffComman
                                      source::ReplayMark(slot, diff.first->a.key.replay))));
 }
 
-int CompareByRequest(Context& context, const DiffCommand& command, source::Source* a,
-                     source::Source* b) {
-  const Result<analysis::requests::RequestDiff> diff =
-      analysis::requests::CompareRequests(*a, *b, command.diff.align.scope);
-  if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
-  if (context.options.json) {
-    Context::PrintJson(analysis::requests::RequestJson(*a, *b, *diff));
-  } else {
-    Context::Print(AnswerText(context.out, analysis::requests::RequestAnswer(*a, *b, *diff)));
-    HintAtRow(context, *a, command, *diff);
+// Returns 0, or what to exit with after the reason has been printed.
+int OpenBoth(Context& context, const DiffCommand& command, std::unique_ptr<source::Source>* a,
+             std::unique_ptr<source::Source>* b) {
+  // If one source is a live job, --session says which.
+  const bool has_live = command.a == "live" || command.b == "live";
+  const auto takes_session = [&](const std::string& name) { return name == "live" || !has_live; };
+  for (auto [name, source] : {std::pair(&command.a, a), std::pair(&command.b, b)}) {
+    const std::string session = takes_session(*name) ? context.options.session : "";
+    if (const int failed = OpenSource(context, *name, session, source); failed != kExitOk) {
+      return failed;
+    }
   }
-  const int code = ExitCodeOf(diff->outcome());
+  const auto is_wanted = [&](const auto& slot) { return command.diff.align.scope.Wants(slot); };
+  if (std::none_of((*a)->slots().begin(), (*a)->slots().end(), is_wanted)) {
+    return FailNoProbe(context, **a, command.scope,
+                       ShellWord(command.a) +
+                           (takes_session(command.a) ? context.SameJob() : context.SameRanks()));
+  }
+  return kExitOk;
+}
+
+// What one look at two sources found.
+struct RequestLook {
+  std::unique_ptr<source::Source> a;
+  std::unique_ptr<source::Source> b;
+  std::optional<analysis::requests::RequestDiff> diff;  // nothing: why
+  std::string why;
+
+  bool goes_on() const { return a->Describe().is_growing || b->Describe().is_growing; }
+};
+
+int Look(Context& context, const DiffCommand& command, RequestLook* look) {
+  if (const int failed = OpenBoth(context, command, &look->a, &look->b); failed != kExitOk) {
+    return failed;
+  }
+  Result<analysis::requests::RequestDiff> diff =
+      analysis::requests::CompareRequests(*look->a, *look->b, command.diff.align.scope);
+  if (diff.ok()) look->diff = *std::move(diff);
+  if (!diff.ok()) look->why = diff.error().message;
+  return kExitOk;
+}
+
+int ShowLook(Context& context, const DiffCommand& command, const RequestLook& look) {
+  if (!look.diff) return context.Fail(kExitTrouble, look.why);
+  if (context.options.json) {
+    Context::PrintJson(analysis::requests::RequestJson(*look.a, *look.b, *look.diff));
+  } else {
+    Context::Print(
+        AnswerText(context.out, analysis::requests::RequestAnswer(*look.a, *look.b, *look.diff)));
+    HintAtRow(context, *look.a, command, *look.diff);
+  }
+  const int code = ExitCodeOf(look.diff->outcome());
   return code == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : code;
+}
+
+int CompareByRequest(Context& context, const DiffCommand& command) {
+  RequestLook look;
+  const int failed = Look(context, command, &look);
+  return failed != kExitOk ? failed : ShowLook(context, command, look);
+}
+
+// Each look compares what both have then. The answer is that of the last one: what is no longer
+// kept then may have been compared before, and counts as not compared.
+int FollowRequests(Context& context, const DiffCommand& command) {
+  const InterruptScope interrupt(&context.client());
+  std::optional<RequestLook> last;
+  std::uint64_t tokens = 0;
+  bool was_found = false;
+  while (!interrupt.interrupted()) {
+    RequestLook look;
+    const int failed = Look(context, command, &look);
+    if (interrupt.interrupted()) break;  // it may have stopped in the middle
+    if (failed != kExitOk) return failed;
+    const bool goes_on = look.goes_on();
+    const bool is_found = look.diff && look.diff->first;
+    if (look.diff && std::exchange(tokens, look.diff->tokens) != tokens && !is_found) {
+      context.Note(fmt::format("no growth so far: {} of {}",
+                               analysis::Count(tokens, "token", "tokens"),
+                               analysis::Count(look.diff->requests, "request", "requests")));
+    }
+    last = std::move(look);
+    // Of a call that was under way a later probe may have come before an earlier one, whose error
+    // is as large: it is looked at twice.
+    if ((is_found && was_found) || !goes_on) break;
+    if (!is_found) ::poll(nullptr, 0, kBetweenLooksMs);
+    was_found = is_found;
+  }
+  return last ? ShowLook(context, command, *last) : InterruptExitCode();
 }
 
 // Whether an option was given that chooses how probes are compared.
@@ -156,6 +238,10 @@ bool ComparesProbes(const DiffCommand& command) {
 // Turns what was typed into what is compared.
 // Fails: a bad glob, number or map, or options that do not go together.
 Result<void> SettleDiff(const Context& context, DiffCommand* command) {
+  if (command->follow && command->by != "request") {
+    return Error{"-f, --follow compares rows. Type: cgdebug-cli diff " + ShellWord(command->a) +
+                 " " + ShellWord(command->b) + " --by request --follow"};
+  }
   if (command->by == "request" && ComparesProbes(*command)) {
     return Error{
         "--by request compares rows; of the options it takes PROBE, --replays, --graph, --shape "
@@ -206,23 +292,10 @@ void ShowDiff(Context& context, const DiffCommand& command, source::Source& a, s
 int RunDiff(Context& context, DiffCommand& command) {
   const Result<void> settled = SettleDiff(context, &command);
   if (!settled.ok()) return context.Fail(kExitTrouble, settled.error().message);
+  if (command.follow) return FollowRequests(context, command);
+  if (command.by == "request") return CompareByRequest(context, command);
   std::unique_ptr<source::Source> a, b;
-  // If one source is a live job, --session says which.
-  const bool has_live = command.a == "live" || command.b == "live";
-  const auto takes_session = [&](const std::string& name) { return name == "live" || !has_live; };
-  for (auto [name, source] : {std::pair(&command.a, &a), std::pair(&command.b, &b)}) {
-    const std::string session = takes_session(*name) ? context.options.session : "";
-    if (const int failed = OpenSource(context, *name, session, source); failed != kExitOk) {
-      return failed;
-    }
-  }
-  const auto is_wanted = [&](const auto& slot) { return command.diff.align.scope.Wants(slot); };
-  if (std::none_of(a->slots().begin(), a->slots().end(), is_wanted)) {
-    return FailNoProbe(context, *a, command.scope,
-                       ShellWord(command.a) +
-                           (takes_session(command.a) ? context.SameJob() : context.SameRanks()));
-  }
-  if (command.by == "request") return CompareByRequest(context, command, a.get(), b.get());
+  if (const int failed = OpenBoth(context, command, &a, &b); failed != kExitOk) return failed;
   const Result<analysis::Diff> diff = analysis::Compare(*a, *b, command.diff);
   if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
   ShowDiff(context, command, *a, *b, *diff);
@@ -278,6 +351,9 @@ RunFunction AddDiff(CLI::App& app) {
       ->type_name("K");
   app.add_flag("--stat", command->stat, "print one line per probe");
   app.add_flag("--name-only", command->name_only, "print only the names of the probes that differ");
+  app.add_flag("-f,--follow", command->follow,
+               "with --by request: look again each second, until the error of a row grows, both "
+               "jobs have ended, or Ctrl-C");
   app.add_flag("--exit-zero", command->exit_zero, "exit 0, not 1, if they differ");
   return [command](Context& context) { return RunDiff(context, *command); };
 }
