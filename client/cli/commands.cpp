@@ -137,7 +137,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli ask train-4711@1204             the first NaN of replay 1204, run again\n"
      "  cgdebug-cli ask train-4711@g:bs=8@-1 'fwd/layers.3.*'\n"
      "  cgdebug-cli ask train-4711 'fwd/layers.3.*' --values rows.safetensors\n"
-     "  cgdebug-cli ask train-4711 --slowest 10\n",
+     "  cgdebug-cli ask train-4711 --slowest 10 --perfetto ops.json\n",
      AddAsk, Output::kText},
     {"repro", kFind, "One op of one replay as a script, with what it was given",
      "  cgdebug-cli repro train-4711@1204 fwd/layers.3.attn/softmax_0 -o repro/\n", AddRepro,

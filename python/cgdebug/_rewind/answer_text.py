@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import typing
 
 from .._shared._dtypes import table
@@ -18,10 +19,16 @@ _MOST_NOT_SEEN = 3
 
 
 def of(
-    question: Question, answer: Answer, values: str, has_hashes: bool = False
+    question: Question,
+    answer: Answer,
+    values: str,
+    has_hashes: bool = False,
+    trace: str = "",
 ) -> tuple[int, str, dict[str, typing.Any]]:
     """(what to exit with, text, JSON); has_hashes: in JSON those of all rows, also of those that
-    are not wanted"""
+    are not wanted
+
+    values, trace: files for what is in the rows, and for the times of their ops"""
     from . import mailbox
 
     rows = answer.stepped.rows
@@ -61,7 +68,9 @@ def of(
     )
     if values:
         lines.append(_save(shown, values))
-    json = {
+    if trace:
+        lines.append(_save_trace(answer, shown, trace))
+    told = {
         "verdict": "found" if bad else "inconclusive" if not_seen else "nothing_found",
         "graph": answer.graph,
         "capture": answer.capture,
@@ -79,9 +88,9 @@ def of(
         },
     }
     if has_hashes:
-        json["hashes"] = _hashes(rows)
+        told["hashes"] = _hashes(rows)
     code = mailbox.FOUND if bad else mailbox.INCONCLUSIVE if not_seen else mailbox.OK
-    return code, "\n".join(lines), json
+    return code, "\n".join(lines), told
 
 
 def of_repro(
@@ -115,7 +124,7 @@ def of_repro(
         return mailbox.TROUBLE, text, {"error": text}
     text = f"replay {answer.replay} of graph {answer.graph}: {answer.verified}\n"
     text += f"{op.op} {op.name} with what it was given: {script}\nnext:  python {script}"
-    json = {
+    told = {
         "graph": answer.graph,
         "capture": answer.capture,
         "replay": answer.replay,
@@ -125,8 +134,8 @@ def of_repro(
         "verified": answer.verified,
     }
     if has_hashes:
-        json["hashes"] = _hashes(stepped.rows)
-    return mailbox.OK, text, json
+        told["hashes"] = _hashes(stepped.rows)
+    return mailbox.OK, text, told
 
 
 def _slowest(rows: list[Row], most: int) -> list[Row]:
@@ -240,6 +249,31 @@ def _not_seen_json(one: NotSeen) -> dict[str, typing.Any]:
         "site": op.site if op else "",
         "reason": one.reason,
     }
+
+
+def _save_trace(answer: Answer, rows: list[Row], path: str) -> str:
+    """As Chrome's JSON, which Perfetto reads: a track for the graph, one op behind another, as the
+    device ran each alone. Fails: OSError."""
+    track = {"pid": 1, "tid": answer.capture}
+    title = f"graph {answer.graph}, replay {answer.replay}: each op alone"
+    events: list[dict[str, typing.Any]] = [
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "cgdebug"}},
+        {"ph": "M", "name": "thread_name", **track, "args": {"name": title}},
+    ]
+    begin_us = 0.0
+    ops = {id(row.op): row for row in reversed(rows) if row.op}  # the first row of each
+    unknown = [row.name for row in ops.values() if row.us is None]
+    for row in reversed(ops.values()):
+        if row.op is not None and row.us is not None:
+            about = {"op": row.op.op, "module": row.op.module, "line": row.op.site}
+            bar = {"name": row.name, "ts": begin_us, "dur": row.us, "args": about}
+            events.append({"ph": "X", **track, **bar})
+            begin_us += row.us
+    content = {"traceEvents": events, "cgdebug_unknown": unknown[::-1]}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    text = f"times of {len(ops) - len(unknown)} ops: {path}, for Perfetto"
+    return text + f"; of {len(unknown)} ops no time is known" * bool(unknown)
 
 
 def _save(rows: list[Row], path: str) -> str:

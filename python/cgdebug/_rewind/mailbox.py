@@ -225,7 +225,8 @@ def _answer_one(asked: dict[str, typing.Any]) -> tuple[int, str, dict[str, typin
     has_hashes = bool(asked.get("hashes"))
     if repro:
         return answer_text.of_repro(question, question.result, repro, has_hashes)
-    return answer_text.of(question, question.result, values, has_hashes)
+    trace = str(asked.get("perfetto", ""))
+    return answer_text.of(question, question.result, values, has_hashes, trace)
 
 
 def _list() -> tuple[int, str, dict[str, typing.Any]]:

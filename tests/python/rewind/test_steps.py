@@ -319,7 +319,7 @@ def test_no_script_is_written_of_an_op_that_runs_beside_others(stepped, tmp_path
     assert not (tmp_path / "repro").exists()
 
 
-def test_an_op_has_the_time_of_its_nodes_if_nothing_ran_beside_them(stepped):
+def test_an_op_has_the_time_of_its_nodes_if_nothing_ran_beside_them(stepped, tmp_path):
     tensors = [torch.zeros(4) for _ in range(4)]
     names = ["fwd/add_0", "fwd/mul_0", "fwd/sub_0", "fwd/div_0"]
     ops = [op(name, given(extent_of(one), row=name)) for name, one in zip(names, tensors)]
@@ -336,6 +336,15 @@ def test_an_op_has_the_time_of_its_nodes_if_nothing_ran_beside_them(stepped):
     _, text, told = answer_text.of(one, answer, "")
     assert "  4.0 us  fwd/add_0  aten.mul.out\n  and 2 ops of which no time is known" in text
     assert [row["name"] for row in told["slowest"]] == ["fwd/add_0"]
+    _, text, _ = answer_text.of(one, answer, "", trace=str(tmp_path / "trace.json"))
+    assert "times of 2 ops: " in text and "; of 2 ops no time is known" in text
+    trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
+    bars = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert [(bar["name"], bar["ts"], bar["dur"]) for bar in bars] == [
+        ("fwd/mul_0", 0.0, 2.0),
+        ("fwd/add_0", 2.0, 4.0),
+    ]
+    assert trace["cgdebug_unknown"] == ["fwd/sub_0", "fwd/div_0"]
     assert {row["name"]: row["us"] for row in told["rows"]}["fwd/div_0"] is None
     one = question("fwd/*")
     _, text, told = answer_text.of(one, answer, "")

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/cli/command.h"
@@ -22,6 +23,7 @@ struct AskCommand {
   std::string place;
   std::vector<std::string> rows;
   std::string values;
+  std::string perfetto;
   std::string repro;
   bool is_list = false;
   unsigned slowest = 0;
@@ -40,11 +42,10 @@ int RunAsk(Context& context, const AskCommand& command) {
   Json question = {{"graph", place->choice.graph}, {"rows", command.rows}};
   question["timeout_s"] = command.timeout_s;
   if (place->names_replay) question["replay"] = place->choice.replay;
-  if (!command.values.empty()) {
-    question["values"] = std::filesystem::absolute(command.values).string();
-  }
-  if (!command.repro.empty()) {
-    question["repro"] = std::filesystem::absolute(command.repro).string();
+  for (const auto& [name, path] :
+       {std::pair("values", command.values), std::pair("perfetto", command.perfetto),
+        std::pair("repro", command.repro)}) {
+    if (!path.empty()) question[name] = std::filesystem::absolute(path).string();
   }
   if (command.slowest > 0) question["slowest"] = command.slowest;
   if (command.is_list) question["list"] = true;
@@ -88,6 +89,10 @@ RunFunction AddAsk(CLI::App& app) {
          "their sum is not the time of a replay")
       ->check(WholeNumber(1, 1'000'000))
       ->type_name("N");
+  app.add_option("--perfetto", command->perfetto,
+                 "also write a trace for Perfetto: a bar for each op, as long as the device ran it "
+                 "alone")
+      ->type_name("FILE.json");
   app.add_flag("--list", command->is_list, "which replays of each graph are kept, and in how much");
   return [command](Context& context) { return RunAsk(context, *command); };
 }
