@@ -4,6 +4,7 @@ run always; all with CGDEBUG_TEST_PROGRAMS=all."""
 import os
 import pathlib
 
+import correct_numbers
 import correct_training
 import pytest
 import random_programs
@@ -48,6 +49,16 @@ def test_no_cause_is_shown_in_a_training_that_is_right(daemon, cli, programs_of,
     if name == "continuous_batching":
         assert (causes.first.kind, causes.first.level) == ("masked_row", "consistent")
         assert "it is left out by fwd/Pool/nan_to_num_0" in causes.first.text, causes
+
+
+@pytest.mark.parametrize("name", correct_numbers.PROGRAMS)
+def test_no_cause_is_shown_where_numbers_resemble_faults(daemon, cli, programs_of, tmp_path, name):
+    path = tmp_path / "a.cgrec"
+    programs_of(correct_numbers).record(path, name)
+    causes = cgdebug.why(path)
+    assert [one for one in causes if one.level == "shown"] == [], causes
+    assert causes.ok, causes
+    assert cli("check", str(path)).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ and of what people reported (the other scripts)."""
 import json
 import pathlib
 
+import faulty_numbers
 import faulty_programs
 import pytest
 import reported_memory
@@ -17,6 +18,7 @@ import cgdebug
 
 SCRIPTS = (
     faulty_programs,
+    faulty_numbers,
     reported_programs,
     reported_serving,
     reported_training,

@@ -690,6 +690,24 @@ TEST(Why, AnInputThatChangedAndChangedBackIsNoReasonToFollow) {
   EXPECT_THAT(KindsOf(CausesOf(log)), testing::Not(Contains("stale_output")));
 }
 
+TEST(Why, ZerosWhoseSignsChangeAreNoReasonToFollow) {
+  GraphLog log;
+  log.Row("fwd/gate/mul_0", "input", {{0.F, -0.F}, {-0.F, 0.F}, {0.F, 0.F}, {-0.F, -0.F}});
+  log.Row("in/weight", "input", std::vector<Values>(4, {1, 1}));
+  log.Row("fwd/head/mm_0", "aten.mm.default", std::vector<Values>(4, {2, 3}), "1 2");
+  EXPECT_THAT(KindsOf(CausesOf(log)), Not(Contains("stale_output")));
+}
+
+TEST(Why, TheArcCosineOfANumberAboveOneIsSaid) {
+  GraphLog log = Healthy();
+  log.Row("fwd/sum_0", "input", {{0, 1}, {0, 1.001F}, {0, 1}, {0, 1}});
+  log.Row("fwd/acos_0", "aten.acos.default", {{1, 0}, {1, kNan}, {1, 0}, {1, 0}}, "4");
+  const Causes causes = CausesOf(log);
+  ASSERT_FALSE(causes.findings.empty());
+  EXPECT_EQ(causes.findings.front().kind, "domain");
+  EXPECT_THAT(causes.findings.front().sentence, HasSubstr("a number above 1 or below -1"));
+}
+
 TEST(Why, ANumeratorOfZeroIsNoDivisionByZero) {
   GraphLog log = Healthy();
   log.Row("fwd/relu_0", "input", {{0, 1}, {0, 2}, {0, 3}, {0, 4}});

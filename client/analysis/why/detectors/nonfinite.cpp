@@ -69,6 +69,7 @@ class Explainer {
     if (stem_ == "pow" && out_.nan == 0 && out_.nonfinite() <= inputs_.front()->zero) {
       return {"domain", "a negative power of 0"};
     }
+    if (Reason reason = OfInverse(); !reason.text.empty()) return reason;
     if (stem_ == "nll_loss_forward" || stem_ == "nll_loss2d_forward") {
       return {"domain", "the mean of no element, as where every target is ignored"};
     }
@@ -79,6 +80,20 @@ class Explainer {
   template <typename Test>
   bool Any(Test test) const {
     return std::ranges::any_of(inputs_, [&](const Seen* seen) { return test(*seen); });
+  }
+
+  // The inverse of a function that has values between -1 and 1, or from 1 on.
+  Reason OfInverse() const {
+    constexpr std::array kInverse = {std::pair("acos", "arc cosine"), std::pair("asin", "arc sine"),
+                                     std::pair("atanh", "inverse hyperbolic tangent"),
+                                     std::pair("erfinv", "inverse error function")};
+    if (stem_ == "acosh") return {"domain", "the inverse hyperbolic cosine of a number below 1"};
+    for (const auto& [stem, name] : kInverse) {
+      if (stem_ != stem) continue;
+      return {"domain", fmt::format("the {} of a number {}", name,
+                                    out_.nan > 0 ? "above 1 or below -1" : "that is 1 or -1")};
+    }
+    return {};
   }
 
   bool IsMean() const { return ops::HasTrait(ops::OpTrait::kMean, row_.op); }
