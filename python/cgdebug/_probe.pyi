@@ -15,6 +15,7 @@ class _ObservedSlot(TypedDict):
 
 class _Record(_ObservedSlot):
     replay_index: int
+    iteration: int
     serial: int
     ordinal: int
     timestamp_ns: int
@@ -36,6 +37,8 @@ class _Slot(_ObservedSlot):
     policy: str
     capacity: int
     payload_bytes: int
+    device_bytes: int
+    device_capacity: int
     replays: int
     in_body: bool
     taken: int
@@ -48,6 +51,9 @@ class _Slot(_ObservedSlot):
     wait_ns: int
     suppressed: int
     retired: bool
+    skips_unchanged: bool
+    unchanged: int
+    unstaged: int
     compares: bool
     compared_with: str
     failure: dict[str, Any] | None
@@ -58,6 +64,7 @@ class _Status(TypedDict):
     closed: bool
     error: str | None
     lane_note: str | None
+    trigger_note: str | None
     daemon_alive: bool
     slots: list[_Slot]
 
@@ -140,7 +147,7 @@ class NativeOpLog:
         shape: list[int],
         cuda: int | None = None,
         stream: int = 0,
-        order: list[tuple[int, int]] = ...,
+        order: list[tuple[int, int]] = [],
         details: str = "",
     ) -> int: ...
     def counters(self) -> dict[str, int]: ...

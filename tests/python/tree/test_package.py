@@ -1,6 +1,5 @@
 """Importing cgdebug: what it gives and what it leaves alone."""
 
-import ast
 import importlib
 import os
 import pathlib
@@ -124,29 +123,6 @@ def test_version_is_the_one_of_the_build():
     cmake = (ROOT / "CMakeLists.txt").read_text()
     declared = re.search(r"^project\(cgdebug VERSION (\S+)", cmake, re.MULTILINE)[1]
     assert cgdebug.__version__ == declared == _probe.version()
-
-
-def declared_in(stub):
-    """Names of a .pyi that are there at run time too: functions, classes, methods, constants."""
-    for node in ast.parse(stub.read_text()).body:
-        if isinstance(node, ast.AnnAssign):
-            yield node.target.id
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
-            yield node.name
-            inner = node.body if isinstance(node, ast.ClassDef) else []
-            methods = [one.name for one in inner if isinstance(one, ast.FunctionDef)]
-            yield from (f"{node.name}.{name}" for name in methods if name != "__buffer__")
-
-
-@pytest.mark.parametrize("name", ["_recording", "_probe"])
-def test_the_stub_of_a_native_module_declares_what_it_has(name):
-    module = importlib.import_module(f"cgdebug.{name}")
-    declared = set(declared_in(pathlib.Path(cgdebug.__file__).parent / f"{name}.pyi"))
-    there = {one for one in vars(module) if not one.startswith("_")}
-    for kind in [one for one in there if isinstance(getattr(module, one), type)]:
-        methods = {one for one in vars(getattr(module, kind)) if not one.startswith("_")}
-        there |= {f"{kind}.{one}" for one in methods | {"__init__", "__len__"}}
-    assert {one for one in declared if "__" not in one} == {one for one in there if "__" not in one}
 
 
 def test_types_ship():
