@@ -10,19 +10,20 @@ import typing
 import weakref
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ._job import _native
 from ._job._after_import import call_after_import
 from ._op_log.capture_cost import CaptureCost
 from ._op_log.extras import Extras, after_run
 from ._op_log.options import LogOptions
-from ._op_log.scopes import Scope, captured_before
+from ._op_log.scopes import Scope
 from ._shared import _site, _torch_logs, _words
-from ._watching import calls, compiled, direct, hooks, module_hooks
-from ._watching.modules import IN_SCRIPT, inside_scripts, is_callable, is_selected, modules_of
-from ._watching.places import NO_TENSOR, Place, lock
-from ._watching.replicas import ReplicaHook, shards_of
+from ._watching import compiled, direct, hooks
+from ._watching.account import Account
+from ._watching.modules import is_callable, is_selected, modules_of
+from ._watching.on_modules import OnModules, Wanted, shared_of
+from ._watching.places import Place, lock
+from ._watching.replicas import shards_of
 from .actions import Action, TensorRecord, TensorStats, enabled_actions, needs_daemon, whole_number
 from .op_log import OpLogView, read_log, records_of
 from .probe import CudaGraphTensorProbe
@@ -36,8 +37,6 @@ _FX_NOTE = (
 )
 _MAX_SHOWN = 8
 _VALUES_OF_TRIGGER = 8
-
-_Handle = torch.utils.hooks.RemovableHandle | calls.Follower | direct.InFront
 
 _watches: weakref.WeakSet[Watch] = weakref.WeakSet()
 _numbers = itertools.count(1)
@@ -133,9 +132,6 @@ def watch(
     )
 
 
-_MISSING = object()
-
-
 @dataclasses.dataclass(frozen=True)
 class WatchReport:
     """What a watch sees and what it does not; str() is for people.
@@ -214,9 +210,6 @@ class Watch:
     ):
         level = options.level
         self._closed = False
-        self._handles: list[
-            torch.utils.hooks.RemovableHandle | calls.Follower | direct.InFront
-        ] = []
         self._scope: Scope | None = None  # of a level with an op log
         self._fx: typing.Any = None  # the pass of level "fx"
         self._list: list[Place] = []
@@ -225,7 +218,6 @@ class Watch:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"watch: a torch.nn.Module is watched, not a {type(model).__name__}")
         extras = _check_level(options, grads, inputs, params, values)
-        is_log = level not in ("module", "fx")
         self._actions = _actions_of(values)
         self._part_actions: list[Action] = []
         if part is not None:
@@ -236,23 +228,9 @@ class Watch:
         found, aliases = modules_of(model)
         self._root = weakref.ref(next(iter(found.values())))
         self._known = weakref.WeakSet(found.values())
-        # Of those whose forward() is called: which runs our hooks, and which did not.
-        self._in_front: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self._not_all_seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        chosen = {
-            name: module
-            for name, module in found.items()
-            if is_selected(name, select) and module not in skip
-        }
-        if not chosen:
-            names = list(found)
-            close = _words.close_to(select, names)
-            more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-            raise ValueError(
-                f"watch: no module matches select={select!r}.{close and close + '.'} The model "
-                f"has: {', '.join(names[:_MAX_SHOWN])}{more}"
-            )
-        shared = self._shared_of(found, aliases, chosen) if level == "module" else {}
+        self._on_modules = OnModules(self._root, self._known, self._place)
+        chosen = _chosen_of(found, select, skip)
+        shared = shared_of(found, aliases, chosen) if level == "module" else {}
         for name, first in aliases.items():
             if name not in shared.get(first, {}) and is_selected(name, select):
                 self._not_watched[name] = f"it is the same module as {first}"
@@ -261,63 +239,43 @@ class Watch:
         _native.finish_at_exit()
         if needs_daemon(enabled_actions([*self._actions, *self._part_actions])):
             _native.start_daemon()
+        wanted = Wanted(select, grads, inputs, params, shards_of(model) if params else {})
         with lock:
-            self._prefix = _free_prefix(next(iter(found)), chosen)
-            self._names = {self._prefix + name for name in chosen}
-            _watches.add(self)
-            weakref.finalize(self, _restore_without_watches).atexit = False
-            _torch_logs.watched(
-                next(_numbers),
-                {
-                    "model": next(iter(found)),
-                    "select": select,
-                    "level": level,
-                    "site": self._site,
-                    "modules": list(chosen),
-                    "not_watched": dict(self._not_watched),
-                },
-            )
-            if is_log:
-                self._open_scope(model, options, extras, eager)
-                return
-            if level == "fx":
+            self._enlist(found, chosen, level)
+            if level == "module":
+                self._watch_modules(found, chosen, shared, wanted)
+            elif level == "fx":
                 self._open_pass(model, found, bool(grads))
-                return
-            call_after_import("torch._dynamo", _heed_hooks)
-            try:
-                self._handles.append(calls.Follower(self._root()))
-                in_scripts = inside_scripts(found)
-                for name, module in chosen.items():
-                    if id(module) in in_scripts:
-                        self._place("fwd", name, module).note(IN_SCRIPT)
-                        continue
-                    self._hook(name, module, grads, inputs, shared.get(name, {}))
-                if params:
-                    self._hook_params(found, in_scripts, shards_of(model), grads)
-                for module in direct.called_in_code(found, sys._getframe(1)):
-                    self._put_in_front(module)
-            except BaseException:
-                self.close()
-                raise
+            else:
+                self._open_scope(model, options, extras, eager)
 
-    @staticmethod
-    def _shared_of(
-        found: dict[str, torch.nn.Module],
-        aliases: dict[str, str],
-        chosen: typing.Collection[str],
-    ) -> dict[str, dict[str, torch.nn.Module]]:
-        """By name of a chosen module that several others have: each of these, with the name that it
-        has there."""
-        root = next(iter(found))
-        shared: dict[str, dict[str, torch.nn.Module]] = {}
-        for name, first in aliases.items():
-            parents = [
-                found.get(aliases.get(path, path), found[root])
-                for path in (name.rpartition(".")[0], first.rpartition(".")[0])
-            ]
-            if first in chosen and parents[0] is not parents[1]:
-                shared.setdefault(first, {})[name] = parents[0]
-        return shared
+    def _enlist(self, found, chosen, level: str) -> None:
+        """Requires: lock."""
+        self._prefix = _free_prefix(next(iter(found)), chosen)
+        self._names = {self._prefix + name for name in chosen}
+        _watches.add(self)
+        weakref.finalize(self, _restore_without_watches).atexit = False
+        _torch_logs.watched(
+            next(_numbers),
+            {
+                "model": next(iter(found)),
+                "select": self._select,
+                "level": level,
+                "site": self._site,
+                "modules": list(chosen),
+                "not_watched": dict(self._not_watched),
+            },
+        )
+
+    def _watch_modules(self, found, chosen, shared, wanted: Wanted) -> None:
+        call_after_import("torch._dynamo", _heed_hooks)
+        try:
+            self._on_modules.watch(found, chosen, shared, wanted)
+            for module in direct.called_in_code(found, sys._getframe(2)):
+                self._on_modules.put_in_front(module)
+        except BaseException:
+            self.close()
+            raise
 
     def _check_parts(self) -> None:
         """Now, because a probe that cannot be made later only becomes a line of explain()."""
@@ -378,111 +336,8 @@ class Watch:
         self._list.append(place)
         return place
 
-    def _hook(
-        self,
-        name: str,
-        module: torch.nn.Module,
-        grads: bool,
-        inputs: bool,
-        others: dict[str, torch.nn.Module],
-    ) -> None:
-        """others: further names of it, each with the module that has it by this name."""
-        if not is_callable(module):
-            return
-        if inputs:
-            hook = hooks.InputHook(self._place("in", name, module))
-            self._handles.append(module_hooks.register(module, hook, before=True, with_kwargs=True))
-        output: hooks.Hook
-        output, *further = [
-            hooks.OutputHook(
-                self._place("fwd", one, module), self._place("grad", one, module) if grads else None
-            )
-            for one in (name, *others)
-        ]
-        if others:
-            output = hooks.SharedHook(output, list(zip(others.values(), further)))
-        self._handles.append(module_hooks.register(module, output))
-        if not module_hooks.stay_last(module):
-            self._handles.append(module_hooks.register(module, hooks.LastHook(), before=True))
-
-    def _put_in_front(self, module: torch.nn.Module) -> None:
-        """Requires: lock."""
-        if module not in self._in_front and any(module_hooks.ours_of(module)):
-            self._in_front.add(module)
-            self._handles.append(direct.InFront(module))
-
     def look_around(self) -> None:
-        for module, frame in direct.running():
-            if module not in self._known:
-                continue
-            self._put_in_front(module)  # from its next call on
-            if module is self._root():
-                calls.begin_once(module)
-            after = [hook for hook, _ in module_hooks.ours_of(module)[1]]
-
-            def look(output, module=module, after=after):
-                for hook in after:
-                    hook.run(module, (), output)
-
-            is_seen = direct.at_return(frame, id(self), look)
-            is_seen_later = direct.is_in_front_of(module)
-            if (is_seen and is_seen_later) or module in self._not_all_seen:
-                continue
-            self._not_all_seen.add(module)
-            for place in (place for hook in after for place in hook.places):
-                place.note(direct.FIRST_UNSEEN if is_seen_later else direct.ALL_UNSEEN)
-
-    def _hook_params(
-        self,
-        found: dict[str, torch.nn.Module],
-        in_scripts: set[int],
-        shards: dict[int, str],
-        grads: bool,
-    ) -> None:
-        """`in_scripts`: see inside_scripts(). `shards`: by id, of parameters that other ranks have.
-
-        A container such as a ParameterList is never called; the module around it is, so that one
-        gets the hook."""
-        wanted: dict[str, list] = {}
-        root = next(iter(found))
-        for name, module in found.items():
-            owner = name
-            while not is_callable(found.get(owner, found[root])) and owner != root:
-                owner = owner.rpartition(".")[0] or root
-            path = "" if name == root else name
-            way = path[len(owner) + 1 :] if owner not in (root, name) else path * (owner != name)
-            for own, parameter in module._parameters.items():
-                full = f"{path}.{own}" if path else own
-                if is_selected(full, self._select):
-                    wanted.setdefault(owner, []).append((way, own, full, parameter))
-        of_optimizer = hooks.OptimizerHook()
-        may_be_replicas: list[tuple[weakref.ref[torch.nn.Parameter], Place]] = []
-        if not shards and torch.distributed.is_available() and is_callable(found[root]):
-            hook = ReplicaHook(may_be_replicas)  # in front of those that look at parameters
-            self._handles.append(module_hooks.register(found[root], hook, before=True))
-        for owner, parameters in wanted.items():
-            module = found[owner]
-            places = [self._place("param", full, module) for _, _, full, _ in parameters]
-            if id(module) in in_scripts:
-                for place in places:
-                    place.note(IN_SCRIPT)
-                continue
-            for place, (_, _, full, parameter) in zip(places, parameters, strict=True):
-                if parameter is None:
-                    continue
-                place.shard = shards.get(id(parameter), "")
-                may_be_replicas.append((weakref.ref(parameter), place))
-                if grads and parameter.requires_grad:
-                    grad = self._place("param_grad", full, module)
-                    grad.shard = place.shard
-                    may_be_replicas.append((weakref.ref(parameter), grad))
-                    of_optimizer.add(parameter, grad)
-            looks = hooks.ParamHook(places, [(way, own) for way, own, _, _ in parameters])
-            self._handles.append(module_hooks.register(module, looks, before=True))
-        if grads:
-            handle = register_optimizer_step_pre_hook(of_optimizer)
-            self._handles.append(handle)
-            weakref.finalize(self, handle.remove).atexit = False
+        self._on_modules.look_around()
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -514,133 +369,27 @@ class Watch:
 
     def explain(self) -> WatchReport:
         """What is seen, what is not and why, and what it costs."""
-        seen, not_seen, problems = [], dict[str, str](), dict[str, str]()
-        snapshots = lost = shm = 0
-        for place in list(self._list):
-            any_seen = False
-            for probe in [p for p in list(place.probes.values()) if p]:
-                status = probe._native.status()
-                slots = status["slots"]
-                if not any(slot["replays"] for slot in slots):
-                    why = "the code that contains it has not run yet"
-                    if place.name.startswith("grad/"):
-                        why = "no gradient came"
-                    not_seen[probe.name] = self._ended(why)
-                    continue
-                any_seen = True
-                seen.append(probe.name)
-                for slot in slots:
-                    counts_calls = slot["in_body"] and not slot["graph_id"]
-                    snapshots += slot["accepted" if counts_calls else "replays"]
-                    lost += slot["lost"]
-                    shm += slot["capacity"] * (
-                        128 if slot["device_bytes"] else slot["payload_bytes"]
-                    )
-                    if (kept := self._kept_of(slot)) is not None:
-                        problems[probe.name] = (
-                            f"{kept} values are kept, because the rings of this process take as "
-                            "much device memory as they may: CGDEBUG_DEVICE_MIB"
-                        )
-                if note := status["trigger_note"]:
-                    problems[probe.name] = note
-            if any_seen and place.problem:
-                problems[place.name] = place.problem
-            elif not any_seen and (place.problem or not place.probes):
-                not_seen[place.name] = self._ended(self._why_not(place))
+        account = Account(list(self._list), self._actions, self._root, self._closed)
         if self._scope is not None:
-            for number, log in enumerate(list(self._scope.logs)):
-                seen += [row.name for row in log.rows]
-                problems.update({f"log {number}: {gap}": "not shown" for gap in log.gaps})
-                for line in log.coverage.lines() if log.coverage else ():
-                    problems[f"log {number}: {line}"] = "no row shows what they wrote"
-            for capture in self._scope.captured_before:
-                problems[f"capture {capture}"] = captured_before(capture)
+            account.add_logs(self._scope)
         if self._fx is not None and not self._list:
-            not_seen["fx/*"] = self._ended(
-                "torch.compile has made no code with matmul or attention since watch()"
+            account.miss(
+                "fx/*", "torch.compile has made no code with matmul or attention since watch()"
             )
         return WatchReport(
             model=self._text(),
             closed=self._closed,
-            seen=tuple(seen),
-            not_seen=not_seen,
+            seen=tuple(account.seen),
+            not_seen=account.not_seen,
             not_watched=self._not_watched | self._added_later(),
-            problems=problems,
-            snapshots=snapshots,
-            lost=lost,
-            shm_bytes=shm,
+            problems=account.problems,
+            snapshots=account.snapshots,
+            lost=account.lost,
+            shm_bytes=account.shm_bytes,
             device_bytes=(_native.probe_module().session() or {}).get("device_bytes", 0),
             captures=tuple(self._scope.costs) if self._scope is not None else (),
             notes=self.notes,
         )
-
-    def _kept_of(self, slot: dict) -> int | None:
-        """How many values a slot keeps that found no room for all; None: it found room, or needs
-        none."""
-        for action in self._actions:
-            if not isinstance(action, TensorRecord) or action.where != "auto":
-                continue
-            kept = slot["device_capacity"]
-            if slot["lane"] == "direct" and 0 not in slot["shape"] and kept < action.capacity:
-                return kept
-        return None
-
-    def _ended(self, why: str) -> str:
-        return f"{why}, and the watch is closed" if self._closed else why
-
-    def _why_not(self, place: Place) -> str:
-        if place.problem:
-            return place.problem
-        root = self._root()
-        if root is None:
-            return "the model is gone"
-        if place.called:
-            return "CGDEBUG_PROBES switches it off"
-        if why := self._why_no_parameter(place):
-            return why
-        module = place.module()
-        if module is not None and type(module).__call__ is not torch.nn.Module.__call__:
-            return (
-                "its module was not called, or by the __call__() of its class, which runs no hook"
-            )
-        if place.name.startswith("param_grad/"):
-            return "no step of an optimizer with a gradient of it came"
-        if twin := self._twin_without_tensor(place):
-            return f"its module was not called, or {NO_TENSOR}, as that of {twin}"
-        if compiled.was_compiled(root, place.module()):
-            return (
-                "its module was not called, or code that torch.compile made before the watch calls "
-                "it: such code keeps running without probes. Type torch.compiler.reset() after "
-                "watch(), or watch before the first call"
-            )
-        return "its module was never called"
-
-    def _why_no_parameter(self, place: Place) -> str:
-        """Of a parameter that is none, or that is seen under another name; else nothing."""
-
-        def parameter_of(one: Place) -> object:
-            owned = getattr(one.module(), "_parameters", {})
-            return owned.get(one.name.rpartition(".")[2], _MISSING)
-
-        kind = place.name.partition("/")[0]
-        if not kind.startswith("param") or (parameter := parameter_of(place)) is _MISSING:
-            return ""
-        if parameter is None:
-            return "its module has none"
-        for one in self._list:
-            is_of_kind = one is not place and one.name.partition("/")[0] == kind and one.called
-            if is_of_kind and parameter_of(one) is parameter:
-                return f"it is the same parameter as {one.name}"
-        return ""
-
-    def _twin_without_tensor(self, place: Place) -> str:
-        """Layers that share code share what Dynamo found out when it traced the first of them."""
-        kind = place.name.partition("/")[0]
-        for one in self._list:
-            is_like_it = one.name.partition("/")[0] == kind and one.problem == NO_TENSOR
-            if is_like_it and type(one.module()) is type(place.module()):
-                return one.name
-        return ""
 
     def _added_later(self) -> dict[str, str]:
         root = self._root()
@@ -663,9 +412,7 @@ class Watch:
         while graphs replay. Compiled code keeps its ops, which then do nothing."""
         with lock:
             self._closed = True
-            handles, self._handles = self._handles, []
-            for handle in handles:
-                handle.remove()
+            self._on_modules.remove()
             for place in self._list:
                 place.end()
             if self._scope is not None:
@@ -684,6 +431,26 @@ class Watch:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._list)} places"
         return f"<{self._text()}, {self._select!r}, {state}>"
+
+
+def _chosen_of(
+    found: dict[str, torch.nn.Module], select: str, skip: typing.Collection[torch.nn.Module]
+) -> dict[str, torch.nn.Module]:
+    """Fails: ValueError, if it is none."""
+    chosen = {
+        name: module
+        for name, module in found.items()
+        if is_selected(name, select) and module not in skip
+    }
+    if not chosen:
+        names = list(found)
+        close = _words.close_to(select, names)
+        more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        raise ValueError(
+            f"watch: no module matches select={select!r}.{close and close + '.'} The model "
+            f"has: {', '.join(names[:_MAX_SHOWN])}{more}"
+        )
+    return chosen
 
 
 def _restore_without_watches() -> None:
