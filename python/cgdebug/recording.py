@@ -12,7 +12,6 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import itertools
-import math
 import operator
 import os
 import pathlib
@@ -21,7 +20,7 @@ import typing
 import warnings
 
 from . import _remote
-from ._read._call_series import CallSeries
+from ._read._call_series import the_one_of
 from ._read._columns import Columns, frame_of
 from ._read._reports import Cause, Causes, Check, Diff, Row, rows_of
 from ._read._series import RecordedSnapshot, Series, names_of
@@ -194,33 +193,7 @@ class Recording:
         ]
         if not found:
             raise KeyError(self._why_no_probe(name))
-        if len(found) == 1:
-            return found[0]
-        if len({series.rank for series in found}) > 1:
-            raise RecordingError(
-                f"probe {name!r} is on ranks {sorted({s.rank for s in found})}: choose one, for "
-                f"example r.rank({found[0].rank})[{name!r}]"
-            )
-        jobs = {(series.session, series._uuid) for series in found}
-        if len(jobs) > 1:
-            labels = {label for label, _ in jobs}
-            key = found[0].session if len(labels) == len(jobs) else found[0]._uuid[:8]
-            raise RecordingError(
-                f"probe {name!r} is of {len(jobs)} jobs: choose one, for "
-                f"example r.probe({name!r}, session={key!r})"
-            )
-        if all(series.counts_calls for series in found):
-            return CallSeries(found)
-        if len({(series.graph_id, series.invocation) for series in found}) < len(found):
-            raise RecordingError(
-                f"probe {name!r} has {len(found)} series, one for each shape and call: choose "
-                f"one of r.select({name!r})"
-            )
-        choices = ", ".join(f"graph_id={s.graph_id} invocation={s.invocation}" for s in found)
-        raise RecordingError(
-            f"probe {name!r} was called {len(found)} times: choose one with "
-            f"r.probe({name!r}, graph_id=..., invocation=...): {choices}"
-        )
+        return the_one_of(name, found)
 
     def select(self, *patterns: str) -> list[Series]:
         """By glob ("blk*", "re:...", "!..." excludes), in graph order. A glob means the whole name,
@@ -456,35 +429,9 @@ class Recording:
             from torch.cuda.graph_annotations import get_kernel_annotations
 
             annotations = get_kernel_annotations()
-        from ._shared._torch_logs import probe_of_mark
+        from ._read._kernel_annotations import with_snapshots
 
-        held: dict[str, dict[str, typing.Any]] = {}
-        named = {}
-        for node, given in annotations.items():
-            marks = list(given) if isinstance(given, list) else [given]
-            for mark in list(marks):
-                probe = probe_of_mark(mark)
-                if probe is None:
-                    continue
-                if probe not in held:
-                    held[probe] = self._held_by(probe)
-                marks.append(held[probe])
-            named[node] = marks
-        return named
-
-    def _held_by(self, probe: str) -> dict[str, typing.Any]:
-        """For a kernel of the probe: over all of its calls and snapshots here."""
-        members = [series for series in self._all if series.name == probe and series.is_readable]
-        rows = [row for series in members for row in Columns(self._reader, [series]).rows()]
-        bad = [row["replay"] for row in rows if row["nonfinite"]]
-        sizes = [row["abs_max"] for row in rows if math.isfinite(row["abs_max"])]
-        held: dict[str, typing.Any] = {"cgdebug snapshots": len(rows)}
-        if sizes:
-            held["cgdebug abs_max"] = max(sizes)
-        if rows:
-            none = f"none in {len(rows)} snapshots"
-            held["cgdebug first NaN or Inf"] = f"replay {min(bad)}" if bad else none
-        return held
+        return with_snapshots(annotations, self._reader, self._all)
 
     def export(self, format: str, output: str | os.PathLike, *probes: str, **options):
         """Writes it in another format; see `cgdebug.export`. Returns remarks about what the result

@@ -6,6 +6,7 @@ import collections
 import functools
 import typing
 
+from ..errors import RecordingError
 from ..snapshot import TensorSnapshot
 from ._columns import Columns
 from ._series import Series
@@ -104,3 +105,36 @@ def _sorted(columns: Columns, series: CallSeries) -> Columns:
     iterations = [series._keys[places[row]][1] for row in order.tolist()]
     columns.arrays["iteration"] = numpy.asarray(iterations, arrays["iteration"].dtype)
     return columns
+
+
+def the_one_of(name: str, found: list[Series]) -> Series:
+    """Of those that a probe of this name has.
+
+    Fails: RecordingError, which says how to choose."""
+    if len(found) == 1:
+        return found[0]
+    if len({series.rank for series in found}) > 1:
+        raise RecordingError(
+            f"probe {name!r} is on ranks {sorted({s.rank for s in found})}: choose one, for "
+            f"example r.rank({found[0].rank})[{name!r}]"
+        )
+    jobs = {(series.session, series._uuid) for series in found}
+    if len(jobs) > 1:
+        labels = {label for label, _ in jobs}
+        key = found[0].session if len(labels) == len(jobs) else found[0]._uuid[:8]
+        raise RecordingError(
+            f"probe {name!r} is of {len(jobs)} jobs: choose one, for "
+            f"example r.probe({name!r}, session={key!r})"
+        )
+    if all(series.counts_calls for series in found):
+        return CallSeries(found)
+    if len({(series.graph_id, series.invocation) for series in found}) < len(found):
+        raise RecordingError(
+            f"probe {name!r} has {len(found)} series, one for each shape and call: choose "
+            f"one of r.select({name!r})"
+        )
+    choices = ", ".join(f"graph_id={s.graph_id} invocation={s.invocation}" for s in found)
+    raise RecordingError(
+        f"probe {name!r} was called {len(found)} times: choose one with "
+        f"r.probe({name!r}, graph_id=..., invocation=...): {choices}"
+    )
