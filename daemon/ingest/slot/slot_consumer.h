@@ -9,12 +9,13 @@
 
 #include "daemon/ingest/destination.h"
 #include "daemon/ingest/device_requests.h"
-#include "daemon/ingest/gpu_clock.h"
+#include "daemon/ingest/slot/ring_contents.h"
 #include "daemon/ingest/slot/shown_counters.h"
+#include "daemon/ingest/slot/shown_slots.h"
+#include "daemon/ingest/slot/slot_clock.h"
 #include "daemon/ingest/slot/slot_comparison.h"
 #include "daemon/ingest/slot/slot_controls.h"
 #include "daemon/ingest/slot/slot_findings.h"
-#include "daemon/pipeline/snapshot_maker.h"
 #include "libprobe/ring/segment/segment_view.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
@@ -43,16 +44,14 @@ class SlotConsumer final : public pipeline::SlotFeedback {
 
   // The slot of the directory.
   const pipeline::SlotPtr& slot() const { return slot_; }
-  // The slots that clients see: this slot, or one per row of its op log. Each ring entry is one
-  // snapshot of every row, so a lost entry is a loss of every row.
-  std::vector<pipeline::SlotPtr> shown_slots() const;
-  bool Shows(const pipeline::SlotPtr& slot) const { return NumberOf(slot) < shown_.size(); }
-  std::int64_t last_timestamp_ns() const { return last_timestamp_ns_; }
+  // The slots that clients see.
+  std::vector<pipeline::SlotPtr> shown_slots() const { return shown_.slots(); }
+  bool Shows(const pipeline::SlotPtr& slot) const { return shown_.NumberOf(slot) < shown_.size(); }
+  std::int64_t last_timestamp_ns() const { return clock_.last_ns(); }
   ring::HeadWatch head_watch() const { return ring_.head_watch(); }
 
-  // Shows the slot's newest timestamp to its clock. `looked_ns`: by the host's clock, when this was
-  // last called, or later if nothing was committed since.
-  void WatchClock(std::int64_t looked_ns);
+  // As SlotClock::Watch.
+  void WatchClock(std::int64_t looked_ns) { clock_.Watch(looked_ns); }
   // Whether its timestamps are not known in the host's time yet, and it can be left unread a while
   // for that: no replay waits for room.
   bool CanAwaitClock() const;
@@ -83,9 +82,10 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool cut_off() const { return prepared_.cut_off; }
   // Shows the producer's counters and its own to the registry; ends a control that is over.
   void Refresh();
-  // What is in the ring, consumed or not. Asks for values that are on the device, unless the
-  // producer is gone. Requires: Shows(request.slot).
-  pipeline::RingContent Read(const pipeline::RingRequest& request, bool producer_alive);
+  // As RingContents::Read.
+  pipeline::RingContent Read(const pipeline::RingRequest& request, bool producer_alive) {
+    return contents_.Read(request, producer_alive);
+  }
   // Sets what the producer does from its next replay on (SlotControls). Requires:
   // Shows(change.slot).
   void SetControl(const pipeline::ControlChange& change);
@@ -103,12 +103,6 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
 
  private:
-  // One of the slots that clients see.
-  struct ShownSlot {
-    pipeline::SlotPtr slot;
-    pipeline::SnapshotMaker maker;
-    pipeline::StoredSnapshot made = {};  // what Prepare() left for Commit()
-  };
   // What Prepare() left for Commit(), beside the snapshots.
   struct Prepared {
     ring::ReadStatus status = ring::ReadStatus::kNone;
@@ -129,23 +123,15 @@ class SlotConsumer final : public pipeline::SlotFeedback {
     std::uint64_t bytes = 0;           // of those consumed
     // Counts everything before `first_readable` as overwritten.
     void Lose(std::uint64_t first_readable);
+    // With what the producer counts.
+    pipeline::Counters Counters(const layout::SlotHead& head_untrusted) const;
   };
 
-  std::vector<ShownSlot> ShownOf(const std::vector<ring::OpLogRow>& rows) const;
-  // Converts the writer's timestamp to the host's time; the result is never later than now.
-  std::int64_t HostTime(std::int64_t timestamp_ns, std::int64_t not_before_ns = 0) const;
-  bool HoldsOpLog() const { return (slot_->registration.flags & layout::kSlotHoldsOpLog) != 0; }
-  std::size_t NumberOf(const pipeline::SlotPtr& slot) const;  // shown_.size() if it has none
-  ring::ReadStatus ReadRing(std::uint64_t ordinal, ring::Entry* entry,
-                            ring::PayloadId held = {}) const;
   ring::ReadStatus ReadNext(ring::PayloadId held);
   bool NeedsAllAgain() const;
   void PrepareAgain();
   void MakeSnapshot();
   void Deliver(bool seen_before);
-  void DropMade();
-  void LoseInSinks(pipeline::Gap gap);
-  void CloseInSinks(std::uint64_t last_replay);
   std::uint64_t LastBefore(std::uint64_t replay) const;
   void ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay, layout::LossCause cause,
                   bool before_forced = false);
@@ -155,15 +141,15 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   ring::SlotRingReader ring_;
   ring::SegmentView* view_;
   Destination destination_;
-  std::vector<ShownSlot> shown_;
+  ShownSlots shown_;
+  SlotClock clock_;
   DeviceRequests device_;
   SlotControls controls_;
   SlotComparison comparison_;
   SlotFindings findings_;
+  RingContents contents_;
   ShownCounters counters_;
-  GpuClock* clock_;
-  layout::SlotHead last_head_ = {};            // while the block was this slot's
-  std::optional<std::int64_t> seen_stamp_ns_;  // by WatchClock()
+  layout::SlotHead last_head_ = {};  // while the block was this slot's
   Prepared prepared_;
   // The payload of the last snapshot with values, if the slot skips unchanged ones. It need not be
   // copied again while somebody still has it.
@@ -172,8 +158,6 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t consumed_before_ = 0;
   // The next ordinal that is read again, up to consumed_before_; 0 = none.
   std::uint64_t again_ = 0;
-  std::int64_t last_timestamp_ns_ = 0;
-  std::int64_t made_timestamp_ns_ = 0;  // the newest of the snapshots that were made
 };
 
 }  // namespace cgdebug::ingest
