@@ -77,7 +77,7 @@ source::Tensor TensorOf(const v1::Snapshot& snapshot) {
   tensor.snapshot.step = snapshot.step();
   tensor.snapshot.timestamp_ns = snapshot.timestamp_ns();
   tensor.snapshot.payload_bytes = snapshot.payload_bytes();
-  tensor.stats = FieldsOf<numerics::Stats>(snapshot.stats());
+  tensor.stats = wire::FieldsOf<numerics::Stats>(snapshot.stats());
   return tensor;
 }
 
@@ -133,7 +133,7 @@ Event EventOf(const v1::TailReply& message) {
       return event;
     }
     case v1::TailReply::kSessionChange: {
-      Event event{.session = FieldsOf<Session>(message.session_change().session())};
+      Event event{.session = wire::FieldsOf<Session>(message.session_change().session())};
       event.kind =
           message.session_change().ended() ? EventKind::kSessionEnded : EventKind::kSessionJoined;
       event.tensor.session_key = event.session.key;
@@ -239,7 +239,7 @@ Result<Controlled> SetControl(client::Client& client, const ControlRequest& requ
   v1::SetRequest message;
   message.set_session(request.session);
   message.mutable_probes()->Assign(request.probes.begin(), request.probes.end());
-  FillMessage(request.control, message.mutable_control());
+  wire::FillMessage(request.control, message.mutable_control());
   message.set_ttl_ms(request.ttl_ms);
   FillWhich(request.which, message.mutable_which());
   return Ask<Controlled>(client, message);

@@ -5,29 +5,12 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "daemon/model/control_queue.h"
-#include "daemon/model/event_log.h"
-#include "daemon/model/registry.h"
-#include "daemon/model/snapshot_store.h"
-#include "daemon/record/recorder.h"
-#include "daemon/record/ring_reads.h"
 #include "daemon/serve/answer.h"
-#include "daemon/serve/candidates.h"
+#include "daemon/serve/model.h"
 #include "proto/control.pb.h"
 
 namespace cgdebug::serve {
-
-// What clients are shown; outlives the server.
-struct Model {
-  pipeline::Registry* registry;
-  pipeline::EventLog* events;
-  pipeline::SnapshotStore* store;
-  pipeline::ControlQueue* controls;
-  pipeline::RingReads* reads;
-  pipeline::Recorder* recorder;
-};
 
 struct ServeOptions {
   std::string socket_path;
@@ -58,27 +41,11 @@ class Handlers {
   void Status(const v1::StatusRequest& request, Answer* answer);
   void Sessions(const v1::SessionsRequest& request, Answer* answer);
   void Probes(const v1::ProbesRequest& request, Answer* answer);
-  // False, only without `may_wait`: a ring may hold the replay, so the ingest thread must be asked.
-  bool Get(const v1::GetRequest& request, bool may_wait, Answer* answer,
-           pipeline::PayloadPtr* payload) const;
-  void FillGet(const v1::GetRequest& request, pipeline::SessionState state,
-               std::vector<Candidate>* candidates, Answer* answer,
-               pipeline::PayloadPtr* payload) const;
   void History(const v1::HistoryRequest& request, Answer* answer) const;
   void OpLogs(const v1::OpLogsRequest& request, Answer* answer) const;
   void Graphs(const v1::GraphsRequest& request, Answer* answer) const;
-  void Set(const v1::SetRequest& request, Answer* answer);
-  // With what memory keeps of them and of their findings.
-  answers::Session SessionNow(const pipeline::SessionRecord& record) const;
-  answers::Probe ProbeNow(const pipeline::SlotRecord& record, bool with_last_stats = true) const;
   void Shutdown(const v1::ShutdownRequest& request, Answer* answer);
   void Prune(Answer* answer);
-  // record_handlers.cpp
-  void RecordStart(const v1::RecordStartRequest& request, Answer* answer) const;
-  void RecordStop(const v1::RecordStopRequest& request, Answer* answer) const;
-  void Sync(Answer* answer) const;
-  void RecordList(Answer* answer);
-  void Freeze(const v1::FreezeRequest& request, Answer* answer) const;
 
   Model model_;
   ServeOptions options_;

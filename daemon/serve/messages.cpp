@@ -196,7 +196,7 @@ Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int
   if (request.ttl_ms() > kLongestTtlMs) return Error{"the longest time to live is 366 days"};
   pipeline::ControlChange change;
   change.from_next = control.from() == 0 && control.until() != 0;
-  change.control = FieldsOf<layout::SlotControl>(control);
+  change.control = wire::FieldsOf<layout::SlotControl>(control);
   change.control.from = std::max<std::uint64_t>(control.from(), 1);
   const auto ttl_ns = static_cast<std::int64_t>(request.ttl_ms()) * 1'000'000;
   change.control.expires_ns = ttl_ns == 0 ? 0 : now_ns + ttl_ns;
@@ -218,7 +218,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
   message->set_iteration(snapshot.iteration);
   message->set_timestamp_ns(snapshot.timestamp_ns);
   message->set_step(snapshot.step);
-  FillMessage(snapshot.stats, message->mutable_stats());
+  wire::FillMessage(snapshot.stats, message->mutable_stats());
   message->set_serial(snapshot.serial);
   message->set_ordinal(snapshot.ordinal);
 }
@@ -244,12 +244,12 @@ void FillSession(const pipeline::SessionPtr& session, const pipeline::Registry& 
                  v1::Session* message) {
   for (const pipeline::SessionRecord& record : registry.Sessions()) {
     if (record.session->uuid != session->uuid) continue;
-    return FillMessage(SessionOf(record, registry), message);
+    return wire::FillMessage(SessionOf(record, registry), message);
   }
   pipeline::SessionRecord forgotten;
   forgotten.session = session;
   forgotten.state = pipeline::SessionState::kDied;
-  FillMessage(SessionOf(forgotten, registry), message);
+  wire::FillMessage(SessionOf(forgotten, registry), message);
 }
 
 void FillPage(const pipeline::Rows& rows, const pipeline::Registry& registry, v1::Page* message) {

@@ -6,7 +6,7 @@
 
 #include "daemon/core/base/field_codec.h"
 
-namespace cgdebug {
+namespace cgdebug::wire {
 
 // Sets the fields of `message` that `fields` lists and leaves the others unchanged.
 // Requires: texts are UTF-8, as in every message.
@@ -21,4 +21,4 @@ T FieldsOf(const google::protobuf::MessageLite& message) {
   return DecodeFields<T>(message.SerializeAsString()).value_or(T());
 }
 
-}  // namespace cgdebug
+}  // namespace cgdebug::wire

@@ -22,8 +22,8 @@ using testing_support::MakeSession;
 
 RunSummary HealthyRun() {
   RunSummary summary;
-  summary.sessions = {FieldsOf<live::Session>(MakeSession("3f2a91c0", 0)),
-                      FieldsOf<live::Session>(MakeSession("99999999", 1))};
+  summary.sessions = {wire::FieldsOf<live::Session>(MakeSession("3f2a91c0", 0)),
+                      wire::FieldsOf<live::Session>(MakeSession("99999999", 1))};
   summary.complete = true;
   return summary;
 }

@@ -383,7 +383,7 @@ TEST(Answers, EveryFieldOfAMessageArrives) {
   message.add_actions(v1::ProbeInfo::COMPARE);
   message.mutable_verdict()->set_state(v1::Verdict::FAIL);
   message.set_rank(-1);
-  const auto probe = FieldsOf<live::Probe>(message);
+  const auto probe = wire::FieldsOf<live::Probe>(message);
   EXPECT_EQ(probe.actions, (std::vector{live::Action::kPrint, live::Action::kCompare}));
   EXPECT_EQ(probe.verdict->state, layout::VerdictState::kFail);
   EXPECT_EQ(probe.slot.rank, -1);

@@ -160,11 +160,11 @@ TEST(RecordingMeta, StatisticsGoThroughAMessageWhole) {
   stats.has_nonfinite = true;  // at index 0
   stats.histogram = {1, 2, 3, 0, 0, 0, 0, kMax};
   v1::Stats message;
-  FillMessage(stats, &message);
+  wire::FillMessage(stats, &message);
   EXPECT_EQ(message.count(), kMax);
   EXPECT_TRUE(message.has_first_nonfinite());
   EXPECT_FALSE(message.has_xor_hash());
-  const auto back = FieldsOf<numerics::Stats>(message);
+  const auto back = wire::FieldsOf<numerics::Stats>(message);
   EXPECT_EQ(back.count, kMax);
   EXPECT_TRUE(std::signbit(back.min));
   EXPECT_TRUE(std::isnan(back.max));
@@ -180,11 +180,11 @@ TEST(RecordingMeta, AnAbsentFieldStaysAbsentAndAZeroIsThere) {
   facts.replays = 0;
   facts.pool = {0, 7};
   v1::GraphInfo message;
-  FillMessage(facts, &message);
+  wire::FillMessage(facts, &message);
   EXPECT_FALSE(message.has_nodes());
   EXPECT_TRUE(message.has_replays());
   EXPECT_EQ(message.pool(1), 7u);
-  const auto back = FieldsOf<layout::GraphFacts>(message);
+  const auto back = wire::FieldsOf<layout::GraphFacts>(message);
   EXPECT_EQ(back.state, layout::GraphState::kFailed);
   EXPECT_EQ(back.label, "bs=8");
   EXPECT_FALSE(back.nodes.has_value());
@@ -202,10 +202,10 @@ TEST(RecordingMeta, AControlGoesThroughAMessageWhole) {
   control.threshold = 1e4;
   control.expires_ns = -1;
   v1::Control message;
-  FillMessage(control, &message);
+  wire::FillMessage(control, &message);
   EXPECT_EQ(message.mode(), v1::Control::FULL);
   EXPECT_EQ(message.trigger(), v1::Control::ABS_MAX);
-  const auto back = FieldsOf<layout::SlotControl>(message);
+  const auto back = wire::FieldsOf<layout::SlotControl>(message);
   EXPECT_EQ(back.every, 10u);
   EXPECT_EQ(back.from, 0u);
   EXPECT_EQ(back.until, 9u);

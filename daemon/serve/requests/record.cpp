@@ -1,3 +1,5 @@
+#include "daemon/serve/requests/record.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,11 +11,9 @@
 #include "daemon/core/base/duration.h"
 #include "daemon/core/base/glob.h"
 #include "daemon/record/freeze.h"
-#include "daemon/serve/handlers.h"
 #include "daemon/serve/messages.h"
 #include "daemon/serve/selection.h"
 
-// Recordings: the part of Handlers that starts, stops and lists them.
 namespace cgdebug::serve {
 namespace {
 
@@ -105,24 +105,24 @@ std::set<std::pair<std::string, std::uint64_t>> GraphsNamed(const pipeline::Regi
 
 }  // namespace
 
-void Handlers::RecordStart(const v1::RecordStartRequest& request, Answer* answer) const {
+void AnswerRecordStart(const v1::RecordStartRequest& request, const Model& model, Answer* answer) {
   if (!CheckDirectory(request.directory(), answer)) return;
   // Afterwards all jobs that are there are known.
-  model_.reads->AtHeads([](const pipeline::RingHeads&) {});
+  model.reads->AtHeads([](const pipeline::RingHeads&) {});
   pipeline::RecordRequest record;
   record.directory = request.directory();
   record.probes.assign(request.probes().begin(), request.probes().end());
   if (!FillLimits(request, &record, answer)) return;
   if (!FillWriting(request, &record, answer)) return;
   record.which = ToWhich(request.which());
-  record.graphs = GraphsNamed(*model_.registry, record.which.graph);
+  record.graphs = GraphsNamed(*model.registry, record.which.graph);
   record.run_id = request.run_id();
   record.owner = request.owner_pid();
   record.lossless = ToLossless(request.lossless());
   if (request.has_rank()) record.rank = request.rank();
   if (!request.session().empty()) {
     const auto sessions =
-        SelectSessions(*model_.registry, request.session(), answer->mutable_error());
+        SelectSessions(*model.registry, request.session(), answer->mutable_error());
     if (!sessions) return;
     answer->clear_error();
     for (const SessionRecord& session : *sessions) {
@@ -138,45 +138,33 @@ void Handlers::RecordStart(const v1::RecordStartRequest& request, Answer* answer
                       request.session(), request.session(), request.directory()));
     }
   }
-  const auto info = model_.recorder->Start(std::move(record));
+  const auto info = model.recorder->Start(std::move(record));
   if (!info.ok()) return SetError(answer, v1::Error::BAD_REQUEST, info.error().message);
   answer->Set(answers::RecordStarted{*info});
 }
 
-void Handlers::RecordStop(const v1::RecordStopRequest& request, Answer* answer) const {
+void AnswerRecordStop(const v1::RecordStopRequest& request, const Model& model, Answer* answer) {
   const auto reason =
       request.job_ended() ? recording::StopReason::kJobEnded : recording::StopReason::kRequested;
-  const auto infos = model_.recorder->Stop(request.recording(), reason);
+  const auto infos = model.recorder->Stop(request.recording(), reason);
   if (!infos.ok()) return SetError(answer, v1::Error::NO_RECORDING, infos.error().message);
   answer->Set(answers::RecordStopped{*infos});
 }
 
-void Handlers::RecordList(Answer* answer) {
-  answer->Set(answers::Recordings{model_.recorder->List()});
+void AnswerRecordList(const Model& model, Answer* answer) {
+  answer->Set(answers::Recordings{model.recorder->List()});
 }
 
-Answer Handlers::AnswerSlowly(const v1::Request& request, pipeline::PayloadPtr* payload) const {
-  Answer answer;
-  if (request.has_get()) Get(request.get(), /*may_wait=*/true, &answer, payload);
-  if (request.has_freeze()) Freeze(request.freeze(), &answer);
-  if (request.has_record_start()) RecordStart(request.record_start(), &answer);
-  if (request.has_record_stop()) RecordStop(request.record_stop(), &answer);
-  if (request.has_sync()) Sync(&answer);
-  if (request.has_graphs()) Graphs(request.graphs(), &answer);
-  return answer;
-}
-
-void Handlers::Sync(Answer* answer) const {
+void AnswerSync(const Model& model, Answer* answer) {
   v1::SyncReply* reply = answer->message()->mutable_sync();
-  reply->set_complete(model_.reads->DrainWithin([](const pipeline::RingHeads&) {}, kSyncPatience) &&
-                      model_.recorder->WaitForFinishing(kSyncPatience));
+  reply->set_complete(model.reads->DrainWithin([](const pipeline::RingHeads&) {}, kSyncPatience) &&
+                      model.recorder->WaitForFinishing(kSyncPatience));
 }
 
-void Handlers::Freeze(const v1::FreezeRequest& request, Answer* answer) const {
+void AnswerFreeze(const v1::FreezeRequest& request, const Model& model, Answer* answer) {
   if (!CheckDirectory(request.directory(), answer)) return;
-  model_.reads->Drain([](const pipeline::RingHeads&) {}, kSyncPatience);
-  const auto sessions =
-      SelectSessions(*model_.registry, request.session(), answer->mutable_error());
+  model.reads->Drain([](const pipeline::RingHeads&) {}, kSyncPatience);
+  const auto sessions = SelectSessions(*model.registry, request.session(), answer->mutable_error());
   if (!sessions) return;
   if (sessions->empty()) return SetNoSession(request.session(), *sessions, answer->mutable_error());
   answer->clear_error();
@@ -201,7 +189,7 @@ void Handlers::Freeze(const v1::FreezeRequest& request, Answer* answer) const {
   freeze.max_bytes = request.max_bytes();
   if (!CheckMaxBytes(freeze.max_bytes, answer)) return;
   for (const SessionRecord& session : meant) {
-    const auto slots = model_.registry->Slots(session.session);
+    const auto slots = model.registry->Slots(session.session);
     freeze.slots.insert(freeze.slots.end(), slots.begin(), slots.end());
   }
   const Result<Selector> selector = Selector::Parse(freeze.probes);
@@ -215,8 +203,7 @@ void Handlers::Freeze(const v1::FreezeRequest& request, Answer* answer) const {
     return SetNoProbe(fmt::format("{}", fmt::join(freeze.probes, " ")), request.session(), meant,
                       names, answer->mutable_error());
   }
-  const auto info =
-      pipeline::Freeze(freeze, model_.recorder->options(), *model_.store, model_.reads);
+  const auto info = pipeline::Freeze(freeze, model.recorder->options(), *model.store, model.reads);
   if (!info.ok()) return SetError(answer, v1::Error::BAD_REQUEST, info.error().message);
   answer->Set(answers::Frozen{*info});
 }
