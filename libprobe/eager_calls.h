@@ -1,7 +1,10 @@
 // eager_calls.h: the eager calls of a process, each with a number.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
 namespace cgdebug {
@@ -11,6 +14,50 @@ namespace cgdebug {
 struct EagerCall {
   std::uint64_t number = 0;  // in the process, from 1
   std::int64_t step = -1;    // the user's own, as it was when the call began
+  std::uint32_t thread = 0;  // that began it, as layout::SlotFacts::thread
+};
+
+// Numbers of the threads that begin calls. Lock-free. It outlives the threads.
+class CallingThreads {
+ public:
+  // That of this thread: 1 for the main one, else the lowest one that is free.
+  // Thread: any.
+  std::uint32_t Here() {
+    if (gettid() == getpid()) return kMain;
+    static thread_local Own own;
+    if (own.owner != this) {  // a forked child has its own
+      own.owner = this;
+      own.number = Take();
+    }
+    return own.number;
+  }
+
+ private:
+  static constexpr std::uint32_t kMain = 1;
+  static constexpr std::uint32_t kFirst = 2;
+  static constexpr std::uint32_t kReused = 64;
+  struct Own {
+    CallingThreads* owner = nullptr;
+    std::uint32_t number = 0;
+    ~Own() {
+      if (owner != nullptr) owner->GiveBack(number);
+    }
+  };
+  std::uint32_t Take() {
+    std::uint64_t taken = taken_.load();
+    while (taken != ~std::uint64_t{0}) {
+      const auto place = static_cast<std::uint32_t>(std::countr_one(taken));
+      if (taken_.compare_exchange_weak(taken, taken | std::uint64_t{1} << place)) {
+        return kFirst + place;
+      }
+    }
+    return kFirst + kReused + beyond_.fetch_add(1);
+  }
+  void GiveBack(std::uint32_t number) {
+    if (number < kFirst + kReused) taken_.fetch_and(~(std::uint64_t{1} << (number - kFirst)));
+  }
+  std::atomic<std::uint64_t> taken_{0};   // Atomic: threads take and give back at the same time
+  std::atomic<std::uint32_t> beyond_{0};  // Atomic: likewise. Those are not used again
 };
 
 // Each thread has a call of its own: the one that began last on it. Setting another step ends it
@@ -81,8 +128,9 @@ class EagerCalls {
     while (true) {
       const std::uint64_t number = only_number_.load(std::memory_order_acquire);
       const std::int64_t step = only_step_.load(std::memory_order_acquire);
+      const std::uint32_t thread = only_thread_.load(std::memory_order_acquire);
       if (number != 0 && only_number_.load(std::memory_order_acquire) == number) {
-        return {number, step};
+        return {number, step, thread};
       }
     }
   }
@@ -105,18 +153,22 @@ class EagerCalls {
   }
   EagerCall Start(std::int64_t step) {
     const std::uint64_t number = newest_.fetch_add(1, std::memory_order_relaxed) + 1;
+    const std::uint32_t thread = numbers_.Here();
     // Whoever reads the step of one call and the number of another one reads again.
     only_number_.store(0, std::memory_order_release);
     only_step_.store(step, std::memory_order_release);
+    only_thread_.store(thread, std::memory_order_release);
     only_number_.store(number, std::memory_order_release);
     if (Here().owner != this) threads_.fetch_add(1, std::memory_order_acq_rel);
-    Here() = {.owner = this, .call = {number, step}, .is_running = true};
+    Here() = {.owner = this, .call = {number, step, thread}, .is_running = true};
     return Here().call;
   }
+  CallingThreads numbers_;
   std::atomic<std::uint64_t> newest_{0};  // Atomic: threads begin calls at the same time
   // The newest call, which says something of other threads if one thread has begun all of them.
   std::atomic<std::uint64_t> only_number_{0};  // Atomic: those read it
   std::atomic<std::int64_t> only_step_{-1};    // Atomic: likewise
+  std::atomic<std::uint32_t> only_thread_{0};  // Atomic: likewise
   std::atomic<int> threads_{0};                // Atomic: likewise
   std::atomic<bool> is_followed_{false};       // Atomic: a watch sets it while other threads look
 };

@@ -393,7 +393,7 @@ void OpLog::SendOnHost(ProbeTable& table, const EagerCall& call, bool is_end) {
     count = RowsOfNextPage(rows_sent_, rows.size() - begin, is_end, layout::kMaxOpLogRows);
     rows_sent_ += count;  // also if there is no room for them
     const auto page = std::span<const ring::OpLogRow>(rows).subspan(begin, count);
-    ProbeSlot* const slot = table.op_logs.HostSlot(*state_, page, call.number != 0);
+    ProbeSlot* const slot = table.op_logs.HostSlot(*state_, page, call.thread);
     ring::SlotRingWriter& writer = *slot->writer;
     if (!(call.number == 0 ? writer.Begin(serial) : writer.BeginInCall(serial, call.number))) {
       continue;

@@ -33,10 +33,10 @@ void OpLogPages::Name(std::vector<ring::OpLogRow>* rows, NameCounts* seen) {
 }
 
 ProbeSlot* OpLogPages::HostSlot(ProbeState& log, std::span<const ring::OpLogRow> rows,
-                                bool is_counted) {
+                                std::uint32_t thread) {
   const std::vector<std::byte> table = ring::EncodeOpLog(rows);
   const auto same = std::find_if(log.slots.begin(), log.slots.end(), [&](const ProbeSlot* slot) {
-    return !slot->life.held_by_graph() && slot->thread.has_value() == is_counted &&
+    return !slot->life.held_by_graph() && slot->registration.thread == thread &&
            slot->op_log_table == table;
   });
   if (same != log.slots.end()) {
@@ -47,7 +47,7 @@ ProbeSlot* OpLogPages::HostSlot(ProbeState& log, std::span<const ring::OpLogRow>
   auto slot = std::make_unique<ProbeSlot>();
   try {
     maker_->CompleteOpLog(log, *slot, PageOf(rows.size(), DeviceType::kCpu, 0, nullptr), table,
-                          layout::Lane::kHost, 0, is_counted);
+                          layout::Lane::kHost, 0, thread);
     slot->op_log_table = table;
     ProbeSlot* const published = store_->Publish(log, slot);
     store_->Touch(log, *published);

@@ -29,9 +29,9 @@ class OpLogPages {
   // All of these fail with ProbeError.
 
   // The slot of an eager page with these rows on the CPU: the one of an earlier run, or a new one.
-  // is_counted: of a run that has a number (eager_calls.h).
+  // thread: that of a run that has a number (eager_calls.h); else 0.
   capture::ProbeSlot* HostSlot(ProbeState& log, std::span<const ring::OpLogRow> rows,
-                               bool is_counted);
+                               std::uint32_t thread);
 
   // Adds the leaf of a page whose rows lie at `memory`, publishes the slot and takes it. If it
   // fails, the caller keeps the slot, because the graph refers to it.

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "libprobe/capture/lane/cuda_lane.h"
@@ -84,11 +83,10 @@ EagerCall CallOf(ProbeTable& table, ProbeState& probe) {
 }
 
 ProbeSlot* FindEagerSlot(const ProbeState& probe, const TensorRef& tensor, void* stream,
-                         bool is_counted) {
-  std::optional<std::thread::id> thread;
-  if (is_counted) thread = std::this_thread::get_id();
+                         std::uint32_t thread) {
   for (ProbeSlot* slot : probe.slots) {
-    if (slot->life.held_by_graph() || slot->eager_stream != stream || slot->thread != thread) {
+    if (slot->life.held_by_graph() || slot->eager_stream != stream ||
+        slot->registration.thread != thread) {
       continue;
     }
     if (SameTensor(slot->registration, tensor)) return slot;
@@ -128,10 +126,11 @@ auto WithRoom(ProbeTable& table, ProbeState& probe, ProbeTable::Lock* lock, Make
 // as not seen. Releases `lock` meanwhile to allocate memory. Fails: throws ProbeError; kNoSpace if
 // the job is to go on without this call being seen.
 ProbeSlot* EagerSlot(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, void* stream,
-                     bool is_counted, ProbeTable::Lock* lock) {
-  ProbeSlot* found = FindEagerSlot(probe, tensor, stream, is_counted);
+                     std::uint32_t thread, ProbeTable::Lock* lock) {
+  ProbeSlot* found = FindEagerSlot(probe, tensor, stream, thread);
   const std::size_t key = found == nullptr ? KeyOf(tensor) : 0;
-  SlotMaker::Call call{.is_counted = is_counted};
+  SlotMaker::Call call;
+  call.thread = thread;
   SpareBuffers spare;
   if (found == nullptr) {
     if (probe.refusals.Holds(key, Refusals::Clock::now(), table.slots.releases())) {
@@ -148,7 +147,7 @@ ProbeSlot* EagerSlot(ProbeTable& table, ProbeState& probe, const TensorRef& tens
       spare.buffers = capture::AllocateBuffers(bytes, tensor.device_index, kind);
     }
     if (probe.closed) return nullptr;
-    found = FindEagerSlot(probe, tensor, stream, is_counted);
+    found = FindEagerSlot(probe, tensor, stream, thread);
   }
   if (found != nullptr) {
     table.slots.Touch(probe, *found);
@@ -234,7 +233,7 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream, bool* 
         SlotMaker::BuffersForEager(probe, tensor) == capture::Buffers::Kind::kEagerStats;
     EagerCall call;
     if (by_kernels) call = probe.follows_calls ? table.calls.LatestOfJob() : CallOf(table, probe);
-    ProbeSlot* const slot = EagerSlot(table, probe, tensor, stream, call.number != 0, &lock);
+    ProbeSlot* const slot = EagerSlot(table, probe, tensor, stream, call.thread, &lock);
     if (slot == nullptr) return;
     if (slot->buffers.kind == capture::Buffers::Kind::kEagerStats) {
       capture::LaunchEagerStats(slot, *table.segment.writer(), tensor, call.number, call.step,
@@ -290,7 +289,7 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
     if (probe.closed) return;
     call = CallOf(table, probe);
     try {
-      slot = EagerSlot(table, probe, tensor, nullptr, call.number != 0, &lock);
+      slot = EagerSlot(table, probe, tensor, nullptr, call.thread, &lock);
     } catch (const ProbeError& error) {
       throw probe.Refuse(error);
     }

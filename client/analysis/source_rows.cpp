@@ -119,6 +119,7 @@ Json SlotJson(const Slot& slot, const SourceRow& row) {
                {"last_replay", row.keys.empty() ? 0 : row.keys.back().replay},
                {"every", slot.every},
                {"in_body", slot.in_body},
+               {"thread", slot.thread},
                {"lost", row.lost}};
   if (!slot.op.empty()) json["details"] = OpDetailsJson(slot.details);
   return json;

@@ -31,6 +31,7 @@ void SetPlace(const Message& message, source::Slot* slot) {
   slot->graph = message.graph();
   slot->order = message.slot();
   slot->qualifier = message.qualifier();
+  slot->thread = message.thread();
 }
 
 // The fields that PrintLine, Loss and CompareFailed name alike.

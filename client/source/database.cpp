@@ -56,7 +56,8 @@ class Filler {
   Result<void> AddProbes() {
     Statement run(database_, "insert into run values (?,?,?,null,null)");
     Statement session(database_, "insert into session values (?,?,?,?,?,null,null,null,null)");
-    Statement probe(database_, "insert into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+    Statement probe(database_,
+                    "insert into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
     for (std::size_t i = 0; i < source_.slots().size(); ++i) {
       const Slot& slot = source_.slots()[i];
       // Not every source knows the uuids of its sessions.
@@ -74,8 +75,8 @@ class Filler {
                      fmt::format("[{}]", fmt::join(slot.shape, ", ")), slot.payload_bytes,
                      slot.graph_id, slot.invocation, slot.order, slot.every, slot.shard, graph,
                      label, slot.op.empty() ? std::nullopt : std::optional(slot.op), slot.in_body,
-                     slot.part,
-                     slot.details.empty() ? std::nullopt : std::optional(slot.details))) {
+                     slot.part, slot.details.empty() ? std::nullopt : std::optional(slot.details),
+                     slot.thread == 0 ? std::nullopt : std::optional(slot.thread))) {
         return Failed();
       }
     }

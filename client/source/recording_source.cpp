@@ -233,6 +233,7 @@ class RecordingSource : public Source {
     slot.order = from.order;
     slot.every = from.every;
     slot.in_body = from.in_body;
+    slot.thread = from.thread;
     slot.graph_is_given = !from.graph_label.empty();
     slots_.push_back(std::move(slot));
   }

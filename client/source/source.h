@@ -42,6 +42,7 @@ namespace cgdebug::source {
 using answers::FullShapeText;
 using answers::Matches;
 using answers::OfPart;
+using answers::OfThread;
 using answers::ReplayMark;
 using answers::ReplayText;
 using answers::ReplayWord;

@@ -26,6 +26,9 @@ std::string SentenceOf(const Finding& finding, const std::string& graph,
     text += ", first non-finite at " + numerics::FormatIndex(*finding.element, slot.shape);
   }
   if (finding.step >= 0) text += fmt::format(", step {}", finding.step);
+  if (slot.registration.thread > 1) {
+    text += fmt::format(", thread {}", slot.registration.thread);
+  }
   if (!graph.empty()) text += ", graph " + graph;
   if (!slot.site.empty()) text += ", probed at " + slot.site;
   const std::string& key = slot.session->key;

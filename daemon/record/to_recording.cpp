@@ -23,6 +23,7 @@ recording::Slot ToRecording(const SlotIdentity& slot) {
   to.generation = slot.generation;
   to.graph_label = slot.graph_label;
   to.in_body = slot.IsInBody();
+  to.thread = slot.registration.thread;
   return to;
 }
 

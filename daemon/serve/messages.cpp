@@ -28,6 +28,7 @@ answers::Slot PlaceOf(const pipeline::SlotIdentity& slot, const pipeline::Regist
   out.shape.assign(slot.shape.begin(), slot.shape.end());
   out.order = slot.registration.order;
   out.in_body = slot.IsInBody();
+  out.thread = slot.registration.thread;
   return out;
 }
 
@@ -53,6 +54,7 @@ void FillPlace(const pipeline::SlotIdentity& slot, const pipeline::Registry& reg
   message->mutable_shape()->Assign(place.shape.begin(), place.shape.end());
   message->set_slot(static_cast<std::uint32_t>(place.order));
   message->set_in_body(place.in_body);
+  message->set_thread(place.thread);
 }
 
 template <typename Message>

@@ -180,10 +180,8 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   r.probe_id = probe.id;
   r.graph_id = call.place.graph_id;
   r.invocation = call.invocation;
-  if (call.is_counted) {
-    r.flags |= layout::kSlotInBody;
-    slot.thread = std::this_thread::get_id();
-  }
+  r.thread = call.thread;
+  if (r.thread != 0) r.flags |= layout::kSlotInBody;
   if ((r.flags & layout::kCompareProbe) != 0) {
     if (call.place.in_body) {
       throw ProbeError(ErrorKind::kUnsupported,
@@ -250,9 +248,8 @@ ProbeSlot* FindReference(const ProbeState& probe, const ProbeSlot& slot, const T
   const auto found =
       std::find_if(other->slots.rbegin(), other->slots.rend(), [&](const ProbeSlot* candidate) {
         const layout::SlotRegistration& o = candidate->registration;
-        return in_graph
-                   ? o.graph_id == r.graph_id && o.invocation == r.invocation
-                   : o.graph_id == 0 && candidate->thread == slot.thread && SameTensor(o, tensor);
+        return in_graph ? o.graph_id == r.graph_id && o.invocation == r.invocation
+                        : o.graph_id == 0 && o.thread == r.thread && SameTensor(o, tensor);
       });
   if (found == other->slots.rend()) {
     throw fail(in_graph
@@ -332,7 +329,7 @@ capture::Buffers::Kind SlotMaker::BuffersForEager(const ProbeState& probe,
 
 void SlotMaker::CompleteOpLog(ProbeState& log, ProbeSlot& slot, const TensorRef& page,
                               std::span<const std::byte> table, layout::Lane lane,
-                              std::uint64_t graph_id, bool is_counted) {
+                              std::uint64_t graph_id, std::uint32_t thread) {
   Describe(log, slot, page, lane, layout::LaneReason::kNone, Need::kWait);
   if (lane == layout::Lane::kDirect) {
     const auto refusal = capture::MapForDevice(*segment_->writer(), slot.block, page.device_index);
@@ -349,7 +346,7 @@ void SlotMaker::CompleteOpLog(ProbeState& log, ProbeSlot& slot, const TensorRef&
   r.expected_offset = slot.expected->offset;
   r.table_bytes = static_cast<std::uint32_t>(table.size());
   Complete(log, slot, page,
-           {.place = {.graph_id = graph_id}, .orders = r.shape[0], .is_counted = is_counted});
+           {.place = {.graph_id = graph_id}, .orders = r.shape[0], .thread = thread});
 }
 
 void SlotMaker::Prepare(ProbeState& probe, const TensorRef& tensor) {

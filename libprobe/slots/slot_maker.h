@@ -44,7 +44,7 @@ class SlotMaker {
     std::uint32_t invocation = 0;
     std::string site;
     std::uint64_t orders = 1;  // that the slot takes
-    bool is_counted = false;   // an eager slot of this thread, which counts calls
+    std::uint32_t thread = 0;  // whose calls an eager slot counts; 0: none
   };
   // Fills in the facts of the call and the expected tensor; then the slot can be published.
   void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
@@ -55,7 +55,7 @@ class SlotMaker {
   // made it. In the direct lane the slot can be mapped for the page's device.
   void CompleteOpLog(ProbeState& log, capture::ProbeSlot& slot, const TensorRef& page,
                      std::span<const std::byte> table, layout::Lane lane, std::uint64_t graph_id,
-                     bool is_counted = false);
+                     std::uint32_t thread = 0);
 
  private:
   using Need = SlotStore::Need;

@@ -31,6 +31,7 @@ Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
   record.ordinal = entry.ordinal;
   record.timestamp_ns = entry.timestamp_ns;
   record.step = entry.step;
+  record.thread = slot.registration.thread;
   record.shard = slot.registration.shard;
   record.payload = std::move(entry.payload);
   return record;

@@ -405,7 +405,9 @@ struct SlotFacts {
   std::uint32_t table_bytes;      // with kSlotHoldsOpLog the table of rows lies there instead
   std::uint64_t expected_offset;
   std::uint32_t wait_deadline_ms;
-  std::uint32_t reserved1;
+  // Of an eager slot that counts calls: the thread on which they began, as a number in the process.
+  // 1 is the main one; a number is used again when its thread has ended. 0: of no call.
+  std::uint32_t thread;
   std::uint64_t order;          // of registration in the process, from 1: graph order
   std::uint32_t stats_every;    // 0 = action absent
   std::uint8_t lane_reason;     // LaneReason

@@ -20,6 +20,7 @@ class _Record(_ObservedSlot):
     ordinal: int
     timestamp_ns: int
     step: int | None
+    thread: int
     shard: str
     payload: bytearray
 

@@ -295,6 +295,7 @@ class CudaGraphTensorProbe:
             shard=TensorShard.parse(entry["shard"]),
             part=part,
             full_shape=full_shape,
+            thread=entry["thread"] or None,
         )
 
     # --- judging ----------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ class TensorSnapshot:
     invocation_index: which call of the probe in its capture, from 0
     iteration:        of a probe in the body of a conditional node: which run of the body in that
                       replay, from 0; else 0
+    thread:           of an eager call: the thread that began it, as a number in the process, from 1
+                      for the main one; None if the probe counts no calls, or if it is not known
     rank:             of the process, -1 when the job is not distributed
     graph_id:         of the capture, unique in the process; 0 = eager
     graph:            what the graph is called (`cgdebug.graph_label`, or made of its shapes);
@@ -106,6 +108,7 @@ class TensorSnapshot:
     iteration: int = 0
     part: str = ""
     full_shape: tuple = ()
+    thread: int | None = None
     stats: Stats = dataclasses.field(default_factory=_not_yet)
 
     @classmethod
@@ -227,6 +230,8 @@ class TensorSnapshot:
         parts = [self.probe_name, f"@{self.replay_index}"]
         if self.iteration:
             parts.append(f"iteration {self.iteration}")
+        if (self.thread or 1) > 1:
+            parts.append(f"thread {self.thread}")
         if self.invocation_index:
             parts.append(f"call {self.invocation_index}")
         parts += [f"{short}[{','.join(map(str, self.shape))}]", self.device]

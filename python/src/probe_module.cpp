@@ -79,7 +79,7 @@ py::dict ToDict(const Record& record) {
   return py::dict(
       **ToDict(static_cast<const ObservedSlot&>(record)), "replay_index"_a = record.replay_index,
       "iteration"_a = record.iteration, "serial"_a = record.serial, "ordinal"_a = record.ordinal,
-      "timestamp_ns"_a = record.timestamp_ns, "shard"_a = record.shard,
+      "timestamp_ns"_a = record.timestamp_ns, "thread"_a = record.thread, "shard"_a = record.shard,
       "step"_a = record.step < 0 ? py::object(py::none()) : py::object(py::int_(record.step)));
 }
 

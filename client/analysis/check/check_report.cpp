@@ -83,7 +83,7 @@ std::string FirstLine(const FirstBad& first, const Slot& slot) {
   if (slot.in_body && (!slot.counts_calls() || first.snapshot.key.iteration > 0))
     text += fmt::format(", iteration {}", first.snapshot.key.iteration);
   if (first.snapshot.step >= 0) text += fmt::format(" (step {})", first.snapshot.step);
-  text += ", " + SlotText(slot);
+  text += OfThread(slot) + ", " + SlotText(slot);
   // In eager code each shape of a probe would count as one.
   if (slot.counts_calls()) return text;
   return text + fmt::format(" (probe {} of {} in graph order)", first.place, first.place_count);
@@ -168,7 +168,8 @@ std::string FirstOfKindText(const Source& source, std::string_view what, const F
   const Slot& slot = source.slots()[first.slot];
   return fmt::format("first {}: {} {}{}", what, SlotText(slot),
                      WhenMark(slot, first.replay, first.next_call),
-                     slot.rank < 0 ? "" : fmt::format(" on rank {}", slot.rank));
+                     slot.rank < 0 ? "" : fmt::format(" on rank {}", slot.rank)) +
+         OfThread(slot);
 }
 
 std::string FindingText(Source& source, const Finding& finding) {
@@ -500,6 +501,7 @@ Json FirstJson(Source& source, const Check& check) {
           {"iteration", first.snapshot.key.iteration},
           {"serial", first.snapshot.serial},
           {"step", first.snapshot.step},
+          {"thread", slot.thread},
           {"place", first.place},
           {"of", first.place_count},
           {"stats", stats_json(first.stats)},

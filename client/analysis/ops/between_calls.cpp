@@ -22,7 +22,8 @@ bool IsOutside(const std::string& name) {
 }
 
 bool AreOfOneLog(const Slot& a, const Slot& b) {
-  return a.counts_calls() && b.counts_calls() && a.session == b.session && a.rank == b.rank;
+  return a.counts_calls() && b.counts_calls() && a.session == b.session && a.rank == b.rank &&
+         a.thread == b.thread;
 }
 
 // A row of a call.
@@ -73,7 +74,8 @@ class TwoCalls {
     if (!of_next_ && KeyAt(slot, call_ + 1)) of_next_ = slot;
   }
 
-  // Whether the last row had come when the next call began: else that may be of another thread.
+  // Whether the last row had come when the next call began: else that may be of another thread,
+  // in recordings that know no threads.
   bool HadEnded() const {
     const auto last = SnapshotAt(rows_.rbegin()->second.slot, call_);
     const auto next = of_next_ ? SnapshotAt(*of_next_, call_ + 1) : std::nullopt;

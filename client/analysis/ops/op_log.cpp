@@ -287,7 +287,8 @@ Result<OpLog> ReadRows(Source& source, const Entries& entries, const Slot& first
     if (!row.ok()) return row.error();
     log.rows.push_back(*std::move(row));
   }
-  if (log.has_calls && !rows.empty()) {  // its rows have the same step
+  if (log.has_calls && !rows.empty()) {  // its rows have the same step and thread
+    log.thread = source.slots()[rows.front().slot].thread;
     if (const auto snapshot = SnapshotAt(source, rows.front().slot, replay)) {
       log.step = snapshot->step;
     }

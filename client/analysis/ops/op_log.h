@@ -61,6 +61,7 @@ struct OpLog {
   std::uint64_t replay = 0;
   bool has_calls = false;        // `replay` is the number of an eager call
   std::int64_t step = -1;        // the user's own, -1: none
+  std::uint32_t thread = 0;      // of a call: answers::Slot::thread
   std::vector<OpRow> rows = {};  // by number
   // Sentences about what the log does not show, except lost rows.
   std::vector<std::string> gaps = {};

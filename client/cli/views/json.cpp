@@ -32,6 +32,7 @@ Json ToJson(const live::Event& event) {
   json[is_loss ? "before_replay" : "replay"] = tensor.snapshot.key.replay;
   if (is_said) json["iteration"] = tensor.snapshot.key.iteration;
   if (is_said) json["step"] = tensor.snapshot.step;
+  if (is_said) json["thread"] = tensor.slot.thread;
   json[is_loss ? "cause" : "text"] = event.text;
   json.update(SlotJson(tensor.slot));
   return json;

@@ -52,6 +52,7 @@ struct FirstNonfinite {
     visit(Field{11, ""}, self.slot.qualifier);
     visit(Field{12, ""}, self.kept);
     visit(Field{13, ""}, self.slot.in_body);
+    visit(Field{14, ""}, self.slot.thread);
   }
 };
 
@@ -107,6 +108,7 @@ struct Probe {
     visit(Field{14, "replay"}, self.replay);
     visit(Field{33, "iteration"}, self.iteration);
     visit(Field{32, "in_body"}, self.slot.in_body);
+    visit(Field{41, "thread"}, self.slot.thread);
     visit(Field{16, "last_timestamp_ns"}, self.last_timestamp_ns);
     visit(Field{17, "site"}, self.slot.site);
     visit(Field{26, "shard"}, self.slot.shard);

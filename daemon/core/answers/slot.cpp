@@ -32,6 +32,10 @@ std::string FullShapeText(const Slot& slot) {
 
 std::string OfPart(const Slot& slot) { return slot.part.empty() ? "" : " of part " + slot.part; }
 
+std::string OfThread(const Slot& slot) {
+  return slot.thread > 1 ? fmt::format(", thread {}", slot.thread) : "";
+}
+
 std::string ReplayText(std::uint64_t replay, std::uint32_t iteration, bool in_body) {
   return in_body ? fmt::format("{}.{}", replay, iteration) : std::to_string(replay);
 }

@@ -36,6 +36,9 @@ struct Slot {
   // A replay has any number of snapshots, or none: it is in the body of a conditional node or, if
   // it is eager, it counts calls.
   bool in_body = false;
+  // That began its calls, if it counts calls: a number in the process. 1 is the main one, 0:
+  // unknown.
+  std::uint32_t thread = 0;
   // What is known of its process.
   std::string uuid = {};  // empty: unknown
   std::string run = {};   // the launcher's id, the same on all ranks; may be empty
@@ -60,6 +63,8 @@ std::string SlotText(const Slot& slot);
 std::string ReplayText(std::uint64_t replay, std::uint32_t iteration, bool in_body);
 // What its replays are called: "call" or "replay".
 inline const char* ReplayWord(const Slot& slot) { return slot.counts_calls() ? "call" : "replay"; }
+// ", thread 3"; empty for the main one, and where none is known.
+std::string OfThread(const Slot& slot);
 // What follows SlotText() in a selector: "@12", "@call:12".
 inline std::string ReplayMark(const Slot& slot, std::uint64_t replay) {
   return (slot.counts_calls() ? "@call:" : "@") + std::to_string(replay);

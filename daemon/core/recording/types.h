@@ -80,6 +80,7 @@ struct Slot {
   bool in_body = false;
   std::string part = {};  // "rows:0:8 of [8192,4096]": the elements that it has; empty: all of them
   std::string details = {};  // of a row of an op log: a JSON object, or empty
+  std::uint32_t thread = 0;  // as layout::SlotFacts
 
   // Numbers and names are those of `Slot` in proto/recording.proto.
   template <typename Self, typename Visitor>
@@ -107,6 +108,7 @@ struct Slot {
     visit(Field{20, "in_body"}, self.in_body);
     visit(Field{21, "part"}, self.part);
     visit(Field{22, "details"}, self.details);
+    visit(Field{23, "thread"}, self.thread);
   }
 };
 

@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "libprobe/capture/buffers.h"
@@ -69,9 +68,6 @@ struct ProbeSlot {
   std::uint32_t index = 0;                     // in the directory, if `has_index`
   bool has_index = false;                      // reserved or published
   void* eager_stream = nullptr;
-  // Of an eager slot that counts calls: the thread that they run on. Each has slots of its own, so
-  // the numbers in a ring ascend.
-  std::optional<std::thread::id> thread;
   std::vector<std::byte> op_log_table;  // of an eager page of an op log: the rows in it
   // Of an eager slot: when it was used last, and its place among the others in that order.
   std::chrono::steady_clock::time_point last_used;

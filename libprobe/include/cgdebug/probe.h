@@ -201,7 +201,8 @@ struct Record : ObservedSlot {
   std::uint64_t ordinal = 0;
   std::int64_t timestamp_ns = 0;  // CLOCK_REALTIME
   std::int64_t step = -1;
-  std::string shard;  // as TensorRef::shard
+  std::uint32_t thread = 0;  // as layout::SlotFacts::thread
+  std::string shard;         // as TensorRef::shard
   std::vector<std::byte> payload;
 };
 

@@ -28,7 +28,17 @@ _SUMS = {"pos_inf": ("inf", "pos_inf"), "neg_inf": ("neg_inf", "nonfinite")}
 COUNTS = tuple(name for stored in STORED_COUNTS for name in _SUMS.get(stored, (stored,)))
 # Statistics that are one number per snapshot.
 STATS = (*COUNTS, *NUMBERS)
-_OF_SERIES = ("probe", "rank", "session", "graph", "graph_id", "invocation", "graph_order", "site")
+_OF_SERIES = (
+    "probe",
+    "rank",
+    "session",
+    "graph",
+    "graph_id",
+    "invocation",
+    "graph_order",
+    "site",
+    "thread",
+)
 _OF_TENSOR = ("device", "dtype", "shape", "part")
 _WHEN = ("replay", "iteration", "step", "serial", "timestamp_ns")
 _HASHES = {"hash": 16, "xor_hash": 16, "ordered_hash": 8}  # digits

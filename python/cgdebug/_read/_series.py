@@ -50,6 +50,7 @@ class Series:
         self.graph_is_given: bool = slot["graph_is_given"]
         self.invocation: int = slot["invocation"]
         self.in_body: bool = slot["in_body"]
+        self.thread: int | None = slot["thread"] or None  # that began its calls
         self.graph_order: int = slot["order"]
 
     @property
@@ -289,6 +290,7 @@ class RecordedSnapshot(TensorSnapshot):
             shard=series.shard,
             part=series.part,
             full_shape=series.full_shape,
+            thread=series.thread,
         )
         snapshot.__dict__["hash"] = fields["hash"]
         return snapshot

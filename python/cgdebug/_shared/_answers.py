@@ -151,4 +151,5 @@ def snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
         shard=TensorShard.parse(fields.shard),
         part=part,
         full_shape=full_shape,
+        thread=fields.thread or None,
     )

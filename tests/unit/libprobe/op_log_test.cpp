@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <barrier>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -147,6 +149,36 @@ TEST(EagerCalls, EachThreadHasItsOwnAndTheyShareTheNumbers) {
   EXPECT_EQ(calls.Latest().number, 1u) << "its backward pass comes";
   calls.Leave();
   EXPECT_EQ(calls.Latest().number, 0u);
+}
+
+TEST(EagerCalls, ACallHasTheNumberOfItsThreadWhichIsUsedAgainWhenThatHasEnded) {
+  EagerCalls calls;
+  EXPECT_EQ(calls.Begin(0).thread, 1u) << "the main one";
+  std::uint32_t first = 0, inner = 0, later = 0;
+  std::thread([&] {
+    first = calls.Begin(0).thread;
+    std::thread([&] { inner = calls.BeginRun(0).thread; }).join();
+    EXPECT_EQ(calls.Begin(0).thread, first);
+  }).join();
+  std::thread([&] { later = calls.Begin(0).thread; }).join();
+  EXPECT_EQ(std::tuple(first, inner, later), std::tuple(2u, 3u, 2u));
+  EXPECT_EQ(calls.Begin(0).thread, 1u);
+}
+
+TEST(EagerCalls, MoreThreadsThanAreCountedAgainHaveNumbersOfTheirOwn) {
+  EagerCalls calls;
+  constexpr std::ptrdiff_t kThreads = 100;
+  std::barrier all_began(kThreads);
+  std::vector<std::uint32_t> numbers(kThreads);
+  std::vector<std::thread> threads;
+  for (std::uint32_t& number : numbers) {
+    threads.emplace_back([&] {
+      number = calls.Begin(0).thread;
+      all_began.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::set<std::uint32_t>(numbers.begin(), numbers.end()).size(), numbers.size());
 }
 
 TEST(OpLog, ARunIsOneEntryWithARowForEachTensor) {

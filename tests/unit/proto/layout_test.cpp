@@ -53,6 +53,7 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotFacts, shape), 40u);
   EXPECT_EQ(offsetof(SlotFacts, payload_bytes), 168u);
   EXPECT_EQ(offsetof(SlotFacts, table_bytes), 244u);
+  EXPECT_EQ(offsetof(SlotFacts, thread), 260u);
   EXPECT_EQ(offsetof(SlotFacts, stats_every), 272u);
   EXPECT_EQ(offsetof(SlotFacts, lane_reason), 276u);
   EXPECT_EQ(offsetof(SlotFacts, trigger), 277u);

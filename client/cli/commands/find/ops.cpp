@@ -240,6 +240,7 @@ std::string Heading(const OpLog& log) {
   }
   return Printable(text);
 }
+  if (log.thread > 1) text += fmt::format(", thread {}", log.thread);
 
 bool IsBetween(const OpLog& log, const OpRow& row) {
   return log.between.first_row != 0 && row.number >= log.between.first_row;
@@ -422,6 +423,7 @@ Json LogJson(const OpLog& log, const analysis::LogExcuses& excuses, analysis::Ou
   json["coverage"] = CoverageJson(log.coverage);
   json["between"] = nullptr;
   if (log.between.first_row != 0) {
+               {"thread", log.thread},
     json["between"] = {{"first_row", log.between.first_row}, {"next_call", log.between.next_call}};
   }
   json["nan_since"] = log.nan_since == 0 ? Json(nullptr) : Json(log.nan_since);

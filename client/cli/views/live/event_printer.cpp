@@ -112,10 +112,13 @@ std::string EventPrinter::Prefix(const std::string& session, int rank) const {
 std::string EventPrinter::Where(const source::Tensor& tensor) {
   See(tensor.session_key, tensor.slot.rank, tensor.slot.session);
   const std::int64_t step = tensor.snapshot.step;
+  const std::uint32_t thread = tensor.slot.thread;
   const std::string of_step = step < 0 ? "" : fmt::format("/s{}", step);
-  return options_.style.Dim(fmt::format("{}{}{}{}", Prefix(tensor.session_key, tensor.slot.rank),
+  const std::string of_thread = thread > 1 ? fmt::format("/t{}", thread) : "";
+  return options_.style.Dim(fmt::format("{}{}{}{}{}", Prefix(tensor.session_key, tensor.slot.rank),
                                         tensor.slot.counts_calls() ? "call " : "@",
-                                        ReplayText(tensor.slot, tensor.snapshot.key), of_step)) +
+                                        ReplayText(tensor.slot, tensor.snapshot.key), of_step,
+                                        of_thread)) +
          " ";
 }
 

@@ -25,6 +25,7 @@ Json ToJson(const source::Tensor& tensor) {
           {"device", slot.device},
           {"timestamp_ns", snapshot.timestamp_ns},
           {"step", snapshot.step},
+          {"thread", slot.thread},
           {"shard", slot.shard},
           {"part", slot.part},
           {"payload_bytes", snapshot.payload_bytes},

@@ -94,6 +94,7 @@ std::string Head(const source::Tensor& tensor, const Style& style) {
   std::string from = fmt::format("{} on {}", Printable(slot.session), Printable(slot.device));
   if (slot.rank >= 0) from += fmt::format(", rank {}", slot.rank);
   if (snapshot.step >= 0) from += fmt::format(", step {}", snapshot.step);
+  from += OfThread(slot);
   if (slot.graph_id != 0) {
     const std::string graph = slot.graph.empty() ? std::to_string(slot.graph_id) : slot.graph;
     from += fmt::format(", graph {} call {}", Printable(graph), slot.invocation);

@@ -64,7 +64,7 @@ class Rows {
                  "insert or ignore into session select ?, run.id, ?, ?, ?, ?, ?, ?, ? from run "
                  "where run_id = ? and restart_count = ? and command = ?"),
         probe_(database,
-               "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?,?,?,?,?)"),
+               "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?,?,?,?,?,?)"),
         snapshot_(database),
         loss_(database, "insert or ignore into loss values (?,?,?,?,?,?,?,?,?)"),
         mark_(database, "insert or ignore into mark values (?,?,?,?,?,?,?,?)") {}
@@ -99,12 +99,12 @@ class Rows {
     if (!s) return true;
     has_new_slots_ = true;
     const std::string shape = fmt::format("[{}]", fmt::join(s->shape, ", "));
-    return probe_.Run(s->id, s->session, s->probe, s->site, s->device, layout::DtypeName(s->dtype),
-                      shape, s->payload_bytes, s->graph_id, s->invocation, s->order, s->every,
-                      s->shard,
-                      s->graph_label.empty() ? std::nullopt : std::optional(s->graph_label),
-                      s->op.empty() ? std::nullopt : std::optional(s->op), s->in_body, s->part,
-                      s->details.empty() ? std::nullopt : std::optional(s->details));
+    return probe_.Run(
+        s->id, s->session, s->probe, s->site, s->device, layout::DtypeName(s->dtype), shape,
+        s->payload_bytes, s->graph_id, s->invocation, s->order, s->every, s->shard,
+        s->graph_label.empty() ? std::nullopt : std::optional(s->graph_label),
+        s->op.empty() ? std::nullopt : std::optional(s->op), s->in_body, s->part,
+        s->details.empty() ? std::nullopt : std::optional(s->details), OrNull(s->thread, 0u));
   }
   bool AddSnapshot(const Record& record, std::uint32_t segment) {
     const auto s = DecodeFields<Snapshot>(record.meta);

@@ -33,7 +33,8 @@ create table probe (  -- one call of a probe in one graph
   in_body integer,  -- it ran any number of times in a replay: in the body of a conditional node or, if
                     -- graph_id is 0, in an eager call, whose number is the replay
   part text,  -- 'rows:0:8 of [8192,4096]': the elements that it has, else empty; shape is theirs
-  details text);  -- of a row of an op log: what its op was given, a JSON object; null: nothing known
+  details text,  -- of a row of an op log: what its op was given, a JSON object; null: nothing known
+  thread integer);  -- that began its eager calls, a number in the process, 1: the main one; else null
 create table snapshot (
   number integer primary key, probe integer references probe, replay integer,
   iteration integer,  -- of a probe in_body in that replay, from 0; else 0
@@ -63,7 +64,7 @@ create view v_snapshots as
   select session.rank, snapshot.replay, snapshot.iteration, probe.graph_order,
          probe.name as probe, probe.dtype,
          probe.shape, probe.part, snapshot.step,
-         case when probe.in_body and probe.graph_id = 0 then snapshot.replay end as call, {1},
+         case when probe.in_body and probe.graph_id = 0 then snapshot.replay end as call, probe.thread, {1},
          snapshot.first_nonfinite, snapshot.unchanged,
          snapshot.hash, snapshot.xor_hash, snapshot.ordered_hash, snapshot.timestamp_ns, snapshot.serial,
          probe.graph, probe.graph_id, probe.invocation, probe.id as probe_id, probe.site,
@@ -89,7 +90,7 @@ create view v_ops as  -- the rows of op logs, with what their ops were given: on
          json_extract(details, '$.stack') as stack, json_extract(details, '$.views') as views,
          json_extract(details, '$.from') as fused_of,
          json_extract(details, '$.columns') as columns,  -- of hooks: json_extract(columns, '$.kept')
-         graph, graph_id, session, probe_id
+         graph, graph_id, session, probe_id, thread
   from (select session.rank, cast(probe.op as integer) as number, probe.name,
                substr(probe.name, 1, instr(probe.name, '/') - 1) as phase,
                -- up to the last '/'
@@ -98,7 +99,7 @@ create view v_ops as  -- the rows of op logs, with what their ops were given: on
                substr(probe.op, instr(probe.op, ' ') + 1) as rest,
                case when json_valid(probe.details) then probe.details end as details,
                probe.dtype, probe.shape, probe.site, probe.graph, probe.graph_id,
-               session.label as session, probe.id as probe_id
+               session.label as session, probe.id as probe_id, probe.thread
         from probe join session on session.id = probe.session where probe.op glob '[0-9]*');
 create view v_first_nonfinite as  -- of each probe, in the order in which they came
   -- Each graph counts its own replays: only `serial` sorts them. What one rank sends to another in a

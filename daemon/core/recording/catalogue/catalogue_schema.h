@@ -6,7 +6,7 @@
 namespace cgdebug::recording {
 
 // A catalogue of another version is not read but rebuilt.
-inline constexpr int kCatalogueVersion = 16;
+inline constexpr int kCatalogueVersion = 17;
 
 // The columns of statistics are the numbers of numerics::Stats.
 const std::string& CatalogueSchema();
