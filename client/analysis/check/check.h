@@ -2,6 +2,7 @@
 // to it, values near the end of their type, tensors that stopped changing or never came.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -94,6 +95,10 @@ struct Finding {
   std::optional<source::Finding> told = {};
   bool is_bad() const { return kind < FindingKind::kConstant; }
 };
+// Whether nobody knows if it is bad, so that an answer with it is inconclusive.
+constexpr bool IsOpen(FindingKind kind) {
+  return kind == FindingKind::kRowsNotKnown || kind == FindingKind::kMayHaveOne;
+}
 
 // The first NaN, or the first Inf, of one process that has no excuse.
 struct FirstOfKind {
@@ -157,7 +162,10 @@ struct Check {
   std::size_t rows_not_known() const { return CountOf(FindingKind::kRowsNotKnown); }
   std::size_t may_be_excused() const { return CountOf(FindingKind::kMayHaveOne); }
   // How often there are NaN or Inf of which nobody knows whether they have an excuse.
-  std::uint64_t open() const { return rows_not_known() + may_be_excused() + let_go; }
+  std::uint64_t open() const {
+    const auto is_open = [](const Finding& one) { return IsOpen(one.kind); };
+    return static_cast<std::uint64_t>(std::ranges::count_if(findings, is_open)) + let_go;
+  }
   // Whether "nothing found" may be said: something was looked at, and nothing was missing.
   bool complete() const {
     return missing_count == 0 && unseen_kernels.count == 0 && open() == 0 && snapshots > 0;

@@ -204,10 +204,9 @@ Result<LogExcuses> ExcusesOfLog(source::Source& source, const OpLog& log) {
       if (excuse == excuses.end()) {
         if (one.nan > 0) note_nan(scanned.slot, one.key.replay, true);
       } else if (one.key.replay == log.replay && row != nullptr && row->name == slot.probe) {
-        // What may have an excuse is told: the newest call of a live job is asked about all the
-        // time.
-        if (excuse->second == Excuse::kMayHaveOne) continue;
-        (excuse->second == Excuse::kRowsNotKnown ? found.open : found.excused).insert(text->number);
+        const FindingKind kind = KindOf(excuse->second);
+        (IsOpen(kind) ? found.open : found.excused).insert(text->number);
+        if (kind == FindingKind::kMayHaveOne) found.awaiting.insert(text->number);
       }
     }
   }

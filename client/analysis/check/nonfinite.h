@@ -33,8 +33,9 @@ void SortOutNearOverflow(const source::Source& source, const Scan& scan, Finding
 
 // What of that is in an op log.
 struct LogExcuses {
-  std::set<std::uint32_t> excused;  // numbers of rows of the replay of the log
-  std::set<std::uint32_t> open;     // likewise: nobody knows whether they have an excuse
+  std::set<std::uint32_t> excused;   // numbers of rows of the replay of the log
+  std::set<std::uint32_t> open;      // likewise: nobody knows whether they have an excuse
+  std::set<std::uint32_t> awaiting;  // of `open`: a row that is not here, or not yet, would tell
   // The first replay of the log with a NaN that has no excuse; 0: none.
   std::uint64_t nan_since = 0;
   bool is_nan_kept = false;         // whether the row that has it is here

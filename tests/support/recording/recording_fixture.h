@@ -38,13 +38,15 @@ class RecordingFixture {
   }
 
   std::uint32_t AddSlot(const std::string& probe, const std::vector<std::uint64_t>& shape,
-                        const std::string& shard = "", const std::string& part = "") {
+                        const std::string& shard = "", const std::string& part = "",
+                        const std::string& op = "") {
     recording::Slot slot;
     slot.session = session_;
     slot.probe = probe;
     slot.device = "cpu";
     slot.shard = shard;
     slot.part = part;
+    slot.op = op;
     slot.dtype = layout::Dtype::kFloat32;
     slot.shape = shape;
     slot.payload_bytes = *numerics::PayloadBytes(slot.dtype, shape);

@@ -5,10 +5,12 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "client/analysis/check/nonfinite.h"
 #include "client/analysis/ranks/ranks.h"
 #include "tests/support/analysis/check_fixture.h"
 
@@ -344,6 +346,22 @@ TEST(Masks, ANanWhoseReaderIsNoLongerHereIsNeitherFoundNorNothing) {
   EXPECT_FALSE(check.complete());
   log.Row("aten.exp.default", {NAN, 2}, "3");
   EXPECT_TRUE(CheckOf(log).found()) << "a row that is here inherits it";
+}
+
+TEST(Masks, AnOpLogTellsARowThatMayHaveAnExcuseAsOpen) {
+  Log log = NanInTwoRows();
+  log.Row("aten.where.self", {2, 2}, "3");
+  LetGo(&log, 3);
+  ASSERT_FALSE(CheckOf(log).found());
+  ASSERT_FALSE(CheckOf(log).complete());
+  std::vector<std::string> others;
+  const Result<OpLog> read = ReadOpLog(log, {.replay = 1}, &others);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  const Result<LogExcuses> excuses = ExcusesOfLog(log, *read);
+  ASSERT_TRUE(excuses.ok());
+  EXPECT_EQ(excuses->open, (std::set<std::uint32_t>{2, 3})) << "as `check` is inconclusive of it";
+  EXPECT_EQ(excuses->awaiting, excuses->open);
+  EXPECT_TRUE(excuses->excused.empty());
 }
 
 TEST(Masks, ANanIsFoundThoughRowsThatDoNotReadItAreNoLongerHere) {

@@ -55,6 +55,41 @@ TEST_F(CliSourcesTest, InfoSaysWhatIsInItAndWhatIsMissing) {
   EXPECT_THAT(Cli({"info", dir_ / "c.cgrec"}).err, HasSubstr("c.cgrec has no probe: disk full"));
 }
 
+// A row with a NaN in replay 1, and the one that reads it: of values, or not there.
+void WriteNanAndItsReader(const std::string& path, const std::vector<float>& reader) {
+  RecordingFixture recording(path);
+  const std::uint32_t made = recording.AddSlot("fwd/div_0", {2}, "", "", "1 aten.div.Tensor");
+  const std::uint32_t read = recording.AddSlot("fwd/where_0", {2}, "", "", "2 aten.where.self 1");
+  recording.Add(made, 1, {NAN, 2});
+  reader.empty() ? recording.Lose(read, 1) : recording.Add(read, 1, reader);
+  for (const std::uint64_t replay : {2u, 3u}) {
+    for (const std::uint32_t row : {made, read}) recording.Add(row, replay, {1, 2 * replay});
+  }
+  recording.Close();
+}
+
+TEST_F(CliSourcesTest, CheckAndOpsHaveOneVerdictOfARowThatMayHaveAnExcuse) {
+  const std::string path = dir_ / "a.cgrec", log = path + "@1";
+  WriteNanAndItsReader(path, {1, 2});
+  EXPECT_EQ(Cli({"check", path, "--replays", "1"}).code, 0);
+  EXPECT_EQ(Cli({"ops", log}).code, 0) << "where() leaves it out";
+  fs::remove_all(path);
+  WriteNanAndItsReader(path, {NAN, 2});
+  EXPECT_EQ(Cli({"check", path, "--replays", "1"}).code, 1);
+  EXPECT_EQ(Cli({"ops", log}).code, 1) << "where() passes it on";
+  fs::remove_all(path);
+  WriteNanAndItsReader(path, {});
+  EXPECT_EQ(Cli({"check", path, "--replays", "1"}).code, 3);
+  const ProcessResult ops = Cli({"ops", log});
+  EXPECT_EQ(ops.code, 3) << ops.out;
+  EXPECT_THAT(ops.out,
+              AllOf(HasSubstr("first non-finite: #1 fwd/div_0"),
+                    HasSubstr("nobody knows whether a NaN or Inf that is shown is meant")));
+  const json told = CliJson({"ops", log});
+  EXPECT_EQ(told["verdict"], "inconclusive");
+  EXPECT_EQ(told["first_nonfinite"]["name"], "fwd/div_0");
+}
+
 TEST_F(CliSourcesTest, InfoSaysWhichRanksOfAJobAreInIt) {
   const std::string job = dir_ / "job";
   for (const int rank : {0, 2}) {

@@ -88,6 +88,15 @@ const OpRow* FirstBad(const OpLog& log, const analysis::LogExcuses& excuses,
   return nullptr;
 }
 
+// The one that is shown: FirstBad() or, without one, the first that may still get an excuse.
+const OpRow* FirstShown(const OpLog& log, const analysis::LogExcuses& excuses,
+                        bool wants_nan = false) {
+  if (FirstBad(log, excuses) != nullptr) return FirstBad(log, excuses, wants_nan);
+  analysis::LogExcuses known = excuses;
+  for (const std::uint32_t row : excuses.awaiting) known.open.erase(row);
+  return FirstBad(log, known, wants_nan);
+}
+
 // Whether a statistic differs from that of the replay before.
 bool HasChanged(const OpRow& row) {
   return row.stats && row.stats_before &&
@@ -231,6 +240,7 @@ std::string Heading(const OpLog& log) {
   if (log.rank >= 0) text += fmt::format(", rank {}", log.rank);
   if (!log.has_calls) text += fmt::format(", replay {}", log.replay);
   if (log.step >= 0) text += fmt::format(", step {}", log.step);
+  if (log.thread > 1) text += fmt::format(", thread {}", log.thread);
   text += fmt::format(": {} row{}", log.rows.size(), log.rows.size() == 1 ? "" : "s");
   if (log.lost() > 0) text += fmt::format(", {} lost", log.lost());
   const analysis::Coverage& coverage = log.coverage;
@@ -240,7 +250,6 @@ std::string Heading(const OpLog& log) {
   }
   return Printable(text);
 }
-  if (log.thread > 1) text += fmt::format(", thread {}", log.thread);
 
 bool IsBetween(const OpLog& log, const OpRow& row) {
   return log.between.first_row != 0 && row.number >= log.between.first_row;
@@ -278,10 +287,10 @@ std::string BadRowText(const OpLog& log, const OpRow& row, const char* what) {
 
 // Names the first row with a NaN or an Inf; and the first NaN, because masks are made of -Inf.
 std::string FirstText(const OpLog& log, const analysis::LogExcuses& excuses) {
-  const OpRow* first = FirstBad(log, excuses);
+  const OpRow* first = FirstShown(log, excuses);
   if (first == nullptr) return {};
   std::string text = BadRowText(log, *first, "first non-finite");
-  const OpRow* nan = FirstBad(log, excuses, /*wants_nan=*/true);
+  const OpRow* nan = FirstShown(log, excuses, /*wants_nan=*/true);
   if (nan != nullptr && nan != first) text += "\n" + BadRowText(log, *nan, "first NaN");
   return text;
 }
@@ -400,7 +409,7 @@ analysis::Outcome OutcomeOf(const OpLog& log, const analysis::LogExcuses& excuse
 
 Json LogJson(const OpLog& log, const analysis::LogExcuses& excuses, analysis::Outcome outcome,
              const std::string& only, const std::vector<std::string>& others) {
-  const OpRow* first = FirstBad(log, excuses);
+  const OpRow* first = FirstShown(log, excuses);
   Json rows = Json::array();
   for (const OpRow& row : log.rows) {
     if (IsShown(row, only)) rows.push_back(RowJson(row));
@@ -414,6 +423,7 @@ Json LogJson(const OpLog& log, const analysis::LogExcuses& excuses, analysis::Ou
                {"rows", std::move(rows)},
                {"call", log.has_calls ? Json(log.replay) : Json(nullptr)},
                {"step", log.step < 0 ? Json(nullptr) : Json(log.step)},
+               {"thread", log.thread},
                {"lost", log.lost()},
                {"missing", log.gaps},
                {"other_logs", others},
@@ -423,7 +433,6 @@ Json LogJson(const OpLog& log, const analysis::LogExcuses& excuses, analysis::Ou
   json["coverage"] = CoverageJson(log.coverage);
   json["between"] = nullptr;
   if (log.between.first_row != 0) {
-               {"thread", log.thread},
     json["between"] = {{"first_row", log.between.first_row}, {"next_call", log.between.next_call}};
   }
   json["nan_since"] = log.nan_since == 0 ? Json(nullptr) : Json(log.nan_since);
@@ -434,7 +443,7 @@ Json LogJson(const OpLog& log, const analysis::LogExcuses& excuses, analysis::Ou
                                {"inputs_are_finite", HasFiniteInputs(log, *first)}};
   }
   json["first_nan"] = nullptr;
-  if (const OpRow* nan = FirstBad(log, excuses, /*wants_nan=*/true); nan != nullptr) {
+  if (const OpRow* nan = FirstShown(log, excuses, /*wants_nan=*/true); nan != nullptr) {
     json["first_nan"] = {{"number", nan->number}, {"name", nan->name}};
   }
   return json;
@@ -469,7 +478,8 @@ int RunOps(Context& context, const OpsCommand& command) {
   }
   Context::Print(context.out.Bold(Heading(log)) + "\n");
   std::string left_out;
-  const std::vector<const OpRow*> rows = ShownRows(log, FirstBad(log, excuses), command, &left_out);
+  const std::vector<const OpRow*> rows =
+      ShownRows(log, FirstShown(log, excuses), command, &left_out);
   const auto print_answer = [&] {
     const std::string bad = FirstText(log, excuses);
     if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
@@ -493,7 +503,10 @@ int RunOps(Context& context, const OpsCommand& command) {
   if (const std::string between = BetweenText(log); !between.empty()) context.Note(between);
   for (const std::string& gap : log.gaps) context.Note(Printable("not shown: " + gap));
   if (found == kExitInconclusive) {
-    Context::Print("inconclusive: no NaN or Inf in what is shown, but not all is shown\n");
+    Context::Print(
+        excuses.open.empty()
+            ? "inconclusive: no NaN or Inf in what is shown, but not all is shown\n"
+            : "inconclusive: nobody knows whether a NaN or Inf that is shown is meant\n");
   }
   if (const std::string began = EarlierText(context, log, excuses.nan_next_call, command);
       !began.empty()) {
