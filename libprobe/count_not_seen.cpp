@@ -16,6 +16,16 @@ namespace {
 // does not count the call again.
 thread_local std::string refused_here;
 
+// So that others know what it says if this process dies.
+void ShowAccount(ProbeTable& table) noexcept {
+  try {
+    if (!table.not_seen.WantsSegment()) return;
+    const ProbeTable::Lock lock = table.Acquire();
+    (void)table.segment.Get();
+  } catch (const std::exception&) {  // no room even for the control file: the process knows it
+  }
+}
+
 }  // namespace
 
 void CountRefused(std::string_view probe, std::string_view reason, bool is_captured) noexcept {
@@ -34,11 +44,19 @@ void CountNotSeen(std::string_view name, std::string_view reason, bool is_captur
   try {
     ProbeTable& table = ProbeTable::Instance();
     table.not_seen.Count(name, reason, is_captured);
-    if (!table.not_seen.WantsSegment()) return;
-    const ProbeTable::Lock lock = table.Acquire();
-    (void)table.segment.Get();
-  } catch (const std::exception&) {  // no room even for the control file: the process knows it
+    ShowAccount(table);
+  } catch (const std::exception&) {
   }
+}
+
+void CountHeldRow() noexcept {
+  ProbeTable& table = ProbeTable::Instance();
+  table.not_seen.CountRow();
+  ShowAccount(table);
+}
+
+void LetGoOfHeldRows(std::uint64_t count) noexcept {
+  ProbeTable::Instance().not_seen.LetGoOfRows(count);
 }
 
 void NotWanted(std::string_view name) noexcept { ProbeTable::Instance().not_seen.Forget(name); }

@@ -85,9 +85,9 @@ void NotSeen::CountRow() noexcept {
   if (shared_ != nullptr) ring::StoreRelaxed(shared_->rows_begun, rows_begun_);
 }
 
-void NotSeen::SendRows(std::uint64_t count) noexcept {
+void NotSeen::LetGoOfRows(std::uint64_t count) noexcept {
   const std::lock_guard lock(mutex_);
-  rows_sent_ += count;
+  rows_sent_ = std::min(rows_sent_ + count, rows_begun_);
   if (shared_ != nullptr) ring::StoreRelaxed(shared_->rows_sent, rows_sent_);
 }
 

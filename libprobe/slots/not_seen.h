@@ -32,11 +32,14 @@ class NotSeen {
   // A row of an op log is here, and no ring has it yet. As it is not shown as missing unless the
   // process ends so, it costs no room in a ring.
   void CountRow() noexcept;
-  // These rows have left the process, or another account says why not, when it ends.
+  // So many of these rows have left the process, or another account says why not. A forked child
+  // has not counted those of its parent.
+  void LetGoOfRows(std::uint64_t count) noexcept;
+  // The same when it ends.
   class SentRows {
    public:
     SentRows(NotSeen* account, std::uint64_t count) : account_(account), count_(count) {}
-    ~SentRows() { account_->SendRows(count_); }
+    ~SentRows() { account_->LetGoOfRows(count_); }
     SentRows(const SentRows&) = delete;
     SentRows& operator=(const SentRows&) = delete;
 
@@ -59,7 +62,6 @@ class NotSeen {
   };
   using Places = std::map<std::string, Place, std::less<>>;
 
-  void SendRows(std::uint64_t count) noexcept;
   void Show();
   // The first refused place that is still wanted becomes the one that is named.
   void NameFirst();

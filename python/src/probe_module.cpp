@@ -553,6 +553,9 @@ void RegisterAccount(py::module_& module) {
   module.def("count_refused", &CountNotSeen, py::arg("name"), py::arg("reason"),
              py::arg("is_captured"), py::call_guard<WithoutGil>());
   module.def("not_wanted", &NotWanted, py::arg("name"), py::call_guard<WithoutGil>());
+  module.def("count_held_row", &CountHeldRow, py::call_guard<WithoutGil>());
+  module.def("let_go_of_held_rows", &LetGoOfHeldRows, py::arg("count"),
+             py::call_guard<WithoutGil>());
   module.def("not_seen", [] {
     const std::string text = NotSeenText();
     return text.empty() ? py::object(py::none()) : Text(text);

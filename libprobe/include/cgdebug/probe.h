@@ -373,6 +373,11 @@ struct NotSeenCounts {
 // for a lock that a capture may hold. Thread: any that holds no lock of the library.
 void CountNotSeen(std::string_view name, std::string_view reason,
                   bool is_captured = false) noexcept;
+// Rows of op logs that the caller keeps, and how many of those it has given to a log or forgotten.
+// If the process dies with others, they are counted as never sent. Makes the segment if there is
+// none. Thread: as CountNotSeen().
+void CountHeldRow() noexcept;
+void LetGoOfHeldRows(std::uint64_t count) noexcept;
 // Nobody wants to look at that place any longer: recordings that begin later are whole without it,
 // unless a graph has it. Thread: any.
 void NotWanted(std::string_view name) noexcept;

@@ -49,6 +49,12 @@ IN_A_LONG_CALL = """
     Net()(torch.ones(2, 4))
 """
 
+FUNCTIONS = """
+    x = torch.ones(4)
+    for n in range(100): x = x.sin()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 
 @pytest.fixture
 def killed(daemon, cli, tmp_path):
@@ -129,3 +135,20 @@ def _calls_in(path):
         return []
     with cgdebug.open(path) as recording:
         return sorted({replay for name in recording.probes for replay in recording[name].replays})
+
+
+def test_the_rows_of_functions_alone_are_counted_before_they_leave(killed, cli):
+    path, said = killed(FUNCTIONS)
+    checked = cli("check", path)
+    assert checked.returncode == 3, checked.stdout + checked.stderr
+    assert 100 <= _never_sent(checked.stdout + checked.stderr) <= 110
+    assert _never_sent(said) == _never_sent(checked.stdout + checked.stderr)
+
+
+def test_what_is_done_before_a_model_is_made_is_not_counted(killed, cli):
+    path, _ = killed(
+        IN_CALL_12.replace(
+            "net = Net()", "for n in range(100): torch.ones(4).sin()\n    net = Net()"
+        )
+    )
+    assert 1 <= _never_sent(cli("check", path).stdout) <= 10

@@ -8,6 +8,7 @@ import typing
 
 from torch.utils._mode_utils import no_dispatch
 
+from ..._job import _native
 from . import OpLog
 from .row import Row
 
@@ -22,7 +23,8 @@ _MOST_BYTES = 64 << 20
 
 class HeldLog(OpLog):
     """Keeps its rows, with copies of their tensors, until release() or end(). When it has many it
-    releases itself, and then calls on_release(). A log that is dropped has had no row."""
+    releases itself, and then calls on_release(). A log that is dropped has had no row. The account
+    of a job that is killed meanwhile has them: nobody knows whether they were to be logged."""
 
     def __init__(self, on_release: Callable[[], None]) -> None:
         super().__init__(graph=0)
@@ -41,13 +43,15 @@ class HeldLog(OpLog):
             held, self._held = self._held, None
             for row, tensor in held or ():
                 super()._log(row, tensor)
+                _native.load().let_go_of_held_rows(1)
             for gap, times in self._held_gaps.items():
                 for _ in range(times):
                     super().note(gap)
 
     def drop(self) -> None:
         with self._lock:
-            if self.is_held:
+            if self._held is not None:
+                _native.load().let_go_of_held_rows(len(self._held))
                 self._held = None
                 self._held_gaps.clear()
                 self.rows = []
@@ -73,6 +77,7 @@ class HeldLog(OpLog):
         with no_dispatch(), contextlib.suppress(Exception):
             tensor = tensor.detach().clone()
         self._held.append((row, tensor))
+        _native.load().count_held_row()
         self._bytes += tensor.numel() * tensor.element_size()
         if len(self._held) > _MOST_ROWS or self._bytes > _MOST_BYTES:
             self.release()
