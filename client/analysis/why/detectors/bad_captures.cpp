@@ -130,6 +130,24 @@ void NoteWithoutProbe(const source::ProcessGraphs& process, Found* answer) {
   }
 }
 
+// found: captures of one kind.
+Finding BadCaptureOf(const Kind& kind, const std::vector<const GraphFacts*>& found,
+                     const source::Slot& process, std::size_t slot, const BrokenCaptures& broken) {
+  const GraphFacts& first = *found.front();
+  Finding finding{
+      .level = Level::kConsistent,
+      .kind = kind.name,
+      .place = {.slot = slot, .command = "graphs"},
+      .sentence = fmt::format("{} {}{}", NameOf(first), kind.says, broken.TextOf(process, first)),
+      .refute = kind.refute};
+  if (found.size() > 1) finding.sentence += fmt::format("; {} like it", found.size() - 1);
+  for (const GraphFacts* graph : found) {
+    const std::string by = graph->stack.empty() ? "" : ", captured by " + graph->stack;
+    finding.facts.push_back({finding.place, NameOf(*graph) + by + broken.TextOf(process, *graph)});
+  }
+  return finding;
+}
+
 }  // namespace
 
 Found FindBadCaptures(const Evidence& evidence) {
@@ -171,20 +189,7 @@ Found FindBadCaptures(const Evidence& evidence) {
       }
       count += process.census.graphs.size();
       if (found.empty()) continue;
-      const GraphFacts& first = *found.front();
-      Finding finding{.level = Level::kConsistent,
-                      .kind = kind.name,
-                      .place = {.slot = slot, .command = "graphs"},
-                      .sentence = fmt::format("{} {}{}", NameOf(first), kind.says,
-                                              broken.TextOf(process.of, first)),
-                      .refute = kind.refute};
-      if (found.size() > 1) finding.sentence += fmt::format("; {} like it", found.size() - 1);
-      for (const GraphFacts* graph : found) {
-        const std::string by = graph->stack.empty() ? "" : ", captured by " + graph->stack;
-        finding.facts.push_back(
-            {finding.place, NameOf(*graph) + by + broken.TextOf(process.of, *graph)});
-      }
-      answer.findings.push_back(std::move(finding));
+      answer.findings.push_back(BadCaptureOf(kind, found, process.of, slot, broken));
     }
   }
   SetClean(count / std::size(kKinds), "capture has work and is replayed",

@@ -90,25 +90,16 @@ const Standing* FindHanging(const std::vector<Standing>& run, bool went_on, bool
   return hanging;
 }
 
-}  // namespace
-
-Found FindHangs(const Evidence& evidence) {
-  source::Source& source = *evidence.source;
-  Found answer;
-  if (MayLackNewest(evidence)) return answer;  // the last snapshot is not where it stands
-  const Result<Trails> trails = ReadTrails(source, [](const source::Slot&) { return true; });
-  if (!trails.ok()) {
-    answer.not_looked = "where each process stands: " + trails.error().message;
-    return answer;
-  }
-  const double stalled = source.Describe().stalled_seconds;
+// Where each process stands, of ranks by run, else by session.
+std::map<std::string, std::vector<Standing>> StandingsOf(const source::Source& source,
+                                                         const Trails& trails, double stalled) {
+  const std::vector<source::Slot>& slots = source.slots();
   PieceNotes<std::pair<int, std::string>> notes;
-  for (const source::Slot& slot : source.slots()) notes.Add({slot.rank, slot.session}, slot);
-  std::map<std::string, std::vector<Standing>> runs;  // of ranks by run, else by session
-  for (const auto& entry : *trails) {
+  for (const source::Slot& slot : slots) notes.Add({slot.rank, slot.session}, slot);
+  std::map<std::string, std::vector<Standing>> runs;
+  for (const auto& entry : trails) {
     const auto& process = entry.first;
     const auto& trail = entry.second;
-    const auto& slots = source.slots();
     const auto slot = std::ranges::find_if(slots, [&](const source::Slot& one) {
       return one.rank == process.first && one.session == process.second;
     });
@@ -124,45 +115,65 @@ Found FindHangs(const Evidence& evidence) {
     if (stalled > 0 || one.waits) StopInside(trail, &one);
     runs[is_ranked ? slot->run : slot->session].push_back(std::move(one));
   }
+  return runs;
+}
+
+Finding HangOf(const Standing& hanging, const std::vector<Standing>& run, double stalled) {
+  Finding finding{.level = Level::kConsistent,
+                  .kind = "hang",
+                  .place = {.slot = hanging.slot, .command = "where"},
+                  .sentence = StandsText(hanging),
+                  .refute = run.size() > 1 ? "a rank that has less to do than others"
+                            : stalled > 0  ? "a job that computes what no probe sees, or waits on "
+                                             "purpose"
+                                           : "a job that was ended in this replay on purpose"};
+  bool has_other = false;
+  for (const Standing& one : run) {
+    if (&one == &hanging) continue;
+    if (!std::exchange(has_other, true)) {
+      finding.sentence += fmt::format(", and {}", StandsText(one));
+    } else {
+      finding.facts.push_back({{.slot = one.slot}, StandsText(one)});
+    }
+  }
+  if (stalled > 0) finding.sentence += ", for " + FormatDuration(stalled);
+  if (const auto& next = hanging.came_next) {
+    finding.facts.push_back(
+        {{.slot = hanging.slot},
+         fmt::format("in {}, call {} went on with #{} {}{}", NameOf(hanging), next->replay,
+                     next->number, next->name,
+                     next->site.empty() ? "" : fmt::format(" ({})", next->site))});
+  }
+  return finding;
+}
+
+}  // namespace
+
+Found FindHangs(const Evidence& evidence) {
+  source::Source& source = *evidence.source;
+  Found answer;
+  if (MayLackNewest(evidence)) return answer;  // the last snapshot is not where it stands
+  const Result<Trails> trails = ReadTrails(source, [](const source::Slot&) { return true; });
+  if (!trails.ok()) {
+    answer.not_looked = "where each process stands: " + trails.error().message;
+    return answer;
+  }
+  const double stalled = source.Describe().stalled_seconds;
   const bool is_over = HaveJobsEnded(source);
   // A recording may be stopped while its job runs.
   const bool went_on =
       (evidence.check->goes_on && stalled == 0) || (!source.Recordings().empty() && !is_over);
+  const auto may_be_inside = [&](const Standing& one) {
+    return IsInside(one) || (!is_over && one.place.kind == analysis::Place::Kind::kEagerRuns);
+  };
   std::size_t count = 0;
-  for (const auto& [name, run] : runs) {
+  for (const auto& [name, run] : StandingsOf(source, *trails, stalled)) {
     const Standing* hanging = FindHanging(run, went_on, is_over || stalled > 0);
-    const auto may_be_inside = [&](const Standing& one) {
-      return IsInside(one) || (!is_over && one.place.kind == analysis::Place::Kind::kEagerRuns);
-    };
-    const bool have_ended = std::ranges::none_of(run, may_be_inside) && (run.size() > 1 || is_over);
-    if (hanging == nullptr && have_ended) count += run.size();
-    if (hanging == nullptr) continue;
-    Finding finding{.level = Level::kConsistent,
-                    .kind = "hang",
-                    .place = {.slot = hanging->slot, .command = "where"},
-                    .sentence = StandsText(*hanging),
-                    .refute = run.size() > 1 ? "a rank that has less to do than others"
-                              : stalled > 0 ? "a job that computes what no probe sees, or waits on "
-                                              "purpose"
-                                            : "a job that was ended in this replay on purpose"};
-    bool has_other = false;
-    for (const Standing& one : run) {
-      if (&one == hanging) continue;
-      if (!std::exchange(has_other, true)) {
-        finding.sentence += fmt::format(", and {}", StandsText(one));
-      } else {
-        finding.facts.push_back({{.slot = one.slot}, StandsText(one)});
-      }
+    if (hanging != nullptr) {
+      answer.findings.push_back(HangOf(*hanging, run, stalled));
+    } else if (std::ranges::none_of(run, may_be_inside) && (run.size() > 1 || is_over)) {
+      count += run.size();
     }
-    if (stalled > 0) finding.sentence += ", for " + FormatDuration(stalled);
-    if (const auto& next = hanging->came_next) {
-      finding.facts.push_back(
-          {{.slot = hanging->slot},
-           fmt::format("in {}, call {} went on with #{} {}{}", NameOf(*hanging), next->replay,
-                       next->number, next->name,
-                       next->site.empty() ? "" : fmt::format(" ({})", next->site))});
-    }
-    answer.findings.push_back(std::move(finding));
   }
   SetClean(count, "process has ended its last replay or call",
            "processes have ended the same replay or call", &answer);
