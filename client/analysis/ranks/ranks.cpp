@@ -191,6 +191,8 @@ class RankFold::State {
         key->nth = counts[{*key, process}]++;
         replica = &kept_.replicas[*key];
         replica->order = std::min(replica->order, info.order);
+        replica->dtype = info.dtype;
+        replica->is_part = !info.part.empty();
         replica->processes.Set(process);
         places_[{process, *key}][path] = slot;
       }
@@ -230,6 +232,8 @@ class RankFold::State {
     for (const auto& [key, theirs] : other.kept_.replicas) {
       Replica& ours = kept_.replicas[key];
       ours.order = std::min(ours.order, theirs.order);
+      ours.dtype = theirs.dtype;
+      ours.is_part = theirs.is_part;
       for (const std::size_t process : theirs.processes.Members()) {
         ours.processes.Set(places[process]);
       }

@@ -44,7 +44,7 @@ std::set<ReplicaKey> FindUnclear(const RankState& state, MissingReplicas* missin
 void NoteParts(const RankState& state, const std::set<std::size_t>& compared, RanksReport* report) {
   std::size_t number = 0, count = 0;
   for (const auto& [key, replica] : state.replicas) {
-    if (compared.contains(number++) && key.type.find(" part ") != std::string::npos) ++count;
+    if (compared.contains(number++) && replica.is_part) ++count;
   }
   if (count == 0) return;
   report->notes.push_back(fmt::format("of {} of {} replicas only a part was recorded, and compared",

@@ -17,7 +17,7 @@ constexpr std::uint64_t kEncodingVersion = 8;
 template <typename T, typename U>
 concept Is = std::same_as<std::remove_const_t<T>, U>;
 template <typename T>
-concept IsNumber = std::is_arithmetic_v<T>;
+concept IsNumber = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 template <typename T>
 concept IsMap = requires {
   typename T::mapped_type;
@@ -60,7 +60,7 @@ void Visit(auto& code, Is<ReplicaKey> auto& key) {
        key.ranks);
 }
 void Visit(auto& code, Is<Replica> auto& replica) {
-  code(replica.order, replica.processes, replica.votes);
+  code(replica.order, replica.dtype, replica.is_part, replica.processes, replica.votes);
 }
 void Visit(auto& code, Is<RankState> auto& state) {
   code(state.processes, state.replicas, state.probes, state.unknown, state.unreadable, state.masks);

@@ -22,7 +22,9 @@ using replicas::Vote;
 
 struct Replica {
   std::uint64_t order = UINT64_MAX;  // the smallest of any rank
-  Bits processes;                    // that have a slot of it, with snapshots or without
+  layout::Dtype dtype = layout::Dtype::kInvalid;
+  bool is_part = false;  // of the tensor
+  Bits processes;        // that have a slot of it, with snapshots or without
   std::map<Position, Vote> votes;
 };
 

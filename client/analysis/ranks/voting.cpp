@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -12,12 +11,6 @@ namespace cgdebug::analysis {
 namespace {
 
 constexpr std::size_t kMostTold = 8;
-
-layout::Dtype DtypeOf(const ReplicaKey& key) {
-  const layout::DtypeInfo* info =
-      layout::FindDtype(std::string_view(key.type).substr(0, key.type.find('[')));
-  return info == nullptr ? layout::Dtype::kInvalid : info->dtype;
-}
 
 }  // namespace
 
@@ -31,7 +24,7 @@ void Voting::Judge(const std::vector<Cell>& cells) {
     compared_.insert(cell.number);
     for (const std::size_t row : rows_.RowsOf(cell.vote->processes())) ++report_.rows[row].compared;
     std::optional<replicas::Difference> unequal = judge.Take(
-        cell.number, DtypeOf(*cell.key), cell.position, *cell.vote,
+        cell.number, cell.replica->dtype, cell.position, *cell.vote,
         [&] { return are_within_(*cell.key, cell.position, cell.vote->processes().Members()); });
     if (!unequal) {
       if (cell.vote->lacks_hash()) ++report_.without_hash;
