@@ -155,14 +155,8 @@ class OrderNotes:
 
     def tell(self, capture: int, order: Order) -> None:
         unknown = list(dict.fromkeys(order.unknown))
-        texts = [f"race {text}" for text in order.races]
-        texts += [f"possible {text}" for text in order.possible]
-        texts += [f"missing {text}" for text in unknown]
-        kept = [
-            one
-            for kind in ("race", "possible", "missing")
-            for one in [text for text in texts if text.startswith(kind)][:_MAX_NOTES]
-        ]
+        of_kinds = {"race": order.races, "possible": order.possible, "missing": unknown}
+        kept = [f"{kind} {text}" for kind, texts in of_kinds.items() for text in texts[:_MAX_NOTES]]
         looked = f"looked {order.nodes} {order.unordered} {len(order.unknown)}"
         self._add(capture, [looked, *kept])
 
