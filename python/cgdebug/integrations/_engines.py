@@ -6,7 +6,7 @@ import contextlib
 import sys
 import typing
 
-from .._job import _native
+from .._job import _graphs, _native
 
 if typing.TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,6 +64,24 @@ def running_layer(names: typing.Mapping[typing.Any, str]) -> str:
                 return layer
         frame = frame.f_back
     return ""
+
+
+@contextlib.contextmanager
+def capturing_pieces(label: str, names: typing.Mapping[typing.Any, str]) -> typing.Iterator[None]:
+    """The engine captures one size. It may have several graphs, which eager code in the middle of a
+    layer divides: each is named by the layer in which it begins. names: of the modules."""
+    from ..probe import graph_label
+
+    def name_piece() -> str:
+        layer = running_layer(names)
+        return f"{label},from={layer}" if layer else label
+
+    with own_pass(), graph_label(label):
+        _graphs.name_graph = name_piece
+        try:
+            yield
+        finally:
+            _graphs.name_graph = None
 
 
 def tell_rows(count: object, tensors: typing.Iterable[object]) -> None:

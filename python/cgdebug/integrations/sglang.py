@@ -5,17 +5,16 @@ A forward pass without a step is one that SGLang makes by itself, to warm up or 
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
 import typing
 import weakref
 
 from .. import _rewind
-from .._job import _auto, _graphs
+from .._job import _auto
 from .._job._after_import import call_after_import
 from .._job._fail_soft import entry, guard, tell, wrap
-from ._engines import OWN_PASSES, RequestRows, know_rank, own_pass, running_layer, tell_rows
+from ._engines import OWN_PASSES, RequestRows, capturing_pieces, know_rank, tell_rows
 
 __all__ = ["register"]
 
@@ -163,23 +162,6 @@ def _labelled(kind: type) -> typing.Callable[..., typing.Any]:
             text += f",{given['variant_label']}"
         if given.get("stream_idx") is not None:
             text += f",stream={given['stream_idx']}"
-        return _capturing(text)
+        return capturing_pieces(text, _names)
 
     return label
-
-
-@contextlib.contextmanager
-def _capturing(label: str) -> typing.Iterator[None]:
-    """A shape may have several graphs, which eager code in the middle of a layer divides."""
-    from ..probe import graph_label
-
-    def name_piece() -> str:
-        layer = running_layer(_names)
-        return f"{label},from={layer}" if layer else label
-
-    with own_pass(), graph_label(label):
-        _graphs.name_graph = name_piece
-        try:
-            yield
-        finally:
-            _graphs.name_graph = None

@@ -11,12 +11,21 @@ import inspect
 import os
 import sys
 import typing
+import weakref
 
 from .. import _rewind
 from .._job import _auto
 from .._job._after_import import call_after_import
 from .._job._fail_soft import entry, guard, tell, wrap
-from ._engines import OWN_PASSES, ParameterNames, RequestRows, know_rank, own_pass, tell_rows
+from ._engines import (
+    OWN_PASSES,
+    ParameterNames,
+    RequestRows,
+    capturing_pieces,
+    know_rank,
+    own_pass,
+    tell_rows,
+)
 
 __all__ = ["register"]
 
@@ -29,6 +38,7 @@ _CACHES = "the KV cache of vLLM"
 _TOKENS = "total_num_scheduled_tokens"  # without padding
 _registered = False
 _parameters: ParameterNames | None = None  # of the model that was loaded first
+_names: weakref.WeakKeyDictionary[typing.Any, str] = weakref.WeakKeyDictionary()  # of modules
 _requests = RequestRows()
 _positions: typing.Any = None  # where whole graphs read them
 _is_estimating = False  # captures graphs to see how much memory they take, and drops them
@@ -52,6 +62,7 @@ def register() -> None:
     call_after_import("vllm.v1.worker.gpu_model_runner", _wrap_runner)
     call_after_import("vllm.v1.worker.gpu.model_runner", _wrap_runner)
     call_after_import("vllm.compilation.cuda_graph", _wrap_graphs)
+    call_after_import("vllm.compilation.breakable_cudagraph", _wrap_breakable)
     call_after_import("vllm.v1.worker.gpu.cudagraph_utils", _wrap_manager)
 
 
@@ -94,6 +105,7 @@ def _wrap_runner(module) -> None:
         if _auto.is_wanted():
             _auto.look_at(model, OWN_PASSES)
         _parameters = _parameters or ParameterNames(model)
+        _names.update((one, name) for name, one in model.named_modules())
 
     def name_step(runner, *args, dummy_run=False, **kwargs):
         runner._cgdebug_rows = runner._cgdebug_output = None
@@ -240,6 +252,15 @@ def _wrap_graphs(module) -> None:
         return graph_label(text)
 
     wrap(module.CUDAGraphWrapper, "__call__", _LABELS, before=label)
+
+
+def _wrap_breakable(module) -> None:
+    """Graphs that eager attention divides, without a wrapper of their own."""
+
+    def label(wrapper, entry, *args, **kwargs):
+        return capturing_pieces(_label(entry.batch_descriptor), _names)
+
+    wrap(module.BreakableCUDAGraphWrapper, "_capture", _LABELS, before=label)
 
 
 def _wrap_manager(module) -> None:

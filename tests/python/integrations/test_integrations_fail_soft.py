@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug._job import _auto, _fail_soft, _native
+from cgdebug._job import _auto, _fail_soft, _graphs, _native
 from cgdebug._job._after_import import call_after_import
 from cgdebug.integrations import _engines, lightning, sglang, vllm
 
@@ -320,3 +320,33 @@ def test_a_finder_of_an_old_kind_does_not_fail_an_import_that_is_waited_for(monk
 def test_a_job_without_stderr_goes_on(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     _auto._fail("Model", ValueError("no module matches"))
+
+
+class Names(torch.nn.Module):
+    """Names the graph that would begin here."""
+
+    def __init__(self, found):
+        super().__init__()
+        self.found = found
+
+    def forward(self, x):
+        self.found.append(_graphs.name_graph())
+        return x
+
+
+def test_pieces_of_a_breakable_graph_of_vllm_are_named_by_the_layer_in_which_they_begin():
+    found = []
+    model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([Names(found), Names(found)])})
+
+    class Wrapper:
+        def _capture(self, entry, args, kwargs):
+            found.append(_graphs.name_graph())
+            return [layer(*args, **kwargs) for layer in model["layers"]]
+
+    vllm._names.update((one, name) for name, one in model.named_modules())
+    vllm._wrap_breakable(types.SimpleNamespace(BreakableCUDAGraphWrapper=Wrapper))
+    size = types.SimpleNamespace(num_tokens=8, num_reqs=None, num_active_loras=0)
+    entry = types.SimpleNamespace(batch_descriptor=size)
+    assert Wrapper()._capture(entry, (1,), {}) == [1, 1]
+    assert found == ["tokens=8", "tokens=8,from=layers.0", "tokens=8,from=layers.1"]
+    assert _graphs.name_graph is None and label_now() == ""
