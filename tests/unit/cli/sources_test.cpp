@@ -62,8 +62,9 @@ void WriteNanAndItsReader(const std::string& path, const std::vector<float>& rea
   const std::uint32_t read = recording.AddSlot("fwd/where_0", {2}, "", "", "2 aten.where.self 1");
   recording.Add(made, 1, {NAN, 2});
   reader.empty() ? recording.Lose(read, 1) : recording.Add(read, 1, reader);
-  for (const std::uint64_t replay : {2u, 3u}) {
-    for (const std::uint32_t row : {made, read}) recording.Add(row, replay, {1, 2 * replay});
+  for (const int replay : {2, 3}) {
+    for (const std::uint32_t row : {made, read})
+      recording.Add(row, replay, {1, 2 * static_cast<float>(replay)});
   }
   recording.Close();
 }
