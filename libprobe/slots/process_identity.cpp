@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "cgdebug/probe.h"
+#include "daemon/core/words/settings.h"
 #include "libprobe/ring/segment/process_origin.h"
 #include "proto/layout/url_password.h"
 
@@ -135,6 +136,8 @@ ring::Identity CurrentIdentity() {
   identity.command = CommandLine();
   identity.socket = Socket();
   identity.recordings = RecordingsDirectory();
+  identity.most_slots = static_cast<std::uint32_t>(
+      words::ReadNumber("CGDEBUG_MAX_SLOTS").value_or(layout::kMaxSlots));
   char host[64] = {};
   if (gethostname(host, sizeof(host) - 1) == 0) identity.hostname = host;
   return identity;

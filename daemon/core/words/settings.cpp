@@ -104,6 +104,11 @@ constexpr Setting kSettings[] = {
      &IsNumber<1, UINT32_MAX>},
     {"CGDEBUG_LANE", "job", "`direct` or `callback`: the lane of probes with `lane=\"auto\"`",
      &IsLane},
+    {"CGDEBUG_MAX_SLOTS", "job",
+     "how many probe slots the job may have at a time: 1 to 131072, by default 131072. A slot is a "
+     "call of a probe in a graph, a shape of an eager one or a page of an op log, and takes 8 KiB "
+     "of `/dev/shm` or more. What has no place is counted as not watched",
+     &IsNumber<1, 131'072>},
     {"CGDEBUG_OP_LOG_BATCH", "job",
      "how many rows of an op log one kernel computes at most: 1 to 64, by default 64. With 1, "
      "`where` names the very op of a graph that hangs",

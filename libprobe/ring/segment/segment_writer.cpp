@@ -133,6 +133,7 @@ SharedFile CreateControlFile(layout::SegmentHeader header) {
 
 SegmentWriter::SegmentWriter(const Identity& identity)
     : control_(CreateControlFile(MakeHeader(identity))),
+      most_slots_(identity.most_slots),
       gate_(consumer(), refusals(), control_.fd()) {}
 
 layout::ProducerLine* SegmentWriter::producer() const {
@@ -247,9 +248,9 @@ void SegmentWriter::Free(const Block& block) noexcept {
 std::uint32_t SegmentWriter::Reserve() {
   if (directory_full()) {
     throw SharedMemoryError(
-        "a job can have at most " + std::to_string(layout::kMaxSlots) +
-            " probe slots at a time. Delete graphs that are no longer needed, or "
-            "close probes",
+        "this job can have at most " + std::to_string(most_slots_) +
+            " probe slots at a time. Delete graphs that are no longer needed, or close probes" +
+            (most_slots_ < layout::kMaxSlots ? ", or set CGDEBUG_MAX_SLOTS higher" : ""),
         false);
   }
   if (!free_indexes_.empty()) {

@@ -33,6 +33,7 @@ struct Identity {
   std::uint64_t launch = 0;  // as SegmentHeader
   std::int32_t local_rank = -1;
   std::int32_t local_world_size = 0;
+  std::uint32_t most_slots = layout::kMaxSlots;  // that the job may have at a time
 };
 
 // A range of an extent. Page aligned.
@@ -69,9 +70,7 @@ class SegmentWriter {
     Publish(index, block);
     return index;
   }
-  bool directory_full() const {
-    return free_indexes_.empty() && reserved_count_ >= layout::kMaxSlots;
-  }
+  bool directory_full() const { return free_indexes_.empty() && reserved_count_ >= most_slots_; }
   // Shows the table of graphs that lies in `block` (graph_census.h).
   void PublishGraphs(const Block& block);
   // Says that its graph is gone: nothing new comes.
@@ -120,6 +119,7 @@ class SegmentWriter {
   layout::DirectoryEntry* directory() const;
 
   SharedFile control_;
+  const std::uint32_t most_slots_;
   ReaderGate gate_;
   std::map<std::uint32_t, SharedFile> extents_;  // by number
   std::uint32_t last_extent_ = 0;

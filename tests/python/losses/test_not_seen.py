@@ -284,6 +284,22 @@ probe(x[:2] * float("nan") if fault else x[:2])
 """,
         "the job goes on without 1 variable of its environment that is malformed",
     ),
+    "full directory": (
+        "64m",
+        (),
+        """
+import os, sys
+if harm and "CGDEBUG_MAX_SLOTS" not in os.environ:
+    os.environ["CGDEBUG_MAX_SLOTS"] = "8"
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+first = [CudaGraphTensorProbe(f"p{i}", [TensorRecord()], mode="always") for i in range(8)]
+for probe in first: probe(x[:2])
+net = torch.nn.Sequential(torch.nn.ReLU(), Last())
+w = cgdebug.watch(net, values=4)
+for _ in range(3): net(x[:2])
+""",
+        "3 of 11 probes are not watched",
+    ),
     "too deep": (
         "64m",
         (),
