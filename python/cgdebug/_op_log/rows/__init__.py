@@ -332,30 +332,42 @@ class OpLog:
         return _torch_logs.marked(text)
 
     def _log(self, row: Row, tensor: torch.Tensor) -> None:
-        with no_dispatch(), torch.no_grad(), self._marked(row):
-            dense = tensor.detach().resolve_conj().resolve_neg()
-            order = None
-            if not dense.is_contiguous():
-                order = _order_of(dense) if dense.is_cuda else None
-                if order is None:
-                    dense = dense.contiguous()
-                    self.copies += 1
-            waiting = self._native.add(
-                row.name,
-                op=row.text(),
-                site=row.site,
-                data=dense.data_ptr(),
-                dtype=row.dtype,
-                shape=list(row.shape),
-                cuda=dense.device.index if dense.is_cuda else None,
-                stream=torch.cuda.current_stream(dense.device).cuda_stream if dense.is_cuda else 0,
-                order=order or [],
-                details=self._details_text(row),
-            )
+        if not self.graph and tensor.is_cpu and _is_dense(tensor):  # as most are: costs no op
+            dense = tensor
+            waiting = self._add_dense(row, dense, None)
+        else:
+            with no_dispatch(), torch.no_grad(), self._marked(row):
+                dense = tensor.detach().resolve_conj().resolve_neg()
+                order = None
+                if not dense.is_contiguous():
+                    order = _order_of(dense) if dense.is_cuda else None
+                    if order is None:
+                        dense = dense.contiguous()
+                        self.copies += 1
+                waiting = self._add_dense(row, dense, order)
         if waiting <= 1:  # those before are computed
             self._pending.clear()
         if waiting:
             self._pending.add(row.name, dense.untyped_storage())
+
+    def _add_dense(self, row: Row, dense: torch.Tensor, order) -> int:
+        return self._native.add(
+            row.name,
+            op=row.text(),
+            site=row.site,
+            data=dense.data_ptr(),
+            dtype=row.dtype,
+            shape=list(row.shape),
+            cuda=dense.device.index if dense.is_cuda else None,
+            stream=torch.cuda.current_stream(dense.device).cuda_stream if dense.is_cuda else 0,
+            order=order or [],
+            details=self._details_text(row),
+        )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return is_plain and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
 def _order_of(tensor: torch.Tensor) -> list[tuple[int, int]] | None:

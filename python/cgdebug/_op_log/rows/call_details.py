@@ -21,8 +21,8 @@ class CallDetails:
     """
 
     def __init__(self) -> None:
-        # What the rows said at first, and what of that has varied since.
-        self._told: dict[tuple, tuple[dict, set[str]]] = {}
+        # What the rows said at first, what of that has varied since, and how the first is told.
+        self._told: dict[tuple, tuple[dict, set[str], str]] = {}
         self._of_calls: collections.OrderedDict[int, dict[int, Details]] = collections.OrderedDict()
 
     def text_of(self, row: Row) -> str:
@@ -33,10 +33,11 @@ class CallDetails:
         if known is None:
             if len(self._told) >= _MAX_DETAILS:
                 return ""
-            known = self._told[key] = (now, set())
-        first, varying = known
-        if first != now:
-            varying.update(part for part in {*first, *now} if first.get(part) != now.get(part))
+            known = self._told[key] = (now, set(), row.details.to_json())
+        first, varying, text = known
+        if first == now and not varying:
+            return text
+        varying.update(part for part in {*first, *now} if first.get(part) != now.get(part))
         return row.details.to_json(varying)
 
     def keep(self, call: int, rows: list[Row]) -> None:
