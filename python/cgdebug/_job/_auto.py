@@ -119,6 +119,7 @@ def _install(torch) -> None:
     call_after_import("transformers.trainer", _add_to_trainers)
     call_after_import("accelerate.optimizer", _add_to_optimizers)
     call_after_import("accelerate.accelerator", _add_to_accelerators)
+    call_after_import("megatron.core.pipeline_parallel.schedules", _add_to_schedules)
 
 
 def _add_to_trainers(module) -> None:
@@ -137,6 +138,20 @@ def _add_to_accelerators(module) -> None:
     from ..integrations.accelerate import add_to_accelerators
 
     add_to_accelerators(module.Accelerator)
+
+
+def _add_to_schedules(module) -> None:
+    from ..integrations.megatron import add_to_schedules
+
+    add_to_schedules(module)
+
+
+def has_set_step(number: int | None) -> bool:
+    """For frameworks that set steps: whether this one was set last, so that the program, or its
+    Trainer, sets none itself."""
+    from . import _native
+
+    return not has_trainer and _native.current_step() == number
 
 
 def _before_call(module, args) -> None:
@@ -319,7 +334,9 @@ def end_calls() -> None:
     """The framework's loop has ended."""
     global _framework_begins
     _framework_begins = False
-    if _eager is None:
+    if _eager is not None:
+        _eager.end_call()
+    else:
         from .._watching import calls
 
         calls.end_by_framework()

@@ -157,6 +157,12 @@ class Scope:
             following.next_run()
             following.has_begun = True
 
+    def end_call(self) -> None:
+        """A framework's batch has ended. What runs up to the next call of the model is of it."""
+        following = self._followed_here()
+        if following is not None:
+            following.has_root = True
+
     def _followed_here(self) -> _Following | None:
         """What follows this thread. It begins to if it does not yet."""
         first = self._following

@@ -4,6 +4,7 @@ looks at graphs, such as CGDEBUG_REWIND.
 
     lightning       by entry point: every Trainer gets CgdebugCallback
     transformers    Trainer(..., callbacks=[CgdebugCallback()])
+    accelerate, megatron  when they are imported: the steps of their training loops
     continuous_batching   that of transformers: nothing is needed but the variable
     vllm, sglang    by entry point: the model of every worker is watched
 

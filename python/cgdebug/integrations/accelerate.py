@@ -11,7 +11,7 @@ import functools
 import typing
 import weakref
 
-from .._job import _auto, _native
+from .._job import _auto
 from .._job._fail_soft import guard
 from ..probe import step
 
@@ -28,25 +28,20 @@ class _Steps:
     def prepared(self, optimizer) -> None:
         if self._optimizer is not None and self._optimizer() is not None:
             return
-        if self._is_free(None):
+        if _auto.has_set_step(None):
             self._optimizer = weakref.ref(optimizer)
             step(self._number)
 
     def stepped(self, optimizer) -> None:
         is_ours = self._optimizer is not None and self._optimizer() is optimizer
-        if is_ours and optimizer.gradient_state.sync_gradients and self._is_free(self._number):
+        if is_ours and optimizer.gradient_state.sync_gradients and _auto.has_set_step(self._number):
             self._number += 1
             step(self._number)
 
     def end(self) -> None:
-        if self._optimizer is not None and self._is_free(self._number):
+        if self._optimizer is not None and _auto.has_set_step(self._number):
             step(None)
         self._optimizer = None
-
-    @staticmethod
-    def _is_free(number: int | None) -> bool:
-        """Whether the program has set none since we set this one."""
-        return not _auto.has_trainer and _native.current_step() == number
 
 
 _steps = _Steps()
