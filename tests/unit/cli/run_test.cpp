@@ -411,6 +411,7 @@ TEST(FindingFilter, LetsTheFirstPageOfAReplayThroughIfItsFirstBadRowIsNewAndNoMa
   EXPECT_FALSE(wants(4, 4, "in/weight", 98, 0, 2, "1 input")) << "the NaN of the replay before";
   EXPECT_FALSE(wants(4, 4, "bwd/mm_0", 98, 0, 2)) << "what is behind it";
   EXPECT_TRUE(wants(4, 5, "fwd/log_0", 98, 0, 2)) << "a NaN of its own";
+  EXPECT_FALSE(wants(4, 6, "in/bias", 98, 0, 2, "12 input +2 -1")) << "an input behind nodes";
   EXPECT_TRUE(wants(5, 1, "fwd/mm_2", 98)) << "another graph";
 }
 

@@ -69,8 +69,9 @@ std::string BadRowsText(const live::Event::Bad& bad) {
   if (!are_masks && bad.masks > 0) {
     text += fmt::format(" ({} with -Inf alone: a mask?)", FormatGrouped(bad.masks));
   }
-  text += fmt::format(", first #{} {}: {}", bad.first_op.substr(0, bad.first_op.find(' ')),
-                      Printable(bad.first), counts);
+  const std::optional<analysis::OpText> first = analysis::ParseOpText(bad.first_op);
+  text +=
+      fmt::format(", first #{} {}: {}", first ? first->number : 0, Printable(bad.first), counts);
   if (bad.stats.nan == 0 && bad.with_nan > 0) {
     text += fmt::format("; NaN in {}", FormatGrouped(bad.with_nan));
   }

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+
+#include "client/analysis/ops/op_log.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -50,7 +53,8 @@ bool FindingFilter::WantsPage(const live::Event& page) {
   const source::Tensor& tensor = page.tensor;
   const std::uint64_t replay = tensor.snapshot.key.replay;
   Log& log = logs_[{tensor.session_key, tensor.slot.graph_id}];
-  const bool is_input = page.bad.first_op.ends_with(" input");
+  const std::optional<analysis::OpText> first = analysis::ParseOpText(page.bad.first_op);
+  const bool is_input = first && first->op == "input";
   const bool is_behind = log.replay == replay || (log.has_nan && is_input);
   const bool is_first_nan = page.bad.with_nan > 0 && !log.has_nan;
   log.replay = std::max(log.replay, replay);
