@@ -163,18 +163,15 @@ NAMESPACES = {
     "daemon/core/endpoint/daemon_mark": "",
     "daemon/core/endpoint/runtime_dir": "",
     "daemon/core/options": "",
-    "daemon/core/wire/message_fields.h": "",
     "daemon/log": "",
     "daemon/model": "pipeline",
     "daemon/record": "pipeline",
     "libprobe": "",
     "libprobe/capture/graph/counted_graph.h": "",
-    "libprobe/capture/lane/shared_parts.h": "",
     "libprobe/include/cgdebug": "",
     "libprobe/slots": "",
     "libprobe/slots/store": "",
     "libprobe/torch": "torch_op",
-    "python/src/probe_module": "",
 }
 NAMESPACE = re.compile(r"^namespace cgdebug(?:::(\w+))?[\w:]* \{")
 ATOMIC_FILES = (

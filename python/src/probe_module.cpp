@@ -19,11 +19,10 @@
 
 namespace py = pybind11;
 
-namespace cgdebug {
+namespace cgdebug::python {
 namespace {
 
 using namespace py::literals;
-using python::WithoutGil;
 
 std::chrono::nanoseconds Seconds(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) seconds = 0;
@@ -347,7 +346,7 @@ class NativeOpLog {
 PyObject* site_function = nullptr;  // never released: probes may be called until the very end
 
 std::string CallSite() {
-  if (Py_IsInitialized() == 0 || python::IsInterpreterEnding()) return {};
+  if (Py_IsInitialized() == 0 || IsInterpreterEnding()) return {};
   const py::gil_scoped_acquire locked;
   try {
     return py::reinterpret_borrow<py::object>(site_function)().cast<std::string>();
@@ -580,8 +579,8 @@ PYBIND11_MODULE(_probe, module) {
   RegisterCaptures(module);
   RegisterGraphs(module);
   RegisterAccount(module);
-  python::RegisterWords(module);
-  python::RegisterApart(module);
+  RegisterWords(module);
+  RegisterApart(module);
   module.def("session", &SessionDict);
   // (serial, replay, graph, probe); None: no trigger has held on this device.
   module.def(
@@ -599,4 +598,4 @@ PYBIND11_MODULE(_probe, module) {
   module.def("version", &Version);
 }
 
-}  // namespace cgdebug
+}  // namespace cgdebug::python
