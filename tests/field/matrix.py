@@ -121,6 +121,7 @@ def run_child(task: Task) -> None:
     elif task.reopens:
         sys.modules["cgdebug"] = None  # type: ignore[assignment]
     if task.on_gpu:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as torch asks for it
         torch.set_default_device("cuda")
         torch._inductor.config.deterministic = True  # else each process measures what to choose
     torch.manual_seed(0)
