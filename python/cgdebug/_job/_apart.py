@@ -338,6 +338,9 @@ class _Graph:
     def frozen_at(self) -> int:
         return 0
 
+    def go_on(self) -> bool:
+        return False
+
     def kept_bytes(self) -> int:
         return 0
 

@@ -267,6 +267,10 @@ class KeptGraph:
         """The replay because of which nothing more is kept; 0: more is."""
         return self._recorder.frozen_at if self._recorder is not None else 0
 
+    def go_on(self) -> bool:
+        """Keeps replays again; False: nothing has ended that. Thread: any."""
+        return self._recorder is not None and self._recorder.ring.go_on()
+
     def kept_bytes(self) -> int:
         """Of the device."""
         return self._recorder.bytes if self._recorder is not None else 0

@@ -53,6 +53,7 @@ class Asked(typing.Protocol):
     def withdraw(self, question: Question) -> bool: ...
     def state_text(self) -> str: ...
     def frozen_at(self) -> int: ...
+    def go_on(self) -> bool: ...
     def kept_bytes(self) -> int: ...
 
 
@@ -193,6 +194,8 @@ def _answer(asked: dict[str, typing.Any]) -> tuple[int, str, dict[str, typing.An
 def _answer_one(asked: dict[str, typing.Any]) -> tuple[int, str, dict[str, typing.Any]]:
     if asked.get("list"):
         return _list()
+    if asked.get("go_on"):
+        return _go_on()
     wanted, most_s = str(asked.get("graph", "")), float(asked.get("timeout_s", 30))
     graph, problem = _choose(wanted)
     if graph is None:
@@ -237,7 +240,17 @@ def _list() -> tuple[int, str, dict[str, typing.Any]]:
         if one["why_not_apart"] and one["why_not_apart"] != one["kept"]:
             line += f"; it cannot be taken apart: {one['why_not_apart']}"
         lines.append(line)
+    if any(one["frozen_at"] for one in known):
+        lines.append(f"to keep replays again, type: cgdebug-cli ask {os.getpid()} --go-on")
     return OK, "\n".join(lines) or "no graph was captured", {"graphs": known}
+
+
+def _go_on() -> tuple[int, str, dict[str, typing.Any]]:
+    with _lock:
+        graphs = list(_graphs)
+    gone_on = sum(one.go_on() for one in graphs) > 0  # all of them
+    text = "replays are kept again" if gone_on else "nothing has ended that replays are kept"
+    return OK, text, {"go_on": gone_on}
 
 
 def _choose(wanted: str) -> tuple[Asked | None, str]:

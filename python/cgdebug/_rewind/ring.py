@@ -58,6 +58,7 @@ class Ring:
         self._held_before = self._native.trigger_that_held(device)
         # What was left is looked at some replays later, so that the job waits for nothing.
         self._looks_each = max(1, replays // 8)
+        self._forgiven = 0  # the number of the newest replay whose NaN ends nothing
         self._copied: tuple[int, torch.cuda.Event] | None = None
 
     def __len__(self) -> int:
@@ -131,7 +132,7 @@ class Ring:
         bad = []
         for slot, words in zip(self._slots, self._words):
             owner = slot.owner
-            if owner is not None and slot.replay and slot.number <= copied:
+            if owner is not None and slot.replay and self._forgiven < slot.number <= copied:
                 nan = words[: len(owner.left), _NAN_WORD]
                 if nan.any():
                     bad.append((slot.number, slot, owner, int(nan.argmax())))
@@ -143,6 +144,14 @@ class Ring:
             self._freeze(
                 slot.replay, owner, f"frozen at replay {slot.replay}{of}, which left NaN in {name}"
             )
+
+    def go_on(self) -> bool:
+        """Keeps replays again, whatever has ended it; False: nothing has. Thread: any."""
+        was_frozen = bool(self.frozen)
+        self._forgiven = self._taken
+        self._held_before = self._native.trigger_that_held(self._device)
+        self.frozen, self.frozen_at, self.frozen_by = "", 0, None
+        return was_frozen
 
     def _freeze(self, replay: int, by: Recorder | None, why: str) -> None:
         self.frozen, self.frozen_at, self.frozen_by = why, replay, by

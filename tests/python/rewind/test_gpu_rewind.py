@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 
-from conftest import ROOT, rank_environment
+from conftest import ROOT, rank_environment, wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 HERE = pathlib.Path(__file__).parent
@@ -671,6 +671,11 @@ def test_graphs_of_an_engine_s_decode_steps_keep_the_last_replays_together(runni
     ):
         told = cli("ask", f"{job.pid}@g:{graph}@{replay}")
         assert told.returncode == code and words in told.stdout + told.stderr, told
+    assert cli("ask", job.pid, "--go-on").stdout == "replays are kept again\n"
+    wait_until(
+        lambda: cli("ask", f"{job.pid}@g:bs=1@-1").returncode == 0, "newer replays are kept again"
+    )
+    assert "frozen" not in cli("ask", job.pid, "--list").stdout
     job.finish()
 
 

@@ -315,8 +315,12 @@ LISTENS = """
             return True
         def state_text(self):
             return "replays 3 to 7, 1 MiB"
+        frozen = 5
         def frozen_at(self):
-            return 5
+            return self.frozen
+        def go_on(self):
+            was, self.frozen = self.frozen, 0
+            return bool(was)
         def kept_bytes(self):
             return 1 << 20
 
@@ -359,6 +363,16 @@ def test_a_question_reaches_the_process_that_has_the_graph(listening, cli):
     assert told.returncode == 4 and "no graph 'prefill'" in told.stderr and "decode" in told.stderr
     told = cli("ask", f"{pid}@g:decode", "--timeout", "1")
     assert told.returncode == 5 and "was not replayed within 1 s" in told.stderr, told.stderr
+
+
+def test_a_job_keeps_replays_again_when_it_is_told_to(listening, cli):
+    pid, _ = listening
+    assert cli("ask", pid, "--list").stdout.endswith(f"type: cgdebug-cli ask {pid} --go-on\n")
+    told = cli("ask", pid, "--go-on")
+    assert (told.returncode, told.stdout) == (0, "replays are kept again\n"), told
+    assert "--go-on" not in cli("ask", pid, "--list").stdout
+    assert json.loads(cli("--json", "ask", pid, "--go-on").stdout)["go_on"] is False
+    assert cli("ask", pid, "--go-on", "--list").returncode == 2
 
 
 LOGGED = """
@@ -465,6 +479,12 @@ def test_a_trigger_that_holds_ends_what_is_kept(monkeypatch):
     ring.frozen, held[-1] = "", (4, 20, 9, "root")
     ring.look_at_triggers(7)
     assert ring.frozen == "frozen at replay 20 of graph 9: a trigger of root held"
+    assert ring.go_on() and not ring.go_on(), "once"
+    ring.look_at_triggers(7)
+    assert ring.frozen == "", "the trigger that held is known"
+    held.append((5, 21, 7, "root"))
+    ring.look_at_triggers(7)
+    assert one.frozen_at == 21
     monkeypatch.undo()
     assert _native.load().trigger_that_held(0) is None, "none has held in this process"
     assert _native.load().trigger_that_held(1 << 20) is None

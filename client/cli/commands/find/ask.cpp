@@ -26,6 +26,7 @@ struct AskCommand {
   std::string perfetto;
   std::string repro;
   bool is_list = false;
+  bool goes_on = false;
   unsigned slowest = 0;
   unsigned timeout_s = 30;
 };
@@ -49,6 +50,7 @@ int RunAsk(Context& context, const AskCommand& command) {
   }
   if (command.slowest > 0) question["slowest"] = command.slowest;
   if (command.is_list) question["list"] = true;
+  if (command.goes_on) question["go_on"] = true;
   if (place->names_replay) question["hashes"] = true;
   Result<JobAnswer> answer = AskJob(context, pid, question);
   if (!answer.ok()) return context.Fail(kExitTrouble, answer.error().message);
@@ -93,7 +95,11 @@ RunFunction AddAsk(CLI::App& app) {
                  "also write a trace for Perfetto: a bar for each op, as long as the device ran it "
                  "alone")
       ->type_name("FILE.json");
-  app.add_flag("--list", command->is_list, "which replays of each graph are kept, and in how much");
+  auto* const list = app.add_flag("--list", command->is_list,
+                                  "which replays of each graph are kept, and in how much");
+  app.add_flag("--go-on", command->goes_on,
+               "keep replays again where a NaN or a trigger has ended that")
+      ->excludes(list);
   return [command](Context& context) { return RunAsk(context, *command); };
 }
 
