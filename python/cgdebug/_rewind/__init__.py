@@ -85,7 +85,13 @@ def is_on() -> bool:
 
 
 def _is_of_engine(label: str) -> bool:
-    return _is_decode is not None and _is_decode(label)
+    """Not of one of several ranks: no rank runs the collectives of its graphs again alone."""
+    if _is_decode is None or not _is_decode(label):
+        return False
+    from torch import distributed
+
+    has_ranks = distributed.is_available() and distributed.is_initialized()
+    return not has_ranks or distributed.get_world_size() == 1
 
 
 def takes_questions(label: str) -> bool:

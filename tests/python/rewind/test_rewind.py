@@ -524,6 +524,10 @@ def test_an_engine_keeps_decode_steps_unless_a_variable_says_otherwise(monkeypat
     for label in ("tokens=8,layer=0-1", "estimate,tokens=8,reqs=8", ""):
         assert wanted("", label) == (False, None)
     assert wanted("0", "tokens=8,reqs=8") == (False, None)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for ranks, is_kept in ((1, True), (2, False)):
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda n=ranks: n)
+        assert wanted("", "tokens=8,reqs=8")[0] is is_kept, "a rank alone runs no collective"
 
 
 def test_rows_are_named_as_everywhere():
