@@ -9,6 +9,8 @@ import torch
 import cgdebug
 from cgdebug._job import _auto, _fail_soft, _graphs, _native
 from cgdebug._job._after_import import call_after_import
+from cgdebug._shared import _words
+from cgdebug.errors import NativeExtensionUnavailableError
 from cgdebug.integrations import _engines, lightning, sglang, vllm
 
 
@@ -65,11 +67,12 @@ class Runner:
 def test_a_framework_starts_where_the_native_modules_do_not_load(
     monkeypatch, capfd, counted, entry, answer
 ):
-    monkeypatch.setenv("CGDEBUG_WATCH", "fwd/*")  # not known to be good yet
-    for name in ("cgdebug._probe", "cgdebug._recording"):
-        monkeypatch.setitem(sys.modules, name, None)
-    for name in ("_probe", "_recording"):
-        monkeypatch.delattr(cgdebug, name, raising=False)
+    def fail():
+        raise NativeExtensionUnavailableError("cgdebug's reader of recordings does not load")
+
+    monkeypatch.setattr(_words, "_parser", fail)
+    monkeypatch.setattr(_words, "_known_good", {})
+    monkeypatch.setenv("CGDEBUG_WATCH", "*")
     assert entry() == answer
     (line,) = lines_of(capfd)
     assert "does not load" in line and line.endswith("The job goes on without")
