@@ -78,7 +78,7 @@ def _label(descriptor) -> str:
 
 def _is_decode(label: str) -> bool:
     """Of a whole graph, not of a piece or an estimate."""
-    return label.startswith("tokens=") and ",reqs=" in label
+    return label.startswith("tokens=") and ",reqs=" in label and ",from=" not in label
 
 
 @contextlib.contextmanager

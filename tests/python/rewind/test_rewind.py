@@ -521,7 +521,8 @@ def test_an_engine_keeps_decode_steps_unless_a_variable_says_otherwise(monkeypat
     takes, ring = wanted("", "tokens=8,reqs=8")
     assert takes and len(ring) == 64
     assert wanted("", "tokens=4,reqs=4")[1] is ring, "all share one"
-    for label in ("tokens=8,layer=0-1", "estimate,tokens=8,reqs=8", ""):
+    pieces = ("tokens=8,layer=0-1", "tokens=8,reqs=8,from=layers.0")
+    for label in (*pieces, "estimate,tokens=8,reqs=8", ""):
         assert wanted("", label) == (False, None)
     assert wanted("0", "tokens=8,reqs=8") == (False, None)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
