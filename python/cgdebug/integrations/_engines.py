@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import typing
+import weakref
 
 from .._job import _graphs, _native
 
@@ -49,9 +50,16 @@ def know_rank() -> None:
         _native.load().set_rank(distributed.get_rank(), ranks, meeting)
 
 
-def running_layer(names: typing.Mapping[typing.Any, str]) -> str:
-    """The layer, a module with a number, that this thread is in the middle of; empty: in none.
-    names: of the modules."""
+_names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+
+
+def know_names(model: torch.nn.Module) -> None:
+    """From here on capturing_pieces() knows its layers."""
+    _names.update((one, name) for name, one in model.named_modules())
+
+
+def running_layer() -> str:
+    """The layer, a module with a number, that this thread is in the middle of; empty: in none."""
     from torch.nn import Module
 
     from .._op_log.names import layer_of
@@ -59,7 +67,7 @@ def running_layer(names: typing.Mapping[typing.Any, str]) -> str:
     frame: typing.Any = sys._getframe(1)
     while frame is not None:
         if frame.f_code is Module._call_impl.__code__:
-            layer = layer_of(names.get(frame.f_locals["self"], ""))
+            layer = layer_of(_names.get(frame.f_locals["self"], ""))
             if layer:
                 return layer
         frame = frame.f_back
@@ -67,13 +75,13 @@ def running_layer(names: typing.Mapping[typing.Any, str]) -> str:
 
 
 @contextlib.contextmanager
-def capturing_pieces(label: str, names: typing.Mapping[typing.Any, str]) -> typing.Iterator[None]:
+def capturing_pieces(label: str) -> typing.Iterator[None]:
     """The engine captures one size. It may have several graphs, which eager code in the middle of a
-    layer divides: each is named by the layer in which it begins. names: of the modules."""
+    layer divides: each is named by the layer in which it begins."""
     from ..probe import graph_label
 
     def name_piece() -> str:
-        layer = running_layer(names)
+        layer = running_layer()
         return f"{label},from={layer}" if layer else label
 
     with own_pass(), graph_label(label):

@@ -8,13 +8,12 @@ from __future__ import annotations
 import inspect
 import os
 import typing
-import weakref
 
 from .. import _rewind
 from .._job import _auto
 from .._job._after_import import call_after_import
 from .._job._fail_soft import entry, guard, tell, wrap
-from ._engines import OWN_PASSES, RequestRows, capturing_pieces, know_rank, tell_rows
+from ._engines import OWN_PASSES, RequestRows, capturing_pieces, know_names, know_rank, tell_rows
 
 __all__ = ["register"]
 
@@ -71,7 +70,7 @@ def _wrap_runner(module) -> None:
             )
         if _auto.is_wanted():
             _auto.look_at(runner.model, OWN_PASSES)
-        _names.update((one, name) for name, one in runner.model.named_modules())
+        know_names(runner.model)
 
     def begin_pass(runner, *args, **kwargs):
         batch = args[0] if args else kwargs.get("forward_batch")
@@ -144,9 +143,6 @@ def _wrap_captures(module) -> None:
         wrap(kind, "capture_one_shape", _LABELS, before=_labelled(kind))
 
 
-_names: weakref.WeakKeyDictionary[typing.Any, str] = weakref.WeakKeyDictionary()  # of modules
-
-
 def _labelled(kind: type) -> typing.Callable[..., typing.Any]:
     name = kind.__name__.lower()
     size_is = "tokens" if "prefill" in name else "bs"
@@ -162,6 +158,6 @@ def _labelled(kind: type) -> typing.Callable[..., typing.Any]:
             text += f",{given['variant_label']}"
         if given.get("stream_idx") is not None:
             text += f",stream={given['stream_idx']}"
-        return capturing_pieces(text, _names)
+        return capturing_pieces(text)
 
     return label

@@ -11,7 +11,6 @@ import inspect
 import os
 import sys
 import typing
-import weakref
 
 from .. import _rewind
 from .._job import _auto
@@ -22,6 +21,7 @@ from ._engines import (
     ParameterNames,
     RequestRows,
     capturing_pieces,
+    know_names,
     know_rank,
     own_pass,
     tell_rows,
@@ -38,7 +38,6 @@ _CACHES = "the KV cache of vLLM"
 _TOKENS = "total_num_scheduled_tokens"  # without padding
 _registered = False
 _parameters: ParameterNames | None = None  # of the model that was loaded first
-_names: weakref.WeakKeyDictionary[typing.Any, str] = weakref.WeakKeyDictionary()  # of modules
 _requests = RequestRows()
 _positions: typing.Any = None  # where whole graphs read them
 _is_estimating = False  # captures graphs to see how much memory they take, and drops them
@@ -105,7 +104,7 @@ def _wrap_runner(module) -> None:
         if _auto.is_wanted():
             _auto.look_at(model, OWN_PASSES)
         _parameters = _parameters or ParameterNames(model)
-        _names.update((one, name) for name, one in model.named_modules())
+        know_names(model)
 
     def name_step(runner, *args, dummy_run=False, **kwargs):
         runner._cgdebug_rows = runner._cgdebug_output = None
@@ -258,7 +257,7 @@ def _wrap_breakable(module) -> None:
     """Graphs that eager attention divides, without a wrapper of their own."""
 
     def label(wrapper, entry, *args, **kwargs):
-        return capturing_pieces(_label(entry.batch_descriptor), _names)
+        return capturing_pieces(_label(entry.batch_descriptor))
 
     wrap(module.BreakableCUDAGraphWrapper, "_capture", _LABELS, before=label)
 

@@ -299,14 +299,14 @@ def test_the_layer_that_runs_is_that_of_the_innermost_call():
 
     class Attention(torch.nn.Module):
         def forward(self, x):
-            seen.append(_engines.running_layer(names))
+            seen.append(_engines.running_layer())
             return x
 
     model = torch.nn.Module()
     model.layers = torch.nn.ModuleList([torch.nn.Sequential(Attention()) for _ in range(2)])
-    names = {module: name for name, module in model.named_modules()}
+    _engines.know_names(model)
     model.layers[1](torch.ones(1))
-    assert seen == ["layers.1"] and _engines.running_layer(names) == ""
+    assert seen == ["layers.1"] and _engines.running_layer() == ""
 
 
 def test_a_finder_of_an_old_kind_does_not_fail_an_import_that_is_waited_for(monkeypatch, tmp_path):
@@ -346,7 +346,7 @@ def test_pieces_of_a_breakable_graph_of_vllm_are_named_by_the_layer_in_which_the
             found.append(_graphs.name_graph())
             return [layer(*args, **kwargs) for layer in model["layers"]]
 
-    vllm._names.update((one, name) for name, one in model.named_modules())
+    _engines.know_names(model)
     vllm._wrap_breakable(types.SimpleNamespace(BreakableCUDAGraphWrapper=Wrapper))
     size = types.SimpleNamespace(num_tokens=8, num_reqs=None, num_active_loras=0)
     entry = types.SimpleNamespace(batch_descriptor=size)
