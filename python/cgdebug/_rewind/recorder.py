@@ -82,7 +82,9 @@ class Recorder:
             self._copies = [(0, Copy(state, device)) for _ in range(2)]
         self._first = 0
         self._offsets = [one.get_offset() for one in generators]
-        self._constants = self._constant_rows()
+        # What the graph reads and nobody keeps.
+        self._constant_spans = [*touched.parameters, *self.not_kept]
+        self._constants = self._constant_rows()  # in the first replay
 
     @property
     def bytes(self) -> int:
@@ -90,9 +92,7 @@ class Recorder:
         return self.ring.bytes_of(self) + sum(copy.bytes for _, copy in self._copies)
 
     def _constant_rows(self) -> torch.Tensor:
-        """Of what the graph reads and nobody keeps, in the first replay."""
-        spans = [*self.touched.parameters, *self.not_kept]
-        self._constant_spans = spans
+        spans = self._constant_spans
         rows = self._rows.space(len(spans))
         if spans:
             batch = self._rows.batch([bytes_at(begin, end, self._device) for begin, end in spans])
@@ -101,11 +101,9 @@ class Recorder:
 
     def changed_constants(self) -> int:
         """How many bytes of what nobody keeps are not what they were in the first replay."""
-        spans, before = self._constant_spans, self._constants
         changed = 0
-        for (begin, end), was, now in zip(
-            spans, unpack_all(before), unpack_all(self._constant_rows())
-        ):
+        then, again = unpack_all(self._constants), unpack_all(self._constant_rows())
+        for (begin, end), was, now in zip(self._constant_spans, then, again):
             if (was.ordered, was.hash) != (now.ordered, now.hash):
                 changed += end - begin
         return changed
