@@ -35,13 +35,19 @@ def programs_of(tmp_path_factory):
         server.close()
 
 
-@pytest.mark.parametrize("name", correct_training.PROGRAMS if WANTS_ALL else FEW)
-def test_no_cause_is_shown_in_a_training_that_is_right(daemon, cli, programs_of, tmp_path, name):
+def causes_of(programs, tmp_path, name):
+    """The recording of a program, and its causes, of which none is shown."""
     path = tmp_path / "a.cgrec"
-    programs_of(correct_training).record(path, name)
+    programs.record(path, name)
     causes = cgdebug.why(path)
     assert [one for one in causes if one.level == "shown"] == [], causes
     assert causes.ok, causes
+    return path, causes
+
+
+@pytest.mark.parametrize("name", correct_training.PROGRAMS if WANTS_ALL else FEW)
+def test_no_cause_is_shown_in_a_training_that_is_right(daemon, cli, programs_of, tmp_path, name):
+    path, causes = causes_of(programs_of(correct_training), tmp_path, name)
     assert cli("why", str(path)).returncode == 0
     assert cli("check", str(path)).returncode == 0
     assert cli("ops", str(path)).returncode in (0, 3)
@@ -53,11 +59,7 @@ def test_no_cause_is_shown_in_a_training_that_is_right(daemon, cli, programs_of,
 
 @pytest.mark.parametrize("name", correct_numbers.PROGRAMS)
 def test_no_cause_is_shown_where_numbers_resemble_faults(daemon, cli, programs_of, tmp_path, name):
-    path = tmp_path / "a.cgrec"
-    programs_of(correct_numbers).record(path, name)
-    causes = cgdebug.why(path)
-    assert [one for one in causes if one.level == "shown"] == [], causes
-    assert causes.ok, causes
+    path, _ = causes_of(programs_of(correct_numbers), tmp_path, name)
     assert cli("check", str(path)).returncode == 0
 
 

@@ -8,20 +8,10 @@ import torch._dynamo  # an optimizer imports it when it begins
 import torch.distributed.tensor
 import torch.onnx
 from correct_training import BATCH, CALLS, SIZE, layers, step
+from faulty_programs import Model
 from serve_programs import serve
 from torch import nn
 from torch.nn import functional
-
-
-class Model(nn.Module):
-    """A layer, and a function of what it gives."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.layer, self.function = nn.Linear(SIZE, SIZE), function
-
-    def forward(self, *given):
-        return self.function(self.layer(given[0]), *given[1:])
 
 
 def infer(model, make=None):
