@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "libprobe/apart/kernel_launch.h"
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/driver_function.h"
 #include "libprobe/capture/graph/capture_nodes.h"
@@ -121,19 +122,12 @@ void CheckDriver(CUresult status, const char* call) {
                                            " of the CUDA driver. Type: cgdebug-cli doctor");
 }
 
-// Adds a copy of a node to `graph`; false for a kind of which nobody can make a copy.
+// Adds a copy of a node to `graph`; false for a kind of which nobody makes a copy alone.
 bool AddCopy(cudaGraph_t graph, cudaGraphNode_t node) {
-  using AddKernel = CUresult (*)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t,
-                                 const CUDA_KERNEL_NODE_PARAMS*);
-  using CopyAttributes = CUresult (*)(CUgraphNode, CUgraphNode);
   using GetMemcpy = CUresult (*)(CUgraphNode, CUDA_MEMCPY3D*);
   using AddMemcpy = CUresult (*)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t,
                                  const CUDA_MEMCPY3D*, CUcontext);
   using GetContext = CUresult (*)(CUcontext*);
-  static const auto add_kernel =
-      reinterpret_cast<AddKernel>(DriverFunction("cuGraphAddKernelNode", 12000));
-  static const auto copy_attributes =
-      reinterpret_cast<CopyAttributes>(DriverFunction("cuGraphKernelNodeCopyAttributes", 12000));
   static const auto get_memcpy =
       reinterpret_cast<GetMemcpy>(DriverFunction("cuGraphMemcpyNodeGetParams", 12000));
   static const auto add_memcpy =
@@ -145,13 +139,6 @@ bool AddCopy(cudaGraph_t graph, cudaGraphNode_t node) {
     case cudaGraphNodeTypeEmpty:
       CGD_CUDA(cudaGraphAddEmptyNode(&made, graph, nullptr, 0));
       return true;
-    case cudaGraphNodeTypeKernel: {
-      const std::optional<capture::KernelNode> kernel = capture::KernelOf(node);
-      if (!kernel || kernel->params.blockDimX == 0) return false;  // CUDA did not tell
-      CheckDriver(add_kernel(&made, graph, nullptr, 0, &kernel->params), "cuGraphAddKernelNode");
-      CheckDriver(copy_attributes(made, node), "cuGraphKernelNodeCopyAttributes");
-      return true;
-    }
     case cudaGraphNodeTypeMemset: {
       cudaMemsetParams params = {};
       CGD_CUDA(cudaGraphMemsetNodeGetParams(node, &params));
@@ -277,16 +264,31 @@ struct ApartGraph::State {
     return exec;
   }
 
-  // Null: nothing of the piece is launched.
-  cudaGraphExec_t Get(std::size_t piece, bool with_own) {
+  bool HasOwn(std::size_t piece) const {
     const Dag::Nodes& nodes = pieces[piece];
-    const auto own = std::count_if(nodes.begin(), nodes.end(),
-                                   [this](std::uint32_t node) { return infos[node].is_own; });
-    if (!with_own && own == static_cast<std::ptrdiff_t>(nodes.size())) return nullptr;
-    cudaGraphExec_t& exec = execs[own > 0 && !with_own ? 1 : 0][piece];
+    return std::any_of(nodes.begin(), nodes.end(),
+                       [this](std::uint32_t node) { return infos[node].is_own; });
+  }
+
+  // Null: the piece is more than one node.
+  cudaGraphNode_t OneNodeOf(std::size_t piece) const {
+    const Dag::Nodes& nodes = pieces[piece];
+    return nodes.size() == 1 ? handles[nodes[0]] : nullptr;
+  }
+
+  // Whether nothing of the piece is launched.
+  bool IsLeftOut(std::size_t piece, bool with_own) const {
+    const Dag::Nodes& nodes = pieces[piece];
+    return !with_own && std::all_of(nodes.begin(), nodes.end(),
+                                    [this](std::uint32_t node) { return infos[node].is_own; });
+  }
+
+  cudaGraphExec_t Get(std::size_t piece, bool with_own) {
+    const bool own = HasOwn(piece);
+    cudaGraphExec_t& exec = execs[own && !with_own ? 1 : 0][piece];
     if (exec == nullptr) {
       const RelaxedCapture relaxed;
-      exec = Make(nodes, with_own);
+      exec = Make(pieces[piece], with_own);
     }
     return exec;
   }
@@ -333,12 +335,19 @@ void ApartGraph::Launch(std::size_t piece, void* stream, bool with_own) {
   if (piece >= state_->pieces.size()) {
     throw ProbeError(ErrorKind::kBadArgument, "the graph has no such piece");
   }
-  cudaGraphExec_t exec = state_->Get(piece, with_own);
-  if (exec != nullptr) CGD_CUDA(cudaGraphLaunch(exec, static_cast<cudaStream_t>(stream)));
+  if (state_->IsLeftOut(piece, with_own)) return;
+  auto* const on = static_cast<cudaStream_t>(stream);
+  cudaGraphNode_t one = state_->OneNodeOf(piece);
+  if (one != nullptr && LaunchKernel(one, on)) return;
+  CGD_CUDA(cudaGraphLaunch(state_->Get(piece, with_own), on));
 }
 
 void ApartGraph::Prepare(bool with_own) {
-  for (std::size_t i = 0; i < state_->pieces.size(); ++i) (void)state_->Get(i, with_own);
+  for (std::size_t i = 0; i < state_->pieces.size(); ++i) {
+    cudaGraphNode_t one = state_->OneNodeOf(i);
+    const bool is_kernel = one != nullptr && CanLaunchKernel(one);
+    if (!is_kernel && !state_->IsLeftOut(i, with_own)) (void)state_->Get(i, with_own);
+  }
 }
 
 void ApartGraph::PutInto(void* graph) const {

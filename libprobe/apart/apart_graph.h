@@ -47,11 +47,12 @@ class ApartGraph {
   // What the node in this place of nodes() is given; see PointersOf.
   std::optional<std::vector<MemoryPointer>> Pointers(std::size_t node) const;
 
-  // Launches one piece on `stream`. What it launches is made at the first launch, and kept.
-  // Without `with_own` our own nodes do nothing, so that the replay is not counted.
+  // Launches one piece on `stream`: a kernel as it is, and anything else as a graph, which is made
+  // at the first launch, and kept. Without `with_own` our own nodes do nothing, so that the replay
+  // is not counted.
   void Launch(std::size_t piece, void* stream, bool with_own = true);
 
-  // Makes all that Launch() launches, so that no launch fails in the middle of a replay.
+  // Makes the graphs that Launch() launches, so that no launch fails in the middle of a replay.
   void Prepare(bool with_own);
 
   // Makes `graph` what was copied: one node that has all of it.
