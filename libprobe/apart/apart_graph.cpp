@@ -98,6 +98,13 @@ cudaGraphNodeType TypeOf(cudaGraphNode_t node) {
   return type;
 }
 
+// An event that is recorded or awaited touches nothing, as a node that does nothing.
+bool MayTouchMemory(cudaGraphNode_t node) {
+  const cudaGraphNodeType type = TypeOf(node);
+  return type != cudaGraphNodeTypeEmpty && type != cudaGraphNodeTypeEventRecord &&
+         type != cudaGraphNodeTypeWaitEvent;
+}
+
 NodeInfo Describe(cudaGraphNode_t node) {
   const cudaGraphNodeType type = TypeOf(node);
   NodeInfo info;
@@ -377,7 +384,9 @@ CaptureOrder OrderOf(void* stream, const std::vector<NodeAccess>& accesses) {
     for (const Dag::Nodes& piece : pieces) {
       if (piece.size() < 2) continue;
       for (const std::uint32_t node : piece) {
-        if (!is_own[node]) order.unordered.push_back(handles[node]);
+        if (!is_own[node] && MayTouchMemory(handles[node])) {
+          order.unordered.push_back(handles[node]);
+        }
       }
     }
     std::vector<Access> of_nodes;

@@ -75,8 +75,9 @@ struct NodeAccess {
 // The order of what `stream` has captured so far, without our own nodes.
 struct CaptureOrder {
   std::size_t nodes = 0;
-  std::vector<const void*> unordered;  // cudaGraphNode_t: those that some path leaves out
-  std::vector<Conflict> conflicts;     // by places among the accesses
+  // cudaGraphNode_t: those that some path leaves out, and that may touch memory
+  std::vector<const void*> unordered;
+  std::vector<Conflict> conflicts;  // by places among the accesses
 };
 // Accesses of other nodes than those of the graph are left out.
 // Requires: `stream` is capturing. Fails: throws ProbeError.

@@ -85,6 +85,8 @@ std::optional<std::vector<MemoryPointer>> PointersOf(void* handle) {
   CGD_CUDA(cudaGraphNodeGetType(node, &type));
   switch (type) {
     case cudaGraphNodeTypeEmpty:
+    case cudaGraphNodeTypeEventRecord:
+    case cudaGraphNodeTypeWaitEvent:
       break;
     case cudaGraphNodeTypeKernel: {
       const std::optional<capture::KernelNode> kernel = capture::KernelOf(node);
