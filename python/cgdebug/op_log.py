@@ -71,7 +71,8 @@ class debug_mode:
 
     Captures of torch.cuda.graph, make_graphed_callables, of torch.compile and of engines are seen,
     with their backward passes and optimizers. Compiled code runs as before: there level "op" has
-    the ops that are called between its fused kernels. Neither results nor code change.
+    the ops that are called between its fused kernels. Neither results nor code change. What a
+    thread captures that has entered a debug_mode itself is in the log of that one alone.
 
     The log of a capture lasts as long as its graph; that of eager runs as long as this object.
 

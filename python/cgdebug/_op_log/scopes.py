@@ -49,7 +49,8 @@ _on_thread = _OnThread()
 
 class Scope:
     """While a scope is open, each capture gets an op log; with `eager`, so does what runs eagerly
-    on this thread, call after call. One log serves all scopes that want it.
+    on this thread, call after call. One log serves all scopes that want it. A thread that has
+    opened scopes captures for these, and for those of a watch, alone.
 
     model:  names the modules; further models are named when they are first called
     select: globs of modules of `model`, whose rows alone are wanted; "*": the rows of all modules,
@@ -77,7 +78,8 @@ class Scope:
         self.values = Values(self.every)
         self.lines = options.lines()
         self.model = None if model is None else weakref.ref(model)
-        self.owner: object = None  # is kept alive
+        self.owner: object = None  # a watch, which is of the whole job; is kept alive
+        self._thread = 0  # that opened it
         self._select = select
         self.logs: list[OpLog] = []
         self.costs: list[CaptureCost] = []  # of the captures so far
@@ -97,8 +99,9 @@ class Scope:
         regions.follow()
         with _lock:
             _wrap_captures()
+            self._thread = threading.get_ident()
             _scopes.append(self)
-            if self.owner is not None:  # a watch: of all that the job captures
+            if self.owner is not None:
                 self.captured_before = [
                     capture for capture in _graphs.captured() if capture not in _logged
                 ]
@@ -125,6 +128,9 @@ class Scope:
             following.end()
             if self._is_own_log():
                 _own_log_ends()
+
+    def is_of_this_thread(self) -> bool:
+        return self.owner is None and self._thread == threading.get_ident()
 
     def _is_own_log(self) -> bool:
         return not self.by_call and self.options.level != "graph"
@@ -430,6 +436,15 @@ class _Following:
 # --- captures -------------------------------------------------------------------------------------
 
 
+def scopes_of_capture() -> list[Scope]:
+    """For which this thread captures."""
+    with _lock:
+        scopes = list(_scopes)
+    if any(one.is_of_this_thread() for one in scopes):
+        return [one for one in scopes if one.owner is not None or one.is_of_this_thread()]
+    return scopes
+
+
 def _wrap_captures() -> None:
     """Stays for good: without a scope it does nothing. Requires: _lock."""
     global _wrapped
@@ -444,7 +459,7 @@ def _wrap_captures() -> None:
     def capture_begin(self, *args, **kwargs):
         _end_of(self, failed=True)  # of a capture that nobody ended
         audit.forget_graph(self)
-        scopes = list(_scopes)
+        scopes = scopes_of_capture()
         if not scopes:
             return begin(self, *args, **kwargs)
         collector = CollectorStopped()

@@ -1,5 +1,6 @@
 """Models that are called on other threads, and by the handlers of signals."""
 
+import concurrent.futures
 import sys
 import textwrap
 
@@ -57,3 +58,20 @@ def test_a_handler_that_calls_the_model_does_not_keep_it_from_being_watched(
     done = cli("run", "--watch", *level, "--fail-on", "nan", "--", *job)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "is not watched, as CGDEBUG_WATCH asks" not in done.stderr
+
+
+def test_a_thread_captures_for_its_own_debug_mode_and_for_a_watch(debug_mode):
+    from cgdebug._op_log import scopes
+
+    def own(outer):
+        assert scopes.scopes_of_capture() == [outer], "a thread without one captures for all"
+        with debug_mode() as inner:
+            assert scopes.scopes_of_capture() == [inner._scope]
+            outer.owner = outer  # as that of a watch
+            assert scopes.scopes_of_capture() == [outer, inner._scope]
+            outer.owner = None
+
+    with debug_mode() as mode, concurrent.futures.ThreadPoolExecutor(1) as threads:
+        threads.submit(own, mode._scope).result()
+        assert scopes.scopes_of_capture() == [mode._scope]
+    assert scopes.scopes_of_capture() == []
