@@ -10,6 +10,9 @@ A row is shown as soon as its program has run at each level.
 Code that Inductor makes keeps tensors that are watched, so last bits may differ there at the levels "*" and "fx:*": the
 table then says how far from eager code the outputs are, as part of the largest value, watched and alone.
 
+On a GPU a program with Inductor runs alone twice: where these two differ, as they may if the first has to compile, a watched
+one is the same if it is that of either.
+
 A cell is "same" only if everything was compared. What cannot run is "not run", with the reason. Exit code: 0 nothing
 differs, 1 something does.
 """
@@ -64,6 +67,7 @@ LEVELS = {
     "fx:*": ("fx:*", False),
 }
 QUICK_LEVELS = ("*", "op:*")
+AGAIN = "again"  # instead of a level: alone, a second time
 FUSES_LESS = ("*", "fx:*")  # the levels that change what Inductor fuses
 DEADLINE_S = 600
 NOISE = 4 * torch.finfo(torch.float32).eps
@@ -90,7 +94,7 @@ PRELOADED = (
 
 
 class Task(typing.NamedTuple):
-    """One process: a program at a level, "" if it is alone; or who opens its files afterwards."""
+    """One process: a program at a level, "" or AGAIN if it is alone; or who opens its files afterwards."""
 
     program: Program
     level: str
@@ -99,7 +103,7 @@ class Task(typing.NamedTuple):
 
     @property
     def folder(self) -> pathlib.Path:
-        return FOLDER / f"{self.program.name}-{[*LEVELS, ''].index(self.level)}"
+        return FOLDER / f"{self.program.name}-{[*LEVELS, '', AGAIN].index(self.level)}"
 
     @property
     def key(self):
@@ -114,7 +118,8 @@ def run_child(task: Task) -> None:
     for stream in (1, 2):
         os.dup2(output, stream)
     os.setpgid(0, 0)
-    if task.level and not task.reopens:
+    is_watched = task.level in LEVELS
+    if is_watched and not task.reopens:
         os.environ["CGDEBUG_WATCH"], eager = LEVELS[task.level]
         os.environ["CGDEBUG_WATCH_EAGER"] = "1" if eager else "0"
         import cgdebug  # noqa: F401  # as Python's start does in a job of `cgdebug-cli run --watch`
@@ -129,9 +134,9 @@ def run_child(task: Task) -> None:
         assert task.program.reopen is not None
         values = task.program.reopen(task.folder)
     else:
-        run = Run(task.program.backend, task.folder, not task.level, task.on_gpu)
+        run = Run(task.program.backend, task.folder, not is_watched, task.on_gpu)
         values = task.program.function(run)
-    assert task.level or "cgdebug._probe" not in sys.modules, "a program alone has no probe"
+    assert is_watched or "cgdebug._probe" not in sys.modules, "a program alone has no probe"
     counters = torch._dynamo.utils.counters
     found = {
         "values": [*flat(values)],
@@ -254,7 +259,8 @@ def judge(program: Program, level: str, results: dict) -> tuple[str, str]:
         if watched.found[what] != alone.found[what]:
             text = f"{what} {alone.found[what]} -> {watched.found[what]}"
             return "differs", text if len(text) < 300 else f"{text[:300]}..."
-    if watched.found["values"] != alone.found["values"]:
+    again = results.get((program.name, AGAIN, False), alone)
+    if watched.found["values"] not in [one.found["values"] for one in (alone, again) if one.found]:
         eager = results.get((name_in_eager(program), "", False))
         if (
             program.backend != "inductor"
@@ -387,6 +393,8 @@ def tasks_of(chosen: list[Program], levels: list[str], on_gpu: bool) -> list[Tas
     tasks = []
     for program in chosen:
         tasks += [Task(program, level, on_gpu=on_gpu) for level in ("", *levels)]
+        if program.backend == "inductor" and on_gpu:
+            tasks.append(Task(program, AGAIN, on_gpu=on_gpu))
         if program.backend == "inductor" and set(levels) & set(FUSES_LESS):
             eager = Program(name_in_eager(program), program.function, "eager", (), False, None)
             tasks.append(Task(eager, "", on_gpu=on_gpu))

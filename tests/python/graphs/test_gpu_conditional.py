@@ -11,6 +11,7 @@ import torch
 import cgdebug
 from cgdebug import TensorCompare, TensorRecord, TensorStats
 from cgdebug._job import _apart
+from conftest import wait_until
 
 driver = pytest.importorskip("cuda.bindings.driver")
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
@@ -170,10 +171,14 @@ def test_the_daemon_shows_them_and_nothing_is_lost(graph_probe, captured, cli, d
     run = captured(probe)
     for replay, iterations in enumerate(RUNS, 1):
         run(iterations, 100 * replay)
-    lines = cli("tail", "-n", "99", "--json", name).stdout.splitlines()
-    events = [json.loads(line) for line in lines]
-    seen = [(e["replay"], e["iteration"]) for e in events if e["event"] == "snapshot"]
-    assert seen == PLACES
+
+    def seen():
+        lines = cli("tail", "-n", "99", "--json", name).stdout.splitlines()
+        events = [json.loads(line) for line in lines]
+        return [(e["replay"], e["iteration"]) for e in events if e["event"] == "snapshot"]
+
+    wait_until(lambda: len(seen()) >= len(PLACES), "the daemon has read all iterations")
+    assert seen() == PLACES
     assert "taken in 3 of 4 replays" in cli("probes", name).stdout
     assert json.loads(cli("show", f"{name}@4.2", "--json").stdout)["stats"]["max"] == 403
 
