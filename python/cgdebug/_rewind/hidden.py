@@ -1,5 +1,8 @@
-"""Memory that the kernels of an op are given beside its arguments, such as the block tables and the
-caches of an engine.
+"""Memory that kernels are given beside the arguments of their op, such as the block tables and the
+caches of an engine, or that are no op's, such as those that an extension launches by itself.
+
+Where a kernel finds a pointer is not known, so all are taken that its arguments hold, and those in
+small memory to which they point: a table of pointers.
 """
 
 from __future__ import annotations
@@ -9,11 +12,15 @@ import typing
 
 import torch
 
-from .memory import Spans
+from .memory import Spans, bytes_at
 from .touched import name_of
 
 if typing.TYPE_CHECKING:
     from .._op_log.node_map import NodeMap, Op
+
+
+_MOST_TABLE_BYTES = 64 << 10
+_ALIGN = 16  # of what a table points to; two small integers side by side seldom look like that
 
 
 class Hidden(typing.NamedTuple):
@@ -49,37 +56,58 @@ def hidden_of(
     apart: typing.Any,
     pool: typing.Any,
     blocks: typing.Callable[[], list[Block]],
+    words: typing.Callable[[Block], list[int]],
 ) -> Hidden:
     """apart: the graph in pieces
-    pool:  what nobody holds in it is the graph's own, and gone when its replay is over
-    blocks: called if there is an op that may touch more than its arguments"""
-    spans, unknown = Spans(), dict[str, None]()
-    suspects = {handle: op for handle, op in node_map.op_of.items() if op.may_touch_more}
+    pool:   what nobody holds in it is the graph's own, and gone when its replay is over
+    blocks: called if there is a node that may touch more than the arguments of its op
+    words:  what may be an address in a block that may be a table; most is none, so nothing follows
+            from one that leads to no memory"""
+    spans, unknown, tables = Spans(), dict[str, None](), set[Block]()
     known: list[Block] | None = None
-    for place, node in enumerate(apart.nodes if suspects else ()):
-        op = suspects.get(node["handle"])
-        if op is None or node["is_own"]:
+    for place, node in enumerate(apart.nodes):
+        op = node_map.op_of.get(node["handle"])
+        if node["is_own"] or (op is not None and not op.may_touch_more):
             continue
+        who = name_of(op) if op is not None else _no_op(node_map.behind.get(node["handle"]))
         known = blocks() if known is None else known
         pointers = apart.pointers(place)
         if pointers is None:
-            unknown[f"{name_of(op)}, of whose kernel CUDA does not tell the arguments"] = None
+            unknown[f"{who}, of whose kernel CUDA does not tell the arguments"] = None
         for address, _, _, is_host in pointers or ():
-            if _is_given(op, address):
+            block = None if is_host else block_at(known, address)
+            if block is not None and block.end - block.begin <= _MOST_TABLE_BYTES:
+                tables.add(block)
+            if op is not None and _is_given(op, address):
                 continue
-            block = None if is_host else _block_at(known, address)
             if block is not None and block.is_held:
                 spans.add(block.begin, block.end)
             elif block is None or block.pool != tuple(pool):
                 what = "memory of the host" if is_host else "memory that torch does not know"
-                unknown[f"{name_of(op)}, which is given {what} beside its arguments"] = None
+                what += " beside its arguments" * (op is not None)
+                unknown[f"{who}, which is given {what}"] = None
+    for address in (word for table in tables for word in words(table)):
+        block = block_at(known or [], address)
+        if block is not None and block.is_held:
+            spans.add(block.begin, block.end)
     return Hidden(spans, list(unknown))
+
+
+def words_in(blocks: list[Block], table: Block, device: int) -> list[int]:
+    """The words of a block that may be addresses of memory that torch's allocator has."""
+    words = bytes_at(table.begin, table.end, device).view(torch.int64)
+    low, high = blocks[0].begin, blocks[-1].end
+    return words[(words >= low) & (words < high) & (words % _ALIGN == 0)].unique().tolist()
+
+
+def _no_op(before: Op | None) -> str:
+    return "a node that no op made" + (f", launched behind {name_of(before)}" if before else "")
 
 
 def _is_given(op: Op, address: int) -> bool:
     return any(one.extent[0] <= address < one.extent[1] for one in op.given)
 
 
-def _block_at(blocks: list[Block], address: int) -> Block | None:
+def block_at(blocks: list[Block], address: int) -> Block | None:
     place = bisect.bisect_right(blocks, address, key=lambda one: one.begin) - 1
     return blocks[place] if place >= 0 and address < blocks[place].end else None

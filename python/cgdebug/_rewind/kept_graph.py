@@ -193,7 +193,7 @@ class KeptGraph:
         if self._map is None:
             return self.why_not_apart
         if ring is None:
-            self._touched = Touched(self._map, self._device, set())
+            self._touched = Touched(self._map, self._device)
             return "nothing is kept. Type: cgdebug-cli run --rewind 64 -- COMMAND"
         try:
             touched = self._touched = self._look_at(graph, self._map)
@@ -226,9 +226,15 @@ class KeptGraph:
     def _look_at(self, graph, node_map: NodeMap) -> Touched:
         """What it touches, but for the caches of an engine, which are in _caches then."""
         apart, device = self._take_apart(graph), self._device
-        own = {one["handle"] for one in apart.nodes if one["is_own"]}
-        touched = Touched(node_map, device, own)
-        found = hidden.hidden_of(node_map, apart, graph.pool(), lambda: hidden.blocks_of(device))
+        touched = Touched(node_map, device)
+        blocks = functools.cache(lambda: hidden.blocks_of(device))
+        found = hidden.hidden_of(
+            node_map,
+            apart,
+            graph.pool(),
+            blocks,
+            lambda table: hidden.words_in(blocks(), table, device),
+        )
         touched.add_hidden(found.spans, found.unknown, Spans(known_parameters(device)))
         touches = Spans([*touched.inputs, *touched.state])
         self._caches = [one for one in caches.of_device(device) if touches.inside(*one.extent)]

@@ -155,7 +155,9 @@ class Recorder:
         known = self.ring.kept_of(self)
         if not known:
             return None
-        first, last = min(known), max(known)
+        first = last = max(known)
+        while first - 1 in known:  # none was kept for a while if something had ended that
+            first -= 1
         if self._copies:
             copied = [replay for replay, _ in self._copies if replay]
             first = max(first, min(copied))

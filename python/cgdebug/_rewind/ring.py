@@ -58,7 +58,10 @@ class Ring:
         self._held_before = self._native.trigger_that_held(device)
         # What was left is looked at some replays later, so that the job waits for nothing.
         self._looks_each = max(1, replays // 8)
-        self._forgiven = 0  # the number of the newest replay whose NaN ends nothing
+        self._looked_at = 0  # the number of the newest replay of which it is known what it left
+        # How many NaN a replay has left in each place; None: the next one of that graph says what
+        # ends nothing, because it was there when replays were kept again.
+        self._nans = weakref.WeakKeyDictionary["Recorder", "numpy.ndarray | None"]()
         self._copied: tuple[int, torch.cuda.Event] | None = None
 
     def __len__(self) -> int:
@@ -119,7 +122,7 @@ class Ring:
             self._freeze(replay, None, f"frozen at replay {replay}{of}: a trigger of {probe} held")
 
     def look(self) -> None:
-        """A replay that left a NaN ends what is kept, so that it stays there."""
+        """A replay that made a NaN ends what is kept, so that it stays there."""
         if self._taken % self._looks_each:
             return
         if self._copied is not None and self._copied[1].query():
@@ -129,26 +132,35 @@ class Ring:
         self._copied[1].record()
 
     def _find_nan(self, copied: int) -> None:
-        bad = []
-        for slot, words in zip(self._slots, self._words):
+        """A NaN that was there before, such as in memory of which this replay has written a part,
+        ends nothing."""
+        new = [
+            (slot, words)
+            for slot, words in zip(self._slots, self._words)
+            if self._looked_at < slot.number <= copied and slot.replay
+        ]
+        self._looked_at = max(self._looked_at, copied)
+        for slot, words in sorted(new, key=lambda one: one[0].number):
             owner = slot.owner
-            if owner is not None and slot.replay and self._forgiven < slot.number <= copied:
-                nan = words[: len(owner.left), _NAN_WORD]
-                if nan.any():
-                    bad.append((slot.number, slot, owner, int(nan.argmax())))
-        if bad:
-            _, slot, owner, at = min(bad, key=lambda one: one[0])
-            one = owner.left[at]
-            name = one.made or one.row or "what it left"
-            of = f" of graph {owner.name}" * self.is_of_several
-            self._freeze(
-                slot.replay, owner, f"frozen at replay {slot.replay}{of}, which left NaN in {name}"
-            )
+            if owner is None:
+                continue
+            nans = words[: len(owner.left), _NAN_WORD].copy()
+            before = self._nans.get(owner, numpy.zeros_like(nans))
+            self._nans[owner] = nans
+            more = nans > (nans if before is None else before)
+            if more.any():
+                one = owner.left[int(more.argmax())]
+                name = one.made or one.row or "what it left"
+                of = f" of graph {owner.name}" * self.is_of_several
+                why = f"frozen at replay {slot.replay}{of}, which left NaN in {name}"
+                return self._freeze(slot.replay, owner, why)
+        return None
 
     def go_on(self) -> bool:
         """Keeps replays again, whatever has ended it; False: nothing has. Thread: any."""
         was_frozen = bool(self.frozen)
-        self._forgiven = self._taken
+        self._looked_at = self._taken
+        self._nans.update(dict.fromkeys(list(self._nans)))
         self._held_before = self._native.trigger_that_held(self._device)
         self.frozen, self.frozen_at, self.frozen_by = "", 0, None
         return was_frozen

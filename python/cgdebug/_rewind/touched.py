@@ -28,8 +28,7 @@ class Touched:
     collective: the first op that waits for other ranks; empty: none is known
     """
 
-    def __init__(self, node_map: NodeMap, device: int, own: set[int]):
-        """own: nodes of ours"""
+    def __init__(self, node_map: NodeMap, device: int):
         self.ops: list[Op] = list({id(op): op for op in node_map.op_of.values()}.values())
         parameters = Spans(node_map.parameters)
         self.written, self.left = Spans(), dict[tuple[int, int], "Given"]()
@@ -55,7 +54,7 @@ class Touched:
         self.inputs = never_written.without(parameters)
         self.parameters = never_written.common(parameters)
         self.hidden = Spans()
-        self.unknown = _unknown(node_map, own) + list(elsewhere)
+        self.unknown = _inexact(self.ops) + list(elsewhere)
         self.collective = name_of(node_map.collective) if node_map.collective else ""
         self.is_random = any(map(_may_be_random, self.ops))
 
@@ -99,11 +98,9 @@ def _may_be_random(op: Op) -> bool:
     return found is None or torch.Tag.nondeterministic_seeded in found.tags
 
 
-def _unknown(node_map: NodeMap, own: set[int]) -> list[str]:
-    behind = {id(op): op for node, op in node_map.behind.items() if node not in own}.values()
-    found = [f"a node that no op made, launched behind {name_of(op)}" for op in behind]
-    inexact = {id(op): op for op in node_map.op_of.values() if not op.is_exact}.values()
-    return found + [f"{name_of(op)}, which touches memory that nobody tells" for op in inexact]
+def _inexact(ops: list[Op]) -> list[str]:
+    inexact = {name_of(op): None for op in ops if not op.is_exact}
+    return [f"{name}, which touches memory that nobody tells" for name in inexact]
 
 
 def name_of(op: Op) -> str:

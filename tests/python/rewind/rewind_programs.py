@@ -166,6 +166,43 @@ class Engine:
         self.cache[block] = 7.0
 
 
+class EngineOfOtherKernels(Engine):
+    """Launches kernels of its own, of which torch knows nothing: one turns tokens in place, one
+    appends to the cache, and one counts replays, in what a table of pointers leads to."""
+
+    SOURCE = """
+    extern "C" __global__ void turn(float* tokens) {
+      float* const one = tokens + blockIdx.x * blockDim.x + threadIdx.x;
+      *one = 0.5f * *one + 1.0f;
+    }
+    extern "C" __global__ void append(const float* tokens, float* cache, const long long* slots) {
+      const int width = blockDim.x, at = threadIdx.x;
+      const long long slot = slots[blockIdx.x];
+      if (slot >= 0) cache[slot * width + at] = tokens[blockIdx.x * width + at];
+    }
+    extern "C" __global__ void count(long long** table) { *table[blockIdx.x] += 1; }
+    """
+
+    def __init__(self, cache_mib=1):
+        self.counts = [torch.zeros(1, dtype=torch.long, device="cuda") for _ in range(2)]
+        addresses = [one.data_ptr() for one in self.counts]
+        self.table = torch.tensor(addresses, dtype=torch.long, device="cuda")
+        self._turn, self._append, self._count = (
+            torch.cuda._compile_kernel(self.SOURCE, name) for name in ("turn", "append", "count")
+        )
+        super().__init__(cache_mib)
+
+    def _run(self):
+        hidden = self.project(self.tokens)
+        rows = {"grid": (2, 1, 1), "block": (self.WIDTH, 1, 1)}
+        self._turn(**rows, args=[hidden])
+        self._append(**rows, args=[hidden, self.cache, self.slots])
+        self._count(grid=(2, 1, 1), block=(1, 1, 1), args=[self.table])
+        output = torch.empty_like(hidden)
+        self._ops[1](hidden, output)
+        return output * 2
+
+
 def _capture(step):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -73,7 +73,6 @@ def test_inputs_state_and_weights_are_told_apart():
             parameters=[weight],
         ),
         0,
-        set(),
     )
     assert list(touched.inputs) == [ids] and list(touched.parameters) == [weight]
     assert list(touched.state) == [state]
@@ -84,29 +83,28 @@ def test_inputs_state_and_weights_are_told_apart():
 
 def test_memory_that_is_written_in_part_is_state():
     cache = given(100, 200, writes=True, is_whole=False)
-    assert list(Touched(Map(op(cache)), 0, set()).state) == [(100, 200)]
+    assert list(Touched(Map(op(cache)), 0).state) == [(100, 200)]
     holes = given(100, 200, writes=True, strides=(2,))._replace(shape=(12,))
-    assert list(Touched(Map(op(holes)), 0, set()).state) == [(100, 200)]
+    assert list(Touched(Map(op(holes)), 0).state) == [(100, 200)]
 
 
 def test_what_nobody_tells_is_said():
     inexact = op(given(100, 200, writes=True), is_exact=False)
     host = op(given(100, 200, reads=True, device=-1), given(300, 400, writes=True))
-    touched = Touched(Map(inexact, host, behind=[(7, inexact), (8, host)]), 0, own={8})
-    assert len(touched.unknown) == 3
-    assert any("launched behind fwd/add_0" in one for one in touched.unknown)
+    touched = Touched(Map(inexact, host), 0)
+    assert len(touched.unknown) == 2
     assert any("touches memory that nobody tells" in one for one in touched.unknown)
     assert any("not of this device" in one for one in touched.unknown)
     scalar = op(given(100, 104, reads=True, device=-1), given(300, 400, writes=True))
-    assert Touched(Map(scalar), 0, set()).unknown == [], "its value was taken at the capture"
+    assert Touched(Map(scalar), 0).unknown == [], "its value was taken at the capture"
 
 
 def test_random_numbers_and_collectives_are_known_by_the_op():
-    assert Touched(Map(op(name="aten.native_dropout.default")), 0, set()).is_random
-    assert Touched(Map(op(name="triton.a_kernel.default")), 0, set()).is_random
-    assert not Touched(Map(op(name="aten.mm.default")), 0, set()).is_random
+    assert Touched(Map(op(name="aten.native_dropout.default")), 0).is_random
+    assert Touched(Map(op(name="triton.a_kernel.default")), 0).is_random
+    assert not Touched(Map(op(name="aten.mm.default")), 0).is_random
     waits = op(name="c10d.allreduce_.default")
-    assert Touched(Map(collective=waits), 0, set()).collective == "fwd/add_0 (a.py:1 in f)"
+    assert Touched(Map(collective=waits), 0).collective == "fwd/add_0 (a.py:1 in f)"
 
 
 class Apart:
@@ -130,10 +128,20 @@ BLOCKS = [
 ]
 
 
-def hidden(pointers, name="vllm.attend.default", **more):
+def hidden(pointers, name="vllm.attend.default", words=()):
+    """name: of the op that made the node; empty: none did, it was launched behind one"""
     one = op(given(0x8000, 0x8100, reads=True), name=name)._replace(call=Call((), {}, ()))
-    node_map = types.SimpleNamespace(op_of={7: one})
-    return hidden_of(node_map, Apart({7: pointers}), (0, 1), lambda: BLOCKS)
+    node_map = Map(behind=[(7, one)])
+    if name:
+        node_map.op_of = {7: one}
+    tables = {0x1000: list(words)}
+    return hidden_of(
+        node_map,
+        Apart({7: pointers}),
+        (0, 1),
+        lambda: BLOCKS,
+        lambda table: tables.get(table.begin, []),
+    )
 
 
 def test_memory_that_an_op_is_given_beside_its_arguments_is_found():
@@ -142,6 +150,25 @@ def test_memory_that_an_op_is_given_beside_its_arguments_is_found():
     assert list(hidden([(0x8800, False)]).spans) == [(0x8000, 0x9000)], "not what it was given"
     assert list(hidden([(0xA800, False)]).spans) == [(0xA000, 0xB000)], "its own, but held"
     assert list(hidden([(0x1010, False)], name="aten.mm.default").spans) == []
+
+
+def test_a_node_that_no_op_made_may_touch_all_that_it_is_given():
+    found = hidden([(0x1010, False), (0x8010, False), (0x4010, False)], name="")
+    assert list(found.spans) == [(0x1000, 0x2000), (0x8000, 0x9000)] and found.unknown == []
+    (why,) = hidden([(0x2010, False)], name="").unknown
+    assert why == (
+        "a node that no op made, launched behind fwd/add_0 (a.py:1 in f), which is given memory "
+        "that torch does not know"
+    )
+    (why,) = hidden(None, name="").unknown
+    assert "does not tell the arguments" in why
+
+
+def test_memory_that_a_table_of_pointers_leads_to_may_be_touched():
+    words = [0x8010, 0x2010, 0x4010, 0xF0000]
+    for name in ("vllm.attend.default", ""):
+        found = hidden([(0x1010, False)], name, words)
+        assert list(found.spans) == [(0x1000, 0x2000), (0x8000, 0x9000)] and found.unknown == []
 
 
 @pytest.mark.parametrize(
@@ -161,7 +188,7 @@ def test_memory_of_which_nobody_knows_what_a_replay_does_to_it_is_said(pointers,
 
 
 def test_hidden_memory_is_an_input_unless_it_is_a_parameter_or_a_cache():
-    touched = Touched(Map(op(given(100, 200, reads=True))), 0, set())
+    touched = Touched(Map(op(given(100, 200, reads=True))), 0)
     touched.add_hidden(Spans([(300, 400), (500, 900)]), ["x"], Spans([(320, 340)]))
     assert list(touched.inputs) == [(100, 200), (300, 320), (340, 400), (500, 900)]
     assert list(touched.parameters) == [(320, 340)] and touched.unknown == ["x"]
@@ -503,6 +530,43 @@ def test_graphs_that_share_a_ring_have_the_last_replays_of_all_of_them():
     assert sorted(ring.kept_of(many)) == [2, 3] and many.replays() == (2, 3)
     del few
     assert ring.bytes_of(many) == 300, "a graph that is gone has nothing"
+
+
+def test_what_was_kept_before_it_ended_is_not_told_as_kept_up_to_now():
+    ring = Ring(0, 8)
+    one = recorder_in(ring)
+    for replay in (1, 2, 3, 40, 41):
+        ring.take(one).replay = replay
+    assert one.replays() == (40, 41)
+
+
+def test_a_nan_that_was_there_before_ends_nothing():
+    ring = Ring(0, 8)
+    one = recorder_in(ring)
+    names = ("fwd/logits", "fwd/scratch")
+    one.left = [types.SimpleNamespace(made=name, row="") for name in names]
+    ring._words = torch.zeros(8, 2, 16, dtype=torch.int64).numpy()
+
+    def replays(first, *nans):
+        """NaN in both, for each replay"""
+        for replay, counts in enumerate(nans, first):
+            ring._words[ring._taken % 8, :, 1] = counts
+            ring.take(one).replay = replay
+        ring._find_nan(ring._taken)
+        return ring.frozen
+
+    assert replays(1, (0, 0), (0, 0)) == ""
+    assert replays(3, (0, 0), (0, 5), (3, 5)) == "frozen at replay 4, which left NaN in fwd/scratch"
+    assert ring.go_on()
+    assert replays(30, (3, 5), (0, 5), (0, 4)) == "", "they were there when replays were kept again"
+    assert replays(33, (0, 4), (1, 4)) == "frozen at replay 34, which left NaN in fwd/logits"
+    ring.go_on()
+    other = recorder_in(ring)
+    other.left = one.left
+    ring._words[ring._taken % 8, :, 1] = 0, 1
+    ring.take(other).replay = 1
+    ring._find_nan(ring._taken)
+    assert "replay 1" in ring.frozen, "of a graph that was not replayed before then, each counts"
 
 
 def test_an_engine_keeps_decode_steps_unless_a_variable_says_otherwise(monkeypatch):

@@ -191,7 +191,7 @@ def stepped(monkeypatch):
         monkeypatch.setattr(kept_graph, "tensor_at", lambda one, _: by_address[one.extent[0]])
         kept = KeptGraph.__new__(KeptGraph)
         kept._device, kept._map = 0, apart.map
-        kept._touched = Touched(apart.map, 0, set())
+        kept._touched = Touched(apart.map, 0)
         return kept._step(apart, question, with_own=True)
 
     return step
