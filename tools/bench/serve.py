@@ -9,6 +9,8 @@ much more device memory it takes than plain, seconds of the rounds (median and l
 tokens are those of plain, and what `status` says of its job. With --profile also what one replay of the graph of most replays takes on the
 device, by torch's profiler: from its first kernel to its last, and in how many kernels.
 
+A level may be followed by settings: '* CGDEBUG_REWIND=0'.
+
 The caches of engines lie in --folder, by level: the second run with the same folder starts warm.
 Needs a GPU, vLLM, and `cgdebug-cli` on PATH; memory for an engine is 4 GiB and its model.
 """
@@ -193,7 +195,7 @@ def run_engine(options):
 
 
 def start(options, folder, index, levels):
-    level = levels[index]
+    level, *settings = levels[index].split()
     own = folder / f"{index}-{level.replace('*', 'all').replace(':', '-')}"
     for name in ("vllm", "triton", "inductor"):
         (own / name).mkdir(parents=True, exist_ok=True)
@@ -207,6 +209,7 @@ def start(options, folder, index, levels):
     environment.pop("CGDEBUG_WATCH", None)
     if level != "plain":
         environment["CGDEBUG_WATCH"] = level
+    environment |= dict(one.split("=", 1) for one in settings)
     words = [sys.executable, __file__, "--engine", str(index), "--engines", str(len(levels))]
     words += ["--turns", str(folder / "turns"), "--result", str(own / "result.json")]
     words += ["--model", str(folder / "model"), "--seqs", str(options.seqs)]
