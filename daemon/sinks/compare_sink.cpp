@@ -97,10 +97,10 @@ void CompareSink::TakeComparison(const pipeline::Delivery& delivery, Slot* slot)
   if (verdict.state != VerdictState::kFail) {
     verdict.state = VerdictState::kFail;
     verdict.first_failed_replay = snapshot.replay;
-    verdict.text = result->message;
+    verdict.text = result->text.Whole();
   }
   events_->Add(snapshot.slot->session,
-               pipeline::CompareFailure{delivery.snapshot, result->message});
+               pipeline::CompareFailure{delivery.snapshot, result->text.Whole()});
 }
 
 void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) {

@@ -438,7 +438,8 @@ std::string FailureText(const std::string& dtype, const std::vector<std::uint64_
   options.bitwise = failure["bitwise"].cast<bool>();
   const layout::DtypeInfo* info = layout::FindDtype(dtype);
   return Checked(numerics::FailureText(info == nullptr ? layout::Dtype::kInvalid : info->dtype,
-                                       shape, options, found));
+                                       shape, options, found))
+      .Whole();
 }
 
 // A row (name, short name, name in safetensors, the unsigned integer of its size for a type that

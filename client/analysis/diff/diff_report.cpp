@@ -31,12 +31,6 @@ std::string ToleranceText(const Slot& slot, const numerics::CompareOptions& tole
       is_standard && info != nullptr ? fmt::format(" ({} defaults)", info->short_name) : "");
 }
 
-// assert_close's lines without its heading.
-std::string Body(const std::string& message) {
-  const std::size_t blank = message.find("\n\n");
-  return blank == std::string::npos ? message : message.substr(blank + 2);
-}
-
 std::string StatsLine(Source& source, const source::Snapshot& snapshot) {
   const Slot& slot = source.slots()[snapshot.slot];
   const Result<numerics::Stats> stats = source::StatsOf(source, snapshot);
@@ -77,7 +71,7 @@ std::string FirstText(Source& a, Source& b, const Diff& diff) {
     text += fmt::format("  A replay {}, B replay {}", ReplayText(slot, first.a.key),
                         ReplayText(slot, first.b.key));
   if (!slot.part.empty()) text += "\nindexes are those" + source::OfPart(slot);
-  text += "\n" + (first.values ? Body(first.values->message) : first.reason) + "\n";
+  text += "\n" + (first.values ? first.values->text.lines : first.reason) + "\n";
   if (first.values) {
     const std::string pattern = PatternText(*first.values, slot.shape);
     if (!pattern.empty()) text += "pattern: " + pattern + "\n";
@@ -167,15 +161,11 @@ Json ResultJson(const numerics::CompareResult& result) {
   const auto difference = [](const numerics::Difference& greatest) -> Json {
     return {{"value", JsonNumber(greatest.value)}, {"index", greatest.index}};
   };
-  return {{"mismatched", result.mismatched},
-          {"elements", result.compared},
-          {"first_mismatch", result.first_mismatch},
-          {"max_abs", difference(result.max_abs)},
-          {"max_rel", difference(result.max_rel)},
-          {"ulp", result.ulp},
-          {"nan_in_a", result.nan_in_actual},
-          {"nan_in_b", result.nan_in_expected},
-          {"message", result.message}};
+  return {{"mismatched", result.mismatched},         {"elements", result.compared},
+          {"first_mismatch", result.first_mismatch}, {"max_abs", difference(result.max_abs)},
+          {"max_rel", difference(result.max_rel)},   {"ulp", result.ulp},
+          {"nan_in_a", result.nan_in_actual},        {"nan_in_b", result.nan_in_expected},
+          {"message", result.text.Whole()}};
 }
 
 Json EqualJson(const Equal& equal) {

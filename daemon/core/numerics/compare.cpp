@@ -151,9 +151,9 @@ class Comparison {
     result_.max_abs = {static_cast<double>(max_abs_.value), max_abs_.index, options_.atol};
     result_.max_rel = {max_rel_.value, max_rel_.index, options_.rtol};
     const auto at = result_.first_mismatch;
-    result_.message =
-        MismatchMessage(actual_.dtype, actual_.shape, {BitsOf(actual_, at), BitsOf(expected_, at)},
-                        options_, result_, AbsText());
+    result_.text =
+        TextOfMismatch(actual_.dtype, actual_.shape, {BitsOf(actual_, at), BitsOf(expected_, at)},
+                       options_, result_, AbsText());
     return std::move(result_);
   }
 

@@ -49,6 +49,13 @@ struct MismatchSpan {
   std::uint64_t distinct = 0;  // how many of its indices hold a mismatch
 };
 
+// What is said of tensors that are not close.
+struct MismatchText {
+  std::string heading = {};  // "Tensor-likes are not close!"; may be empty
+  std::string lines = {};    // at most three, no newline at the end
+  std::string Whole() const { return heading.empty() ? lines : heading + "\n\n" + lines; }
+};
+
 struct CompareResult {
   bool ok = true;
   std::uint64_t compared = 0;
@@ -56,7 +63,7 @@ struct CompareResult {
   std::uint64_t first_mismatch = 0;  // flat index; with !ok
   Difference max_abs;                // over the mismatched elements
   Difference max_rel;                // relative to |expected|; inf where that is 0
-  std::string message;               // four lines, no newline at the end; empty when ok
+  MismatchText text;                 // empty when ok
 
   // Counts all elements, also those that match. Two NaN are 0 apart, whatever their payloads. If
   // only one side is NaN there is no distance, so
@@ -73,8 +80,8 @@ struct CompareResult {
 
 // What a comparison on the device says of tensors that are not close (layout::SlotFailure). The
 // text is that of Compare() for the same tensors. Fails: an unknown dtype.
-Result<std::string> FailureText(layout::Dtype dtype, const std::vector<std::uint64_t>& shape,
-                                const CompareOptions& options, const layout::SlotFailure& failure);
+Result<MismatchText> FailureText(layout::Dtype dtype, const std::vector<std::uint64_t>& shape,
+                                 const CompareOptions& options, const layout::SlotFailure& failure);
 
 // The tolerances torch.testing.assert_close takes for a dtype when none are given.
 CompareOptions DefaultTolerances(layout::Dtype dtype);

@@ -15,7 +15,7 @@ namespace {
 bool IsExact(const CompareOptions& options) { return options.rtol == 0 && options.atol == 0; }
 
 std::string Heading(std::string_view what, const CompareOptions& options) {
-  return fmt::format("{} are not {}!\n\n", what, IsExact(options) ? "equal" : "close");
+  return fmt::format("{} are not {}!", what, IsExact(options) ? "equal" : "close");
 }
 
 std::string Allowed(double tolerance, const CompareOptions& options) {
@@ -41,33 +41,32 @@ std::string ElementAndBits(layout::Dtype dtype, std::uint64_t bits) {
 
 }  // namespace
 
-std::string MismatchMessage(layout::Dtype dtype, std::span<const std::uint64_t> shape,
+MismatchText TextOfMismatch(layout::Dtype dtype, std::span<const std::uint64_t> shape,
                             const ElementPair& first, const CompareOptions& options,
                             const CompareResult& result, std::string_view greatest_abs) {
   if (options.bitwise) {
-    return fmt::format(
-        "Tensor-likes are not bitwise equal!\n\n{}"
-        "\nThe first mismatched element is at index {}: {}, expected {}"
-        "\nGreatest absolute difference: {} at index {}",
-        Share(result), FormatIndexTuple(result.first_mismatch, shape),
-        ElementAndBits(dtype, first.actual), ElementAndBits(dtype, first.expected), greatest_abs,
-        FormatIndexTuple(result.max_abs.index, shape));
+    return {"Tensor-likes are not bitwise equal!",
+            fmt::format("{}\nThe first mismatched element is at index {}: {}, expected {}"
+                        "\nGreatest absolute difference: {} at index {}",
+                        Share(result), FormatIndexTuple(result.first_mismatch, shape),
+                        ElementAndBits(dtype, first.actual), ElementAndBits(dtype, first.expected),
+                        greatest_abs, FormatIndexTuple(result.max_abs.index, shape))};
   }
   if (shape.empty()) {
-    return fmt::format(
-        "{}Expected {} but got {}."
-        "\nAbsolute difference: {}{}\nRelative difference: {}{}",
-        Heading("Scalars", options), ElementText(dtype, first.expected),
-        ElementText(dtype, first.actual), greatest_abs, Allowed(options.atol, options),
-        FormatRepr(result.max_rel.value), Allowed(options.rtol, options));
+    return {Heading("Scalars", options),
+            fmt::format("Expected {} but got {}."
+                        "\nAbsolute difference: {}{}\nRelative difference: {}{}",
+                        ElementText(dtype, first.expected), ElementText(dtype, first.actual),
+                        greatest_abs, Allowed(options.atol, options),
+                        FormatRepr(result.max_rel.value), Allowed(options.rtol, options))};
   }
-  return fmt::format(
-      "{}{}\nGreatest absolute difference: {} at index {}{}"
-      "\nGreatest relative difference: {} at index {}{}",
-      Heading("Tensor-likes", options), Share(result), greatest_abs,
-      FormatIndexTuple(result.max_abs.index, shape), Allowed(options.atol, options),
-      FormatRepr(result.max_rel.value), FormatIndexTuple(result.max_rel.index, shape),
-      Allowed(options.rtol, options));
+  return {
+      Heading("Tensor-likes", options),
+      fmt::format("{}\nGreatest absolute difference: {} at index {}{}"
+                  "\nGreatest relative difference: {} at index {}{}",
+                  Share(result), greatest_abs, FormatIndexTuple(result.max_abs.index, shape),
+                  Allowed(options.atol, options), FormatRepr(result.max_rel.value),
+                  FormatIndexTuple(result.max_rel.index, shape), Allowed(options.rtol, options))};
 }
 
 std::string DifferenceText(layout::Dtype dtype, double difference) {
@@ -76,8 +75,9 @@ std::string DifferenceText(layout::Dtype dtype, double difference) {
   return fmt::format("{}", static_cast<std::uint64_t>(difference));
 }
 
-Result<std::string> FailureText(layout::Dtype dtype, const std::vector<std::uint64_t>& shape,
-                                const CompareOptions& options, const layout::SlotFailure& failure) {
+Result<MismatchText> FailureText(layout::Dtype dtype, const std::vector<std::uint64_t>& shape,
+                                 const CompareOptions& options,
+                                 const layout::SlotFailure& failure) {
   if (layout::FindDtype(dtype) == nullptr) return Error{"a failure of an unknown dtype"};
   CompareResult result;
   result.ok = false;
@@ -90,8 +90,8 @@ Result<std::string> FailureText(layout::Dtype dtype, const std::vector<std::uint
   result.max_rel = {std::bit_cast<double>(failure.max_rel), failure.max_rel_index, options.rtol};
   const std::string greatest = dtype == layout::Dtype::kInt64 ? fmt::format("{}", failure.max_abs)
                                                               : DifferenceText(dtype, max_abs);
-  return MismatchMessage(dtype, shape, {failure.actual, failure.expected}, options, result,
-                         greatest);
+  return TextOfMismatch(dtype, shape, {failure.actual, failure.expected}, options, result,
+                        greatest);
 }
 
 }  // namespace cgdebug::numerics

@@ -17,11 +17,11 @@ struct ElementPair {
   std::uint64_t expected = 0;
 };
 
-// Four lines in the words of torch.testing.assert_close. A bitwise comparison, which torch lacks,
+// In the words of torch.testing.assert_close. A bitwise comparison, which torch lacks,
 // uses similar words. `greatest_abs` is result.max_abs.value as its dtype writes it: an int64 has
 // more digits than a double. `first` is the pair at result.first_mismatch.
 // Requires: !result.ok; mismatched, compared, first_mismatch, max_abs and max_rel are known.
-std::string MismatchMessage(layout::Dtype dtype, std::span<const std::uint64_t> shape,
+MismatchText TextOfMismatch(layout::Dtype dtype, std::span<const std::uint64_t> shape,
                             const ElementPair& first, const CompareOptions& options,
                             const CompareResult& result, std::string_view greatest_abs);
 

@@ -92,18 +92,18 @@ Result<numerics::CompareResult> SlotComparison::ByDevice(const ring::Entry& entr
   if (result.ok) return result;
   const std::optional<layout::SlotFailure> failure = ring_->failure();
   if (!failure || failure->replay != entry.replay) {
-    result.message = "The tensor differs from that of the other probe, as in an earlier replay";
+    result.text.lines = "The tensor differs from that of the other probe, as in an earlier replay";
     return result;
   }
   const numerics::CompareOptions options = {
       .rtol = registration.compare_rtol,
       .atol = registration.compare_atol,
       .bitwise = (registration.flags & layout::kCompareBitwise) != 0};
-  const Result<std::string> text =
+  Result<numerics::MismatchText> text =
       numerics::FailureText(slot_->dtype, slot_->shape, options, *failure);
   if (!text.ok()) return text.error();
   result.mismatched = failure->mismatched;
-  result.message = *text;
+  result.text = *std::move(text);
   return result;
 }
 

@@ -40,7 +40,7 @@ TEST(Compare, MessageIsThatOfTorch) {
   EXPECT_EQ(result.max_abs.index, 3u);
   EXPECT_EQ(result.max_abs.allowed, 1e-5);
   EXPECT_EQ(result.max_rel.value, 7);
-  EXPECT_EQ(result.message,
+  EXPECT_EQ(result.text.Whole(),
             "Tensor-likes are not close!\n\n"
             "Mismatched elements: 2 / 4 (50.0%)\n"
             "Greatest absolute difference: 3.5 at index (1, 1) (up to 1e-05 allowed)\n"
@@ -49,7 +49,7 @@ TEST(Compare, MessageIsThatOfTorch) {
 
 TEST(Compare, Float32DifferencesArePrintedAsTorchPrintsThem) {
   const CompareResult result = Outcome(F32({1.5f, 2}), F32({0.1f, 2}), {.rtol = 0, .atol = 0});
-  EXPECT_EQ(result.message,
+  EXPECT_EQ(result.text.Whole(),
             "Tensor-likes are not equal!\n\n"
             "Mismatched elements: 1 / 2 (50.0%)\n"
             "Greatest absolute difference: 1.399999976158142 at index (0,)\n"
@@ -60,7 +60,7 @@ TEST(Compare, EqualHasNoMessage) {
   const CompareResult result = Outcome(F32({1, -0.0f}), F32({1, 0}), {.rtol = 0, .atol = 0});
   EXPECT_TRUE(result.ok);
   EXPECT_EQ(result.compared, 2u);
-  EXPECT_EQ(result.message, "");
+  EXPECT_EQ(result.text.Whole(), "");
 }
 
 TEST(Compare, EmptyTensorsAreClose) { EXPECT_TRUE(Outcome(F32({}), F32({})).ok); }
@@ -76,7 +76,7 @@ TEST(Compare, NanIsCloseToNothing) {
   const CompareResult result = Outcome(F32({1, kNan, 9}), F32({1, 2, 3}), {.rtol = 1, .atol = 0});
   EXPECT_EQ(result.mismatched, 2u);
   EXPECT_THAT(
-      result.message,
+      result.text.Whole(),
       AllOf(HasSubstr("Greatest absolute difference: nan at index (1,) (up to 0.0 allowed)"),
             HasSubstr("Greatest relative difference: nan at index (1,) (up to 1.0 allowed)")));
 }
@@ -98,12 +98,12 @@ TEST(Compare, InfinityIsCloseToItselfOnly) {
   EXPECT_FALSE(Outcome(F32({kInf}), F32({-kInf}), {.rtol = 1, .atol = 1}).ok);
   const CompareResult result = Outcome(F32({1, 2, 3}), F32({1, kInf, 0}), {.rtol = 1, .atol = 1});
   EXPECT_EQ(result.mismatched, 2u);
-  EXPECT_THAT(result.message, AllOf(HasSubstr("absolute difference: inf at index (1,)"),
-                                    HasSubstr("relative difference: nan at index (1,)")));
+  EXPECT_THAT(result.text.Whole(), AllOf(HasSubstr("absolute difference: inf at index (1,)"),
+                                         HasSubstr("relative difference: nan at index (1,)")));
 }
 
 TEST(Compare, ZeroExpectedHasInfiniteRelativeDifference) {
-  EXPECT_THAT(Outcome(F32({1}), F32({0})).message,
+  EXPECT_THAT(Outcome(F32({1}), F32({0})).text.Whole(),
               HasSubstr("relative difference: inf at index (0,)"));
 }
 
@@ -114,14 +114,14 @@ TEST(Compare, DifferenceBeyondTheRangeIsNeverClose) {
 TEST(Compare, ScalarsSpeakOfThemselves) {
   const TestTensor actual(Dtype::kFloat32, {}, std::vector<float>{1});
   const TestTensor expected(Dtype::kFloat32, {}, std::vector<float>{2.5});
-  EXPECT_EQ(Outcome(actual, expected, {.rtol = 1.3e-6, .atol = 1e-5}).message,
+  EXPECT_EQ(Outcome(actual, expected, {.rtol = 1.3e-6, .atol = 1e-5}).text.Whole(),
             "Scalars are not close!\n\n"
             "Expected 2.5 but got 1.0.\n"
             "Absolute difference: 1.5 (up to 1e-05 allowed)\n"
             "Relative difference: 0.6 (up to 1.3e-06 allowed)");
   const TestTensor yes(Dtype::kBool, {}, std::vector<std::uint8_t>{1});
   const TestTensor no(Dtype::kBool, {}, std::vector<std::uint8_t>{0});
-  EXPECT_EQ(Outcome(yes, no, {.rtol = 0, .atol = 0}).message,
+  EXPECT_EQ(Outcome(yes, no, {.rtol = 0, .atol = 0}).text.Whole(),
             "Scalars are not equal!\n\n"
             "Expected False but got True.\n"
             "Absolute difference: 1\n"
@@ -158,7 +158,7 @@ TEST(Compare, AFailureOnTheDeviceHasTheSameWords) {
     ASSERT_FALSE(result.ok);
     const std::vector<std::uint64_t> shape(actual.view().shape.begin(), actual.view().shape.end());
     const auto failure = FailureOf(actual.view(), expected.view(), result);
-    EXPECT_EQ(*FailureText(actual.view().dtype, shape, options, failure), result.message);
+    EXPECT_EQ(*FailureText(actual.view().dtype, shape, options, failure), result.text.Whole());
   };
   const TestTensor a(Dtype::kFloat32, {2, 3}, std::vector<float>{1, 2, 3, 4, 5.5, 6});
   const TestTensor b(Dtype::kFloat32, {2, 3}, std::vector<float>{1, 2, 3, 4.25, 5, 0});
@@ -183,7 +183,8 @@ TEST(Compare, Int64IsAllowedWhatADoubleHolds) {
 TEST(Compare, Int64DifferenceDoesNotOverflow) {
   const CompareResult result =
       Outcome(I64({kInt64Min, 0}), I64({kInt64Max, 0}), {.rtol = 0, .atol = 0});
-  EXPECT_THAT(result.message, HasSubstr("absolute difference: 18446744073709551615 at index (0,)"));
+  EXPECT_THAT(result.text.Whole(),
+              HasSubstr("absolute difference: 18446744073709551615 at index (0,)"));
   EXPECT_FALSE(Outcome(I64({0}), I64({kInt64Min}), {.rtol = 0.5, .atol = 0}).ok);
   EXPECT_TRUE(Outcome(I64({0}), I64({kInt64Min}), {.rtol = 1, .atol = 0}).ok);
 }
@@ -191,7 +192,7 @@ TEST(Compare, Int64DifferenceDoesNotOverflow) {
 TEST(Compare, SmallIntegersPrintAsIntegers) {
   const auto actual = Vector<std::uint8_t>(Dtype::kUint8, {0, 2});
   const auto expected = Vector<std::uint8_t>(Dtype::kUint8, {255, 4});
-  EXPECT_EQ(Outcome(actual, expected, {.rtol = 0, .atol = 0}).message,
+  EXPECT_EQ(Outcome(actual, expected, {.rtol = 0, .atol = 0}).text.Whole(),
             "Tensor-likes are not equal!\n\n"
             "Mismatched elements: 2 / 2 (100.0%)\n"
             "Greatest absolute difference: 255 at index (0,)\n"
@@ -232,7 +233,7 @@ TEST(Compare, MismatchesOfEveryBlockAreCounted) {
                               {.rtol = 0, .atol = 0});
   EXPECT_EQ(result.mismatched, 4u);
   EXPECT_EQ(result.compared, 10000u);
-  EXPECT_THAT(result.message, HasSubstr("Mismatched elements: 4 / 10000 (0.0%)"));
+  EXPECT_THAT(result.text.Whole(), HasSubstr("Mismatched elements: 4 / 10000 (0.0%)"));
 }
 
 TEST(Compare, BitwiseSeesWhatValuesHide) {
@@ -241,7 +242,7 @@ TEST(Compare, BitwiseSeesWhatValuesHide) {
   const CompareResult result =
       Outcome(F16Bits({0x3c00, 0x8000}), F16Bits({0x3c00, 0x0000}), bitwise);
   EXPECT_EQ(result.mismatched, 1u);
-  EXPECT_EQ(result.message,
+  EXPECT_EQ(result.text.Whole(),
             "Tensor-likes are not bitwise equal!\n\n"
             "Mismatched elements: 1 / 2 (50.0%)\n"
             "The first mismatched element is at index (1,): -0.0 (0x8000), expected 0.0 (0x0000)\n"
@@ -381,7 +382,7 @@ TEST(Compare, OfFloat4ComparesAndCountsTheTwoValuesInEachByte) {
   EXPECT_EQ(result.compared, 8u);
   EXPECT_EQ(result.mismatched, 2u);
   EXPECT_EQ(result.max_abs.value, 1);
-  EXPECT_THAT(result.message,
+  EXPECT_THAT(result.text.Whole(),
               AllOf(HasSubstr("Mismatched elements: 2 / 8"),
                     HasSubstr("Greatest absolute difference: 1.0 at index (0, 3)")));
   EXPECT_TRUE(Outcome(tensor({0x21, 0x53, 0x65, 0x90}), expected, {.rtol = 0, .atol = 1}).ok);

@@ -78,7 +78,7 @@ inline void ExpectSameOnEveryCpu(const TestTensor& actual, const TestTensor& exp
     if (cpu == Cpu::kPlain) plain = result;
     EXPECT_EQ(result.mismatched, plain.mismatched);
     EXPECT_EQ(result.first_mismatch, plain.first_mismatch);
-    EXPECT_EQ(result.message, plain.message);
+    EXPECT_EQ(result.text.Whole(), plain.text.Whole());
     EXPECT_EQ(result.ulp, plain.ulp);
     EXPECT_EQ(result.nan_in_actual, plain.nan_in_actual);
     EXPECT_EQ(result.nan_in_expected, plain.nan_in_expected);
