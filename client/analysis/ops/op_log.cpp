@@ -456,18 +456,16 @@ Error NoReplay(const std::string& path, const OpLogChoice& choice, const OpLog& 
   const auto next = kept.lower_bound(log.replay);
   const std::uint64_t shown = next == kept.end() ? *kept.rbegin() : *next;
   return Error{fmt::format("{}; it keeps {}. Type: cgdebug-cli ops '{}@{}{}'{}", none,
-                           RangesText({kept.begin(), kept.end()}), TypedOf(choice, log),
-                           log.has_calls ? "call:" : "", shown, choice.among)};
+                           RangesText({kept.begin(), kept.end()}), TypedOf(choice.typed, log),
+                           log.has_calls ? "call:" : "", shown, choice.typed.options)};
 }
 
 }  // namespace
 
-std::string TypedOf(const OpLogChoice& choice, const OpLog& log) {
-  constexpr std::string_view kLive = "live";
+std::string TypedOf(const TypedLog& typed, const OpLog& log) {
   constexpr std::size_t kKeyDigits = 8;
-  const bool is_live = choice.typed == kLive || choice.typed.starts_with("live@");
-  if (!is_live || choice.among.starts_with(" -s ") || log.uuid.empty()) return choice.typed;
-  return log.uuid.substr(0, kKeyDigits) + choice.typed.substr(kLive.size());
+  const bool takes_key = typed.is_any_job && !log.uuid.empty();
+  return (takes_key ? log.uuid.substr(0, kKeyDigits) : typed.source) + typed.at_graph;
 }
 
 std::string OpLogPlaceText(const std::string& source, const Slot& slot, std::uint64_t replay) {

@@ -112,6 +112,14 @@ const OpRow* FirstNonfinite(const OpLog& log);
 bool HasFiniteInputs(const OpLog& log, const OpRow& row);
 bool HasInputsWithoutNan(const OpLog& log, const OpRow& row);
 
+// What names an op log when it is typed: "train-4711@g:bs=8 --ranks 0".
+struct TypedLog {
+  std::string source = {};
+  std::string at_graph = {};  // "@g:bs=8", or empty
+  std::string options = {};   // " --ranks 0"
+  bool is_any_job = false;    // nobody named the live job
+};
+
 // Selects one op log of a source.
 struct OpLogChoice {
   // A label, the number of a capture, "eager" for the newest eager run, or "eager.N" for the one
@@ -119,14 +127,13 @@ struct OpLogChoice {
   // job's logs do not show belongs to its gaps, too.
   std::string graph;
   std::int64_t replay = -1;  // from 1; -1 is the newest, -2 the one before it
-  bool is_call = false;    // `replay` is the number of a call: the newest log that has it is meant
-  std::string typed = {};  // "train-4711@g:bs=8": what names the log when it is typed
-  std::string among = {};  // " --ranks 0": options that are typed behind it
+  bool is_call = false;  // `replay` is the number of a call: the newest log that has it is meant
+  TypedLog typed = {};
 };
 
-// What names the log when it is typed. A live job that was not named gets its key: a newer one may
-// be alive by then.
-std::string TypedOf(const OpLogChoice& choice, const OpLog& log);
+// What to type for `log`, without the options. A live job that was not named gets its key: a newer
+// one may be alive by then.
+std::string TypedOf(const TypedLog& typed, const OpLog& log);
 
 // "a.cgrec@g:bs=8@1204", "live@call:41": names the log of `source` that has the row `slot`.
 // `replay`: 0 for the newest.

@@ -14,7 +14,7 @@ Result<LogPlace> ParseLogPlace(const Context& context, const std::string& text,
   constexpr std::string_view kCall = "call:";
   LogPlace where{.source = text};
   where.choice.graph = options.graph;
-  where.choice.among = context.SameJob();
+  where.choice.typed.options = context.SameJob();
   const std::size_t mark = where.source.rfind('@');
   if (mark != std::string::npos && !where.source.substr(mark).starts_with("@g:")) {
     std::string number = where.source.substr(mark + 1);
@@ -28,7 +28,7 @@ Result<LogPlace> ParseLogPlace(const Context& context, const std::string& text,
           fmt::format("'{}' names no replay of {}: replays count from 1, -1 is the newest. Type "
                       "for example: cgdebug-cli {} {}{}",
                       number, text.substr(0, mark), options.command,
-                      ShellWord(text.substr(0, mark) + "@12"), where.choice.among)};
+                      ShellWord(text.substr(0, mark) + "@12"), where.choice.typed.options)};
     }
     where.choice.replay = replay;
     where.names_replay = true;
@@ -50,9 +50,10 @@ Result<LogPlace> ParseLogPlace(const Context& context, const std::string& text,
     }
   }
   if (where.source.empty()) where.source = "live";
-  where.choice.typed = where.source;
+  where.choice.typed.source = where.source;
+  where.choice.typed.is_any_job = where.source == "live" && context.options.session.empty();
   if (!where.choice.graph.empty() && !where.choice.is_call) {
-    where.choice.typed += "@g:" + where.choice.graph;
+    where.choice.typed.at_graph = "@g:" + where.choice.graph;
   }
   return where;
 }

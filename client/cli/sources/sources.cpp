@@ -246,8 +246,7 @@ int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogCh
                         analysis::NoOpLogText(live.source->Describe().path, choice.graph, *others));
   }
   std::vector<std::string> none;
-  const int done = read(
-      *live.source, {.replay = choice.replay, .typed = choice.typed, .among = choice.among}, &none);
+  const int done = read(*live.source, {.replay = choice.replay, .typed = choice.typed}, &none);
   for (const std::uint64_t rank : live.ranks) {
     if (static_cast<int>(rank) != log->rank) log->other_ranks.push_back(rank);
   }

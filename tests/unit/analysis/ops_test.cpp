@@ -284,16 +284,16 @@ TEST(ReadOpLog, OfAReplayThatIsNotKeptItSaysWhichAreAndWhatToType) {
     const Result<OpLog> log = ReadOpLog(source, choice, &others);
     return log.ok() ? "" : log.error().message;
   };
-  EXPECT_EQ(error({.replay = 2, .typed = "job"}),
+  EXPECT_EQ(error({.replay = 2, .typed = {"job"}}),
             "memory has no replay 2 of the op log of capture 1; it keeps 4..6, 9. "
             "Type: cgdebug-cli ops 'job@4'");
-  EXPECT_EQ(error({.graph = "1", .replay = 7, .typed = "job@g:1"}),
+  EXPECT_EQ(error({.graph = "1", .replay = 7, .typed = {"job", "@g:1"}}),
             "memory has no replay 7 of the op log of capture 1; it keeps 4..6, 9. "
             "Type: cgdebug-cli ops 'job@g:1@9'");
-  EXPECT_TRUE(error({.replay = 12, .typed = "job"}).ends_with("'job@9'"));
-  EXPECT_TRUE(error({.replay = 12, .typed = "live", .among = " -s job --ranks 3"})
+  EXPECT_TRUE(error({.replay = 12, .typed = {"job"}}).ends_with("'job@9'"));
+  EXPECT_TRUE(error({.replay = 12, .typed = {"live", "", " -s job --ranks 3"}})
                   .ends_with("'live@9' -s job --ranks 3"));
-  EXPECT_TRUE(error({.replay = -20, .typed = "job"}).ends_with("'job@4'"));
+  EXPECT_TRUE(error({.replay = -20, .typed = {"job"}}).ends_with("'job@4'"));
   EXPECT_EQ(error({.replay = 9}), "");
 }
 
@@ -337,7 +337,7 @@ TEST(ReadOpLog, TheCallsOfAProcessAreOneLogWhoseRowsMayDiffer) {
 TEST(ReadOpLog, OfACallThatIsNotKeptItSaysWhichAre) {
   testing_support::MemorySource source = LogOfCalls();
   std::vector<std::string> others;
-  const Result<OpLog> log = ReadOpLog(source, {.replay = 8, .typed = "job"}, &others);
+  const Result<OpLog> log = ReadOpLog(source, {.replay = 8, .typed = {"job"}}, &others);
   ASSERT_FALSE(log.ok());
   EXPECT_EQ(log.error().message,
             "memory has no call 8 in its op log; it keeps 4, 7, 9. Type: cgdebug-cli ops "
@@ -477,11 +477,11 @@ TEST(DiffOpRuns, AnEagerRunAndAGraphOfOtherCountsOfReplaysAreNeverTheSame) {
 
 TEST(TypedOf, NamesALiveJobByItsKeyIfNobodyNamedIt) {
   const OpLog log{.graph = "eager", .session = "job", .uuid = "3f2a91c0112233445566778899aabbcc"};
-  EXPECT_EQ(TypedOf({.typed = "live"}, log), "3f2a91c0");
-  EXPECT_EQ(TypedOf({.typed = "live@g:eager", .among = " --ranks 3"}, log), "3f2a91c0@g:eager");
-  EXPECT_EQ(TypedOf({.typed = "live", .among = " -s job"}, log), "live");
-  EXPECT_EQ(TypedOf({.typed = "job"}, log), "job");
-  EXPECT_EQ(TypedOf({.typed = "live"}, {.graph = "eager", .session = "job"}), "live");
+  EXPECT_EQ(TypedOf({"live", "", "", true}, log), "3f2a91c0");
+  EXPECT_EQ(TypedOf({"live", "@g:eager", " --ranks 3", true}, log), "3f2a91c0@g:eager");
+  EXPECT_EQ(TypedOf({"live", "", " -s job"}, log), "live");
+  EXPECT_EQ(TypedOf({"job"}, log), "job");
+  EXPECT_EQ(TypedOf({"live", "", "", true}, {.graph = "eager", .session = "job"}), "live");
 }
 
 TEST(ReadOpLog, TheReplayOfTheFirstNanIsNamedWithTheOneThatIsKept) {

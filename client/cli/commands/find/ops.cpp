@@ -332,10 +332,11 @@ std::string EarlierText(const Context& context, const OpLog& log, std::uint64_t 
                         const OpsCommand& command) {
   if (log.nan_since == 0 || log.nan_since >= log.replay) return {};
   const Result<LogPlace> where = ParseWhere(context, command.source, command.graph);
-  const std::string typed = analysis::TypedOf(where->choice, log);
+  const std::string typed = analysis::TypedOf(where->choice.typed, log);
   const std::string began =
       fmt::format("{}@{}{}", typed, log.has_calls ? "call:" : "", log.nan_kept);
-  const std::string type = ". Type: cgdebug-cli ops " + ShellWord(began) + where->choice.among;
+  const std::string type =
+      ". Type: cgdebug-cli ops " + ShellWord(began) + where->choice.typed.options;
   const std::string first = fmt::format(
       "the first NaN of this log is {}",
       next_call != 0 ? fmt::format("between call {} and {}", log.nan_since, next_call)
