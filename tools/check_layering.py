@@ -90,6 +90,7 @@ ALLOWED = {
     + [
         "libprobe",
         "libprobe/apart",
+        "libprobe/capture",
         "libprobe/capture/graph",
         "libprobe/capture/lane",
         "libprobe/include",

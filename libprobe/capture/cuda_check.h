@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "cgdebug/probe.h"
+#include "libprobe/capture/cuda_error.h"
 
 namespace cgdebug::capture {
 
@@ -13,12 +13,11 @@ inline void CheckCuda(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // reported here: the job's next check must not see it
   const bool has_no_gpu = status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice;
-  throw ProbeError(ErrorKind::kSystem,
-                   std::string(call) + " failed: " + cudaGetErrorName(status) + " (" +
-                       cudaGetErrorString(status) + "). " +
-                       (has_no_gpu ? "If the tensor is in host memory, say so: .device_type = "
-                                     "cgdebug::DeviceType::kCpu"
-                                   : "Type: cgdebug-cli doctor"));
+  throw CudaError(call,
+                  std::string(cudaGetErrorName(status)) + " (" + cudaGetErrorString(status) + ")",
+                  has_no_gpu ? "If the tensor is in host memory, say so: .device_type = "
+                               "cgdebug::DeviceType::kCpu"
+                             : "Type: cgdebug-cli doctor");
 }
 
 // Swaps this thread's capture mode to relaxed, in which set-up calls are legal. In "global" or

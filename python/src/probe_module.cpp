@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cgdebug/probe.h"
+#include "libprobe/capture/cuda_error.h"
 #include "libprobe/op_log.h"
 #include "libprobe/settings.h"
 #include "libprobe/slots/tensor_part.h"
@@ -371,6 +372,10 @@ py::object SessionDict() {
 void Translate(std::exception_ptr raised) {
   try {
     if (raised) std::rethrow_exception(raised);
+  } catch (const capture::CudaError& error) {
+    const py::object exception = py::handle(PyExc_RuntimeError)(error.what());
+    exception.attr("cause_in_cuda") = error.cause();
+    PyErr_SetObject(PyExc_RuntimeError, exception.ptr());
   } catch (const ProbeError& error) {
     const bool value =
         error.kind() == ErrorKind::kBadArgument || error.kind() == ErrorKind::kUnsupported;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/memory/buffer_pool.h"
 

@@ -388,7 +388,7 @@ class Pieces:
     def _fail(self, piece: int | None, replay: int, error: Exception) -> typing.NoReturn:
         import torch
 
-        what = _cuda_error(error)
+        what = getattr(error, "cause_in_cuda", None) or str(error)
         if piece is None:
             _say(
                 f"cgdebug: {what} came before replay {replay} of graph {self.capture}: what was "
@@ -480,11 +480,6 @@ def _place_of(op: Op) -> list[str]:
 
 def _times(sizes) -> str:
     return "x".join(map(str, sizes))
-
-
-def _cuda_error(error: Exception) -> str:
-    """ "cudaErrorIllegalAddress (an illegal memory access was encountered)" """
-    return str(error).partition(" failed: ")[2].partition(". Type:")[0] or str(error)
 
 
 def _say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import sys
 import types
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from cgdebug._job import _apart, _graph_dumps
+from cgdebug._job import _apart, _graph_dumps, _native
 from cgdebug._op_log import node_map
 from cgdebug._op_log.node_map import Given, Op
 from cgdebug._rewind import mailbox
@@ -87,12 +88,13 @@ def test_of_a_parallel_region_each_node_is_named(pieces):
     assert "op      not known" in text
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a call of CUDA must fail")
 def test_an_error_of_cuda_is_given_by_its_name():
-    error = RuntimeError(
-        "cudaStreamQuery(stream) failed: cudaErrorAssert (device-side assert triggered). "
-        "Type: cgdebug-cli doctor"
-    )
-    assert _apart._cuda_error(error) == "cudaErrorAssert (device-side assert triggered)"
+    with pytest.raises(RuntimeError) as failed:
+        _native.probe_module().await_stream(0, 0.0)
+    cause = failed.value.cause_in_cuda
+    assert re.fullmatch(r"cudaError\w+ \(.+\)", cause)
+    assert f" failed: {cause}. " in str(failed.value)
 
 
 PIECES = """
