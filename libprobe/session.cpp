@@ -186,10 +186,13 @@ std::optional<FirstFinding> FindFirst(layout::FindingKind kind) {
     std::string text(std::min<std::size_t>(ring::LoadRelaxed(shared.bytes), sizeof(shared.text)),
                      '\0');
     ring::CopyShared(text.data(), shared.text, text.size());
-    const bool is_of_row = ring::LoadRelaxed(shared.is_of_row) != 0;
+    FirstFinding found = {.text = std::move(text),
+                          .is_of_row = ring::LoadRelaxed(shared.is_of_row) != 0,
+                          .order = ring::LoadRelaxed(shared.order),
+                          .serial = ring::LoadRelaxed(shared.serial)};
     std::atomic_thread_fence(std::memory_order_acquire);
     if (version % 2 == 0 && ring::LoadRelaxed(shared.version) == version) {
-      return FirstFinding{std::move(text), is_of_row};
+      return found;
     }
     // A daemon that was killed or stopped in between leaves it half written.
     if (!table.segment.DaemonAlive() || Clock::now() >= deadline) {

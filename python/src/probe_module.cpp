@@ -549,9 +549,11 @@ void RegisterAccount(py::module_& module) {
   module.def("tell_malformed_settings", &TellMalformedSettings);
   module.def(
       "finding",
-      [](int kind) {
+      [](int kind) {  // (sentence, whether it is in a row, the slot's order, serial)
         const auto found = FindFirst(static_cast<layout::FindingKind>(kind));
-        return found ? std::optional(std::pair(found->text, found->is_of_row)) : std::nullopt;
+        return found ? std::optional(
+                           std::tuple(found->text, found->is_of_row, found->order, found->serial))
+                     : std::nullopt;
       },
       py::arg("kind"), py::call_guard<WithoutGil>());
   module.def("count_refused", &CountNotSeen, py::arg("name"), py::arg("reason"),

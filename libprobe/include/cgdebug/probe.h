@@ -349,8 +349,10 @@ void SetCallsFollowed(bool are_followed);
 void LeaveCalls();
 
 struct FirstFinding {
-  std::string text;        // where it is, and what to type next
-  bool is_of_row = false;  // in a row of an op log, where a NaN or Inf may have an excuse
+  std::string text;          // where it is, and what to type next
+  bool is_of_row = false;    // in a row of an op log, where a NaN or Inf may have an excuse
+  std::uint64_t order = 0;   // of the slot, from 1; 0: not known
+  std::uint64_t serial = 0;  // of the replay
 };
 // What the daemon found first in this process: a NaN, an Inf, a failed comparison. What it found in
 // a row of an op log gives way to what it found elsewhere. nullopt: nothing so far. Reads shared

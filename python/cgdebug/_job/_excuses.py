@@ -19,8 +19,11 @@ _PAUSE_SHARE = 20  # of the time that an answer takes
 
 
 class First(typing.NamedTuple):
-    head: str  # "first NaN: fwd/x in call 3"
+    """place: the slot's order, and the serial of the replay. None if it was made between two calls,
+    which the daemon does not know"""
+
     sentence: str
+    place: tuple[int, int] | None
 
 
 class Verdict(typing.NamedTuple):
@@ -48,7 +51,10 @@ def ask(timeout: float = _TIMEOUT_S) -> Verdict:
         )
         answer = json.loads(done.stdout)
         found = {
-            one["what"].lower(): First(one["text"], _sentence(one["text"], one["count"], job))
+            one["what"].lower(): First(
+                _sentence(one["text"], one["count"], job),
+                (one["graph_order"], one["serial"]) if one["next_call"] is None else None,
+            )
             for one in answer["unexcused"]
         }
         rows = answer["open"]

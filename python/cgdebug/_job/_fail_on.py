@@ -21,13 +21,26 @@ def wanted() -> list[str]:
     return _words.finding_kinds(text, "CGDEBUG_FAIL_ON") if text else []
 
 
-def _found(kinds: list[str]) -> dict[str, tuple[str, bool]]:
-    """What the daemon found first, by kind, and whether it is in a row of an op log."""
+class _Finding(typing.NamedTuple):
+    """What the daemon found first of a kind, as `finding` of the native module says it.
+
+    is_of_row: whether it is in a row of an op log
+    order:     of its slot
+    serial:    of its replay
+    """
+
+    text: str
+    is_of_row: bool
+    order: int
+    serial: int
+
+
+def _found(kinds: list[str]) -> dict[str, _Finding]:
     probe = _native.probe_module()
     if probe is None:
         return {}
     found = {kind: probe.finding(_words.finding_number(kind)) for kind in kinds}
-    return {kind: one for kind, one in found.items() if one is not None}
+    return {kind: _Finding(*one) for kind, one in found.items() if one is not None}
 
 
 def raise_if_found(kinds: list[str]) -> None:
@@ -39,24 +52,24 @@ def raise_if_found(kinds: list[str]) -> None:
     found = _found(kinds)
     if not found:
         return
-    if not all(is_of_row for _, is_of_row in found.values()):
+    if not all(one.is_of_row for one in found.values()):
         _native.probe_module().await_read(_PATIENCE_S)
         found = _found(kinds)
     _raise_first(found, _excuses.last() if _has_rows(found) else None)
 
 
-def _has_rows(found: dict[str, tuple[str, bool]]) -> bool:
-    return any(is_of_row for _, is_of_row in found.values())
+def _has_rows(found: dict[str, _Finding]) -> bool:
+    return any(one.is_of_row for one in found.values())
 
 
-def _raise_first(found: dict[str, tuple[str, bool]], verdict: _excuses.Verdict | None) -> None:
-    for kind, (text, is_of_row) in found.items():
-        if not is_of_row:
-            raise FoundError(text, kind)
+def _raise_first(found: dict[str, _Finding], verdict: _excuses.Verdict | None) -> None:
+    for kind, one in found.items():
+        if not one.is_of_row:
+            raise FoundError(one.text, kind)
         first = verdict.found.get(kind) if verdict is not None else None
         if first is not None:
-            is_known = text.startswith(first.head + ",")  # then the daemon knows more of it
-            raise FoundError(text if is_known else first.sentence, kind)
+            is_same = first.place == (one.order, one.serial)  # the daemon knows more of it
+            raise FoundError(one.text if is_same else first.sentence, kind)
 
 
 def check(on: str | None = None, timeout: float = 10.0) -> None:
