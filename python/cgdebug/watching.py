@@ -446,11 +446,19 @@ def _chosen_of(
         names = list(found)
         close = _words.close_to(select, names)
         more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-        raise ValueError(
-            f"watch: no module matches select={select!r}.{close and close + '.'} The model "
+        raise NothingSelected(
+            f"no module matches select={select!r}.{close and close + '.'} The model "
             f"has: {', '.join(names[:_MAX_SHOWN])}{more}"
         )
     return chosen
+
+
+class NothingSelected(ValueError):
+    """`reason`: without the name of the function, for who did not call it."""
+
+    def __init__(self, reason: str):
+        super().__init__(f"watch: {reason}")
+        self.reason = reason
 
 
 def _restore_without_watches() -> None:

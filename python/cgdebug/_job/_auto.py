@@ -357,9 +357,10 @@ def look_at(module, note: str = "") -> None:
 
 
 def _fail(name: str, error: Exception) -> None:
+    from .. import watching
     from . import _native
 
-    text = str(error).removeprefix("watch: ")
+    text = error.reason if isinstance(error, watching.NothingSelected) else str(error)
     is_new = (name, text) not in _told
     if is_new:
         _told.add((name, text))
