@@ -5,23 +5,18 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "cgdebug/probe.h"
-#include "libprobe/capture/graph/capture_nodes.h"
 #include "libprobe/capture/lane/op_log_lane.h"
-#include "libprobe/eager_calls.h"
-#include "libprobe/op_log_pages.h"
+#include "libprobe/eager_rows.h"
+#include "libprobe/graph_rows.h"
 #include "libprobe/slots/probe_state.h"
-#include "proto/layout/device_stats.h"
 
 namespace cgdebug {
-
-class ProbeTable;
 
 // A dimension of a tensor on a GPU that has no gaps, but lies in memory in another order.
 struct OpLogDimension {
@@ -29,15 +24,6 @@ struct OpLogDimension {
   std::uint64_t stride = 0;  // in elements, if the tensor lay in its usual order
 };
 inline constexpr std::size_t kMaxOpLogDimensions = capture::ElementOrder::kMaxDimensions;
-
-// Counters of a log: its launches, the rows and bytes that they read, and the device memory that
-// its pages take.
-struct OpLogCounters {
-  std::uint64_t launches = 0;  // each computes a batch of rows
-  std::uint64_t rows = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t device_bytes = 0;  // of device memory, also of pages that are complete
-};
 
 // What a row is called. A name obeys the rules for names of probes; readers see the rows of one
 // name as one probe.
@@ -108,90 +94,16 @@ class OpLog {
   void Close();
 
  private:
-  // Rows of one stream that is capturing.
-  struct Page {
-    std::uint64_t graph_id = 0;
-    void* stream = nullptr;
-    int device = 0;
-    std::unique_ptr<capture::ProbeSlot> slot;
-    layout::DeviceStats* memory = nullptr;  // capture::OpLogPageParts()
-    layout::DeviceStats* large_parts =
-        nullptr;  // capture::OpLogLargeParts(), if it has needed them
-    std::vector<ring::OpLogRow> rows;
-    std::vector<capture::OpLogTensor> pending;
-    std::uint64_t pending_bytes = 0;
-    std::uint32_t launches = 0;  // of batches
-    // The place in the capture up to which nothing has overwritten the tensors of the pending rows.
-    capture::Position position;
-    std::uint64_t newest_row = 0;  // counted over all pages
-  };
-  // The rows that were computed last.
-  struct Batch {
-    void* stream = nullptr;
-    capture::Position end;
-    std::vector<void*> waiting;  // streams whose next node comes after it, `stream` included
-  };
-
   std::size_t AddOnHost(ring::OpLogRow row, const TensorRef& tensor);
   std::size_t AddOnGpu(ring::OpLogRow row, const TensorRef& tensor, void* stream,
                        const std::vector<OpLogDimension>& order);
-  // Of an eager run. Requires: the lock.
-  void AddEager(ProbeTable& table, ring::OpLogRow row, const layout::DeviceStats& stats,
-                const capture::EagerRow& awaited);
-  // How many of the rows that no ring has yet have statistics, from the first one on.
-  std::size_t TakeComputed();
-  std::size_t DropAwaited(ProbeTable& table);
-  std::size_t AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream,
-                         std::uint64_t graph_id, const std::vector<OpLogDimension>& order);
-  Page& OpenPage(ProbeTable& table, std::uint64_t graph_id, const TensorRef& tensor, void* stream);
-  // Whether `stream` takes part in the capture that the log follows.
-  bool Follow(void* stream);
-  // Nodes that `stream`, which may be null, and the streams of pages have captured since the last
-  // call of their kind.
-  std::vector<void*> NewNodes(void* stream);
-  // Computes the rows that are pending, in front of `unseen`.
-  void FlushPages(ProbeTable& table, const std::vector<void*>& unseen);
-  std::vector<std::string> TakeNames();
-  void StopFollowing();
-  std::size_t PendingRows() const;
-  std::uint64_t PendingBytes() const;
-  void FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& unseen = {});
-  // Memory of the page's graph for `count` of them.
-  layout::DeviceStats* TakeParts(Page& page, std::uint64_t count);
-  void FinishPage(ProbeTable& table, Page& page);
-  void EndPages(ProbeTable& table);
-  // Writes the eager rows that are computed into rings; they are of `call`, and the last ones with
-  // `is_end`.
-  void SendOnHost(ProbeTable& table, const EagerCall& call, bool is_end);
-  std::uint64_t EndOnHost(ProbeTable& table);
-  // Sends the rows that came before `limit`. Requires: the lock. What fails, End() raises.
-  void SendLate(ProbeTable& table, std::chrono::steady_clock::time_point limit);
-  // While rows wait: a call that hangs adds none, and sends the others in no other way.
-  static void SendLateRows(ProbeTable* table);
-  static void StartToSendLateRows(ProbeTable& table);
-  // Forgets what is not complete; the graph goes on without it.
-  void DropPages(ProbeTable& table);
-  void DropPage(ProbeTable& table, Page& page);
+  std::unique_lock<std::mutex> Locked() const;
+  void RequireOpen() const;
 
   std::shared_ptr<ProbeState> state_;
-  const std::size_t rows_of_launch_;   // at most
-  const std::uint64_t bytes_pending_;  // at most, unless one tensor alone is larger
-  OpLogCounters counters_;
-  std::vector<Page> pages_;  // those that are not complete
-  std::uint64_t rows_in_graph_ = 0;
-  std::optional<capture::CaptureNodes> nodes_;  // of the capture under way
-  std::vector<void*> unseen_;                   // nodes that nobody has asked for yet
-  std::optional<Batch> last_batch_;             // each comes after the one before it
-  OpLogPages::NameCounts seen_;                 // since End()
-  // The eager rows that no ring has yet.
-  std::vector<ring::OpLogRow> rows_;
-  std::vector<layout::DeviceStats> stats_;
-  std::vector<capture::EagerRow> awaited_;  // where the statistics will be; null: they are here
-  std::size_t rows_sent_ = 0;               // of the call under way
-  EagerCall call_;                          // theirs; none if they only say what is not shown
-  std::uint64_t serial_ = 0;                // when it began
-  std::chrono::steady_clock::time_point oldest_row_ = {};  // when the first of rows_ came
-  std::exception_ptr late_failure_;                        // of SendLate()
+  OpLogPages::NameCounts names_;  // since End()
+  GraphRows graph_{state_.get(), &names_};
+  EagerRows eager_{state_.get(), &names_};
 };
 
 }  // namespace cgdebug

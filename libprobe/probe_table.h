@@ -19,7 +19,7 @@
 
 namespace cgdebug {
 
-class OpLog;
+class EagerRows;
 
 // Thread:   any. The lock is never taken on the replay path, by SetStep(), or while payloads are
 //           copied.
@@ -79,8 +79,8 @@ class ProbeTable {
   SlotStore slots{&probes, &segment, &not_seen};
   SlotMaker maker{&segment, &slots, &graphs};
   OpLogPages op_logs{&probes, &segment, &slots, &maker};
-  std::set<OpLog*> logs_with_rows;  // on the CPU, that no ring has yet
-  bool sends_late_rows = false;     // whether a thread does (op_log.cpp)
+  std::set<EagerRows*> rows_to_send;  // those that no ring has yet
+  bool sends_late_rows = false;       // whether a thread does (eager_rows.cpp)
   bool asked_for_daemon = false;
 
   // These need no lock.
