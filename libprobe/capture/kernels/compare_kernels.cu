@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kCompareThreads)
   constexpr std::uint64_t kPerVector = 16 / sizeof(Raw);
   __shared__ CompareFinding shared[kCompareThreads / 32];
   // Decided by the replay before this one, so there is nothing to wait for.
-  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->skip);
+  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->next.skip);
   const bool takes = args.first && TakesReference(args.state);
   WaitForGridsBefore();
   if (skip != 0) return;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kCompareThreads)
     all_close = judge.IsClose(a, reinterpret_cast<const Raw*>(args.expected)[i]) && all_close;
   }
   if (__syncthreads_or(!all_close) == 0) return;
-  if (threadIdx.x == 0) *const_cast<volatile std::uint32_t*>(&args.state->differs) = 1;
+  if (threadIdx.x == 0) *const_cast<volatile std::uint32_t*>(&args.state->now.differs) = 1;
   if (*const_cast<const volatile std::uint64_t*>(&args.compare->failed) != 0) return;
   // Rare: a second look at what this thread has read.
   Findings<Type> mine;

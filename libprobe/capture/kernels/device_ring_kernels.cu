@@ -36,7 +36,8 @@ struct StageWords {
 };
 
 __device__ StageWords ReadStageWords(const DeviceStageArgs& args) {
-  return {args.state->skip, args.state->computes, args.state->ring_index, args.gate->frozen_at};
+  return {args.state->next.skip, args.state->next.computes, args.state->ring.index,
+          args.gate->frozen_at};
 }
 
 // Whether this replay is later than the one at which the rings stopped. It is not if the leaves of
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kStageThreads) DeviceStage(DeviceStageArgs arg
   const StageWords words = ReadStageWords(args);
   if (words.skip != 0) return;
   if (IsFrozen(args, words)) {
-    if (threadIdx.x == 0) args.state->frozen = 1;
+    if (threadIdx.x == 0) args.state->ring.frozen = 1;
     return;
   }
   auto* to = reinterpret_cast<Unit*>(args.ring.entries + words.ring_index * args.ring.stride_bytes);
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kStageThreads) DeviceGather(DeviceStageArgs ar
   const StageWords words = ReadStageWords(args);
   if (words.skip != 0) return;
   if (IsFrozen(args, words)) {
-    if (threadIdx.x == 0) args.state->frozen = 1;
+    if (threadIdx.x == 0) args.state->ring.frozen = 1;
     return;
   }
   const auto* from = reinterpret_cast<const Unit*>(args.from);
@@ -102,7 +103,7 @@ __device__ bool StageAndComputePart(const DeviceStatsArgs& args, Part<Type>* par
   const StageWords words = ReadStageWords(stage);
   if (words.skip != 0) return false;
   if (__syncthreads_or(IsFrozen(stage, words))) {  // a block adds up its parts together
-    if (threadIdx.x == 0) stage.state->frozen = 1;
+    if (threadIdx.x == 0) stage.state->ring.frozen = 1;
     return false;
   }
   std::byte* const to = stage.ring.entries + words.ring_index * stage.ring.stride_bytes;
@@ -139,14 +140,14 @@ __device__ Parcel MakeParcel(const DeviceLeafArgs& args, const Plan& plan) {
   const std::uint64_t newest = state.accepted + (sends_entry ? 1 : 0);
   const bool lossless = IsLossless(args.slot.periods, state.control);
   Parcel parcel = {};
-  if (sends_entry && (lossless || state.wants_every != 0)) {
+  if (sends_entry && (lossless || state.ring.wants_every != 0)) {
     parcel.ordinal = newest;
     parcel.waits = lossless;
-  } else if (state.wanted == layout::kWantsNewest) {
+  } else if (state.ring.wanted == layout::kWantsNewest) {
     parcel.ordinal = newest;
-  } else if (state.wanted != 0 && state.wanted <= newest &&
-             newest - state.wanted < args.ring.capacity) {
-    parcel.ordinal = state.wanted;
+  } else if (state.ring.wanted != 0 && state.ring.wanted <= newest &&
+             newest - state.ring.wanted < args.ring.capacity) {
+    parcel.ordinal = state.ring.wanted;
   }
   if (parcel.ordinal == 0) return parcel;
   const std::uint64_t index = (parcel.ordinal - 1) % (std::uint64_t{args.ring.capacity} + 1);
@@ -209,18 +210,19 @@ __device__ void TakeRequest(const DeviceLeafArgs& args, const DeviceWords& words
                             std::uint64_t newest, std::uint64_t sent) {
   DirectState& state = *args.slot.state;
   const bool mine = words.order == args.slot.order;
-  state.wants_every = mine && words.every != 0;
-  const bool is_new = words.ordinal != state.asked;
-  state.asked = words.ordinal;
+  state.ring.wants_every = mine && words.every != 0;
+  const bool is_new = words.ordinal != state.ring.asked;
+  state.ring.asked = words.ordinal;
   if ((words.ordinal & layout::kWantsNewest) != 0) {
-    state.wanted = mine && is_new ? layout::kWantsNewest : 0;
+    state.ring.wanted = mine && is_new ? layout::kWantsNewest : 0;
     return;
   }
-  state.wanted = mine && words.ordinal != sent ? words.ordinal : 0;
+  state.ring.wanted = mine && words.ordinal != sent ? words.ordinal : 0;
   // The next replay overwrites one more.
-  if (state.wanted != 0 && state.wanted <= newest && newest - state.wanted >= args.ring.capacity) {
-    Store(args.window->refused, state.wanted);
-    state.wanted = 0;
+  if (state.ring.wanted != 0 && state.ring.wanted <= newest &&
+      newest - state.ring.wanted >= args.ring.capacity) {
+    Store(args.window->refused, state.ring.wanted);
+    state.ring.wanted = 0;
   }
 }
 
@@ -266,7 +268,7 @@ __device__ void Obey(const DeviceLeafArgs& args, std::uint64_t stop, std::uint64
   if (stop == 0) return;
   DirectGate& gate = *args.slot.gate;
   __threadfence();  // whoever found that the rings go on finds in which replay, too
-  if (args.slot.state->frozen != 0 || LoadDevice(gate.thawed_in) == serial) return;
+  if (args.slot.state->ring.frozen != 0 || LoadDevice(gate.thawed_in) == serial) return;
   auto* stopped = reinterpret_cast<unsigned long long*>(&gate.stopped);
   if (atomicExch(stopped, static_cast<unsigned long long>(stop)) == stop) return;
   Stop(args, {}, replay, serial);
@@ -333,10 +335,10 @@ __device__ void RunDeviceLeaf(const DeviceLeafArgs& args, layout::DeviceStats* w
   __shared__ DeviceWords device_words;
   __shared__ bool computes;
   DirectState* state = args.slot.state;
-  const std::byte* values = args.ring.entries + state->ring_index * args.ring.stride_bytes;
+  const std::byte* values = args.ring.entries + state->ring.index * args.ring.stride_bytes;
   if (threadIdx.x == 0) {
     plan = MakePlan(args.slot);
-    if (state->frozen != 0) plan.outcome = Outcome::kSkip;
+    if (state->ring.frozen != 0) plan.outcome = Outcome::kSkip;
     parcel = MakeParcel(args, plan);
     computes = WantsStatistics(args, plan);
     // A leaf that sends no values leaves the link alone. It waits for a multiprocessor with room,
@@ -365,15 +367,15 @@ __device__ void RunDeviceLeaf(const DeviceLeafArgs& args, layout::DeviceStats* w
     if (parcel.ordinal != 0) CommitParcel(args, parcel, parcel_sum);
     Thaw(args.slot.gate, device_words.thawed, words.serial);
     if (computes) {
-      state->sent = kSentStats;
+      state->now.sent = kSentStats;
       Fire(args, HoldingTrigger(args, plan, stats), plan.replay, words.serial);
     }
     const bool sent_entry = plan.outcome != Outcome::kSkip;
     TakeRequest(args, device_words, state->accepted + (sent_entry ? 1 : 0), parcel.ordinal);
     Obey(args, device_words.stop, plan.replay, words.serial);
-    state->frozen = 0;
+    state->ring.frozen = 0;
     if (sent_entry) {
-      state->ring_index = state->ring_index == args.ring.capacity ? 0 : state->ring_index + 1;
+      state->ring.index = state->ring.index == args.ring.capacity ? 0 : state->ring.index + 1;
     }
     Finish(args.slot, plan, words, sum, layout::kEntryOnDevice);
   }

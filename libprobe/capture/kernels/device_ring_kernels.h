@@ -34,7 +34,7 @@ const void* DeviceGatherKernel(int unit);  // likewise; a unit is an element
 // the tensor copies it and computes parts as StatsKernel does. `from` is aligned to 16.
 struct DeviceStatsArgs {
   DeviceStageArgs stage;
-  bool always;  // computes them also where DirectState::computes does not say so
+  bool always;  // computes them also where DirectState::Next::computes does not say so
   std::uint64_t count;
   layout::DeviceStats* parts;
 };

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kStageThreads) Stage(StageArgs args) {
   // two.
   Unit ahead = {};
   if (i < count) ahead = from[i];
-  if (args.state->skip != 0) return;
+  if (args.state->next.skip != 0) return;
   if (i < count) to[i] = ahead;
 #pragma unroll 4
   for (i += stride; i < count; i += stride) to[i] = from[i];
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kStageThreads) Stage(StageArgs args) {
 template <typename Unit>
 __global__ void __launch_bounds__(kStageThreads) Gather(StageArgs args) {
   WaitForGridsBefore();
-  if (args.state->skip != 0) return;
+  if (args.state->next.skip != 0) return;
   const auto* from = reinterpret_cast<const Unit*>(args.from);
   auto* to = reinterpret_cast<Unit*>(args.to);
   const std::uint64_t count = args.bytes / sizeof(Unit);
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kStageThreads) Gather(StageArgs args) {
 // Whether a slot behind the one with `state` reads its parts in this replay.
 __device__ bool SharerWants(const DirectState* state) {
   while ((state = state->next_sharer) != nullptr) {
-    if (*const_cast<const volatile std::uint32_t*>(&state->skip) == 0) return true;
+    if (*const_cast<const volatile std::uint32_t*>(&state->next.skip) == 0) return true;
   }
   return false;
 }
@@ -71,7 +71,7 @@ __device__ bool ComputePart(const StatsArgs& args, Part<Type>* part) {
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   // Decided by the replay before this one, so there is nothing to wait for.
-  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->skip);
+  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->next.skip);
   if (!args.follows) WaitForGridsBefore();
   if (args.followed) LetNextGridStart();
   Ahead ahead(Span<typename Type::Raw>(args.from, args.count), start, stride);
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
           plan.outcome == Outcome::kTriggered && TriggerHolds(state->control, total, changed);
       // A tensor smaller than its statistics is sent as values.
       send_values = !args.only_stats && (wanted || args.bytes < sizeof(stats));
-      state->sent = !send_values ? kSentStats : wanted ? kSentValues : kSentUnwanted;
+      state->now.sent = !send_values ? kSentStats : wanted ? kSentValues : kSentUnwanted;
       Claim(args.slot, plan, /*counts=*/true);
     }
     __syncthreads();
@@ -206,7 +206,7 @@ __device__ __forceinline__ void SendSumOfParts(const StatsLeafArgs& args, StatsL
     if (threadIdx.x == 0) {
       memory->stats = total;
       Close(&memory->stats, args.hash);
-      state->sent = kSentStats;
+      state->now.sent = kSentStats;
     }
     __syncthreads();
     sum = SendStats(memory->stats, plan.payload);
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
   __shared__ StatsLeafMemory memory;
   __shared__ bool is_last;
   DirectState* state = args.leaf.slot.state;
-  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&state->skip);
+  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&state->next.skip);
   WaitForGridsBefore();
   if (skip == 0) {
     const layout::DeviceStats part = ComputeInBlock<Type>(
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
   }
   if (threadIdx.x == 0) {
     __threadfence();
-    is_last = atomicInc(&state->blocks_done, gridDim.x - 1) == gridDim.x - 1;
+    is_last = atomicInc(&state->now.blocks_done, gridDim.x - 1) == gridDim.x - 1;
     __threadfence();
   }
   __syncthreads();

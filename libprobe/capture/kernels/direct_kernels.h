@@ -31,65 +31,73 @@ struct RowsHead {
 
 // One slot's own counters, in device memory: the GPU counts here, because it cannot count in host
 // memory (no read-modify-write over PCIe), and stores the results there. Starts as zeros. Only the
-// slot's leaf writes it, after all its blocks have finished with it; but see `content`.
+// slot's leaf writes it, after all its blocks have finished with it; but see `unchanged.content`.
 struct alignas(256) DirectState {
   std::uint64_t replay;
   std::uint64_t accepted;
   std::uint64_t index;  // of the next entry: accepted modulo capacity, without a division
-  std::uint64_t overwrote_unread;
-  std::uint64_t waits;
-  std::uint64_t wait_ns;
   std::uint64_t suppressed;
-  // About the replay under way.
-  std::uint64_t checksum;  // the blocks' parts, added up
-  std::uint32_t blocks_done;
-  std::uint32_t timed_out;
-  std::uint32_t sent;  // kSent...
-  // For the next replay.
-  std::uint32_t skip;      // nobody wants it: the compute path need not even copy
-  std::uint32_t computes;  // its statistics are wanted, or may be
-  std::uint32_t disarmed;
-  std::uint32_t differs;       // the comparison of the replay under way has not passed
-  std::uint64_t gave_up;       // layout::GaveUpMark() of the last wait that failed; 0 = none
-  std::uint64_t control_word;  // as `control` was read
-  std::uint64_t last_serial;   // of the last replay
+  std::uint64_t last_serial;  // of the last replay
+  std::uint64_t passed;       // comparisons on the device
+  std::uint64_t runs;         // of the leaf, those of a closed probe included
+  struct Now {                // about the replay under way
+    std::uint64_t checksum;   // the blocks' parts, added up
+    std::uint32_t blocks_done;
+    std::uint32_t timed_out;
+    std::uint32_t sent;     // kSent...
+    std::uint32_t differs;  // its comparison has not passed
+  } now;
+  struct Next {              // for the next replay
+    std::uint32_t skip;      // nobody wants it: the compute path need not even copy
+    std::uint32_t computes;  // its statistics are wanted, or may be
+    std::uint32_t disarmed;
+  } next;
+  struct Waits {  // for room in the ring
+    std::uint64_t count;
+    std::uint64_t ns;
+    std::uint64_t overwrote_unread;
+    std::uint64_t gave_up;  // layout::GaveUpMark() of the last one that failed; 0 = none
+  } waits;
   // The serial of the current replay, for all leaves of the capture on this device; kept in the
   // state of the first of them.
   std::uint64_t shared_serial;
-  std::uint64_t runs;  // of the leaf, those of a closed probe included
+  std::uint64_t control_word;  // as `control` was read
   layout::SlotControl control;
-  std::uint64_t passed;  // comparisons on the device
-  // Digest of the newest statistics, for ControlTrigger::kChanged.
-  std::uint64_t digest;
-  // In the body of a conditional node.
-  std::uint64_t taken;      // replays of the root graph in which the slot ran
-  std::uint32_t iteration;  // of its last run within that replay
-  // Used if the slot has a ring in device memory (device_ring.h).
-  std::uint32_t frozen;       // the staging kernel left this replay out
-  std::uint64_t ring_index;   // of the entry that the next replay writes
-  std::uint64_t wanted;       // the ordinal whose values the next leaf sends; 0 = none
-  std::uint64_t asked;        // the daemon's last request, as it was read
-  std::uint32_t wants_every;  // the leaves send the values of every entry
-  std::uint32_t has_digest;
-  // Used if the slot skips unchanged tensors. The kernel in front of the leaf adds up `content`,
-  // the hash of the replay under way.
-  ContentHash content;
-  ContentHash sent_content;     // of the newest payload, if `may_skip`
-  std::uint64_t payload_sum;    // the checksum of that payload
-  std::uint64_t payloads;       // sent so far: the number of the newest
-  std::uint64_t payload_place;  // of the next one: `payloads` modulo capacity
-  std::uint64_t unchanged;      // tensors that were not sent again
-  std::uint64_t may_skip;       // the newest payload is a tensor, not statistics
-  // Used if the slot is a page of an op log, by the launches before the leaf.
-  RowsHead rows;                         // written when the leaf is captured
-  std::uint32_t blocks_done_of_row[64];  // by tensor of the batch under way, whose blocks count
+  struct Digest {  // of the newest statistics, for ControlTrigger::kChanged
+    std::uint64_t value;
+    std::uint32_t is_known;
+  } digest;
+  struct Body {               // the slot is in the body of a conditional node
+    std::uint64_t taken;      // replays of the root graph in which the slot ran
+    std::uint32_t iteration;  // of its last run within that replay
+  } body;
+  struct Ring {                 // the slot has a ring in device memory (device_ring.h)
+    std::uint64_t index;        // of the entry that the next replay writes
+    std::uint64_t wanted;       // the ordinal whose values the next leaf sends; 0 = none
+    std::uint64_t asked;        // the daemon's last request, as it was read
+    std::uint32_t wants_every;  // the leaves send the values of every entry
+    std::uint32_t frozen;       // the staging kernel left this replay out
+  } ring;
+  struct Unchanged {         // the slot skips unchanged tensors
+    ContentHash content;     // of the replay under way; the kernel in front of the leaf adds it up
+    ContentHash sent;        // of the newest payload, if `may_skip`
+    std::uint64_t checksum;  // of that payload
+    std::uint64_t payloads;  // sent so far: the number of the newest
+    std::uint64_t place;     // of the next one: `payloads` modulo capacity
+    std::uint64_t count;     // tensors that were not sent again
+    std::uint64_t may_skip;  // the newest payload is a tensor, not statistics
+  } unchanged;
+  struct Page {                     // of an op log, for the launches before the leaf
+    RowsHead rows;                  // written when the leaf is captured
+    std::uint32_t blocks_done[64];  // by tensor of the batch under way, whose blocks count
+  } page;
   // State of the next slot that reads the same parts (shared_parts.h); null: none.
   const DirectState* next_sharer;
 };
 static_assert(sizeof(DirectState) == 768);
 
 // One per device: a daemon that hangs costs one deadline in total, not one per replay and slot. A
-// slot that it does not read costs at most one (DirectState::gave_up).
+// slot that it does not read costs at most one (DirectState::Waits::gave_up).
 struct DirectGate {
   std::uint64_t gave_up_at_progress;
   // The rings in device memory (device_ring.h).
@@ -181,7 +189,7 @@ const void* StageKernel(int unit);   // void(StageArgs)
 const void* GatherKernel(int unit);  // likewise; a unit is an element
 
 // On the compute path of a probe that compares on the device: stages the tensor as StageKernel
-// does, and says in state->differs if an element is not close to the expected one. Of the first
+// does, and says in state->now.differs if an element is not close to the expected one. Of the first
 // replay with such elements it says how far they are.
 struct CompareArgs {
   const std::byte* from;
@@ -214,7 +222,7 @@ const void* StatsKernel(layout::Dtype dtype);  // void(StatsArgs), kStatsThreads
 // For large bfloat16 tensors (tensor_core_sums.cuh). A part per block.
 const void* TensorCoreStatsKernel();  // void(StatsArgs), kStatsThreads
 
-// In front of the leaf of a slot that skips unchanged tensors: adds up state->content.
+// In front of the leaf of a slot that skips unchanged tensors: adds up state->unchanged.content.
 struct HashArgs {
   const std::byte* from;  // aligned to 16, readable to the next 16
   std::uint64_t bytes;

@@ -102,7 +102,7 @@ __device__ inline bool NoteChange(DirectState* state, layout::ControlTrigger reg
                                   const layout::DeviceStats& stats) {
   if (registered != layout::ControlTrigger::kChanged &&
       state->control.trigger != layout::ControlTrigger::kChanged) {
-    state->has_digest = 0;
+    state->digest.is_known = 0;
     return false;
   }
   const auto* words = reinterpret_cast<const std::uint64_t*>(&stats);
@@ -111,9 +111,9 @@ __device__ inline bool NoteChange(DirectState* state, layout::ControlTrigger reg
     digest = (digest ^ words[i]) * 0x100000001b3;
     digest ^= digest >> 29;
   }
-  const bool changed = state->has_digest != 0 && digest != state->digest;
-  state->digest = digest;
-  state->has_digest = 1;
+  const bool changed = state->digest.is_known != 0 && digest != state->digest.value;
+  state->digest.value = digest;
+  state->digest.is_known = 1;
   return changed;
 }
 
@@ -192,7 +192,7 @@ __device__ bool ComputeInGrid(const LeafArgs& args, layout::DeviceStats* warps,
   if (threadIdx.x == 0) {
     args.parts[blockIdx.x] = *total;
     __threadfence();
-    last = atomicInc(&args.slot.state->blocks_done, gridDim.x - 1) == gridDim.x - 1;
+    last = atomicInc(&args.slot.state->now.blocks_done, gridDim.x - 1) == gridDim.x - 1;
     __threadfence();
   }
   __syncthreads();

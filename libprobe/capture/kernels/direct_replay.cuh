@@ -90,7 +90,7 @@ __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal
   bool gave_up = false;
   bool has_waited = false;
   unsigned nap_ns = 100;
-  auto* own = reinterpret_cast<unsigned long long*>(&slot.state->gave_up);
+  auto* own = reinterpret_cast<unsigned long long*>(&slot.state->waits.gave_up);
   while (Credited(slot) < needed) {
     const std::uint64_t progress = LoadAcquire(slot.consumer->progress);  // G2
     auto* known = reinterpret_cast<unsigned long long*>(&slot.gate->gave_up_at_progress);
@@ -110,10 +110,10 @@ __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal
     __nanosleep(nap_ns);
     nap_ns = nap_ns < 5000 ? nap_ns * 2 : nap_ns;
   }
-  if (gave_up) atomicExch(&slot.state->timed_out, 1u);
+  if (gave_up) atomicExch(&slot.state->now.timed_out, 1u);
   if (counts && has_waited) {
-    ++slot.state->waits;
-    slot.state->wait_ns += GlobalTimer() - start;
+    ++slot.state->waits.count;
+    slot.state->waits.ns += GlobalTimer() - start;
   }
 }
 
@@ -125,22 +125,23 @@ __device__ inline Plan MakePlan(const DirectSlot& slot, std::uint64_t call = 0) 
   plan.replay = call != 0 ? call : plan.in_body ? __ldcg(&slot.tick->replay) : state.replay + 1;
   // Stays at the greatest number there is; no body comes near it.
   plan.iteration = !plan.in_body || plan.replay != state.replay ? 0
-                   : state.iteration == UINT32_MAX              ? UINT32_MAX
-                                                                : state.iteration + 1;
+                   : state.body.iteration == UINT32_MAX         ? UINT32_MAX
+                                                                : state.body.iteration + 1;
   plan.outcome =
-      state.disarmed != 0 ? Outcome::kSkip : Decide(slot.periods, state.control, plan.replay);
+      state.next.disarmed != 0 ? Outcome::kSkip : Decide(slot.periods, state.control, plan.replay);
   const bool is_reference = slot.compares_first && state.accepted == 0;
   plan.compared = slot.compare != nullptr && plan.outcome != Outcome::kSkip && !is_reference;
-  plan.failed = plan.compared && state.differs != 0;
+  plan.failed = plan.compared && state.now.differs != 0;
   plan.passed = plan.compared && !plan.failed && plan.outcome == Outcome::kFull &&
                 !Holds(state.control, plan.replay) && !IsLossless(slot.periods, state.control);
   if (plan.passed) plan.outcome = Outcome::kSkip;
-  plan.unchanged = slot.skips_unchanged && plan.outcome == Outcome::kFull && state.may_skip != 0 &&
-                   state.content.low == state.sent_content.low &&
-                   state.content.high == state.sent_content.high;
+  plan.unchanged = slot.skips_unchanged && plan.outcome == Outcome::kFull &&
+                   state.unchanged.may_skip != 0 &&
+                   state.unchanged.content.low == state.unchanged.sent.low &&
+                   state.unchanged.content.high == state.unchanged.sent.high;
   plan.ordinal = state.accepted + 1;
   plan.header = slot.headers + state.index;
-  const std::uint64_t place = slot.skips_unchanged ? state.payload_place : state.index;
+  const std::uint64_t place = slot.skips_unchanged ? state.unchanged.place : state.index;
   plan.payload = slot.payloads + place * slot.payload_stride_bytes;
   return plan;
 }
@@ -165,13 +166,13 @@ __device__ inline void Claim(const DirectSlot& slot, const Plan& plan, bool coun
 __device__ inline bool AddToGrid(DirectState* state, bool wrote, std::uint64_t* sum) {
   if (gridDim.x == 1) return true;
   if (wrote) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(&state->checksum),
+    atomicAdd(reinterpret_cast<unsigned long long*>(&state->now.checksum),
               static_cast<unsigned long long>(*sum));
     __threadfence_system();
   }
-  if (atomicInc(&state->blocks_done, gridDim.x - 1) != gridDim.x - 1) return false;
+  if (atomicInc(&state->now.blocks_done, gridDim.x - 1) != gridDim.x - 1) return false;
   __threadfence();
-  *sum = state->checksum;
+  *sum = state->now.checksum;
   return true;
 }
 
@@ -240,15 +241,16 @@ __device__ inline std::uint64_t NotePayload(const DirectSlot& slot, const Plan& 
                                             std::uint64_t* checksum) {
   DirectState& state = *slot.state;
   if (plan.unchanged) {
-    *checksum = state.payload_sum;
-    Store(slot.head->unchanged, ++state.unchanged);
-    return state.payloads;
+    *checksum = state.unchanged.checksum;
+    Store(slot.head->unchanged, ++state.unchanged.count);
+    return state.unchanged.payloads;
   }
-  state.payload_place = state.payload_place + 1 == slot.capacity ? 0 : state.payload_place + 1;
-  state.payload_sum = *checksum;
-  state.sent_content = state.content;
-  state.may_skip = state.sent == kSentValues;
-  return ++state.payloads;
+  state.unchanged.place =
+      state.unchanged.place + 1 == slot.capacity ? 0 : state.unchanged.place + 1;
+  state.unchanged.checksum = *checksum;
+  state.unchanged.sent = state.unchanged.content;
+  state.unchanged.may_skip = state.now.sent == kSentValues;
+  return ++state.unchanged.payloads;
 }
 
 // Called by the last block's thread 0 when everything is sent.
@@ -259,8 +261,8 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   if (plan.outcome != Outcome::kSkip) {
     std::uint32_t flags = layout::kEntryHasChecksum | more_flags;
     if (plan.failed) flags |= layout::kEntryDiffers;
-    if (state.sent == kSentStats) flags |= layout::kEntryIsStats;
-    if (state.sent == kSentUnwanted) flags |= layout::kEntryDropValues;
+    if (state.now.sent == kSentStats) flags |= layout::kEntryIsStats;
+    if (state.now.sent == kSentUnwanted) flags |= layout::kEntryDropValues;
     if (Holds(state.control, plan.replay)) flags |= layout::kEntryForced;
     layout::EntryHeader& header = *plan.header;
     std::uint64_t payload = 0;
@@ -282,25 +284,25 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     // their stores.
     __threadfence_system();
     Store(header.word, EntryWord(plan.ordinal, EntryState::kReady));
-    if (state.timed_out != 0) ++state.overwrote_unread;
+    if (state.now.timed_out != 0) ++state.waits.overwrote_unread;
     state.accepted = plan.ordinal;
     state.index = state.index + 1 == slot.capacity ? 0 : state.index + 1;
   } else if (plan.passed) {
     Store(slot.head->passed, ++state.passed);
-  } else if (state.disarmed == 0 &&
+  } else if (state.next.disarmed == 0 &&
              Decide(slot.periods, Ended(state.control), plan.replay) != Outcome::kSkip) {
     ++state.suppressed;
   }
   if (plan.compared) Store(slot.head->compared, ++slot.compare->compared);
   if (plan.failed) Store(slot.head->failed, ++slot.compare->failed);
-  if (state.disarmed == 0) {
+  if (state.next.disarmed == 0) {
     state.replay = plan.replay;
-    state.iteration = plan.iteration;
+    state.body.iteration = plan.iteration;
     Store(slot.head->replay, state.replay);
-    if (slot.tick != nullptr && plan.iteration == 0) Store(slot.head->taken, ++state.taken);
-    Store(slot.head->overwrote_unread, state.overwrote_unread);
-    Store(slot.head->waits, state.waits);
-    Store(slot.head->wait_ns, state.wait_ns);
+    if (slot.tick != nullptr && plan.iteration == 0) Store(slot.head->taken, ++state.body.taken);
+    Store(slot.head->overwrote_unread, state.waits.overwrote_unread);
+    Store(slot.head->waits, state.waits.count);
+    Store(slot.head->wait_ns, state.waits.ns);
     Store(slot.head->suppressed, state.suppressed);
   }
   if (plan.outcome != Outcome::kSkip) {
@@ -311,20 +313,21 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     Store(slot.producer->device_activity, static_cast<std::uint64_t>(now_ns) << 12 ^ slot.order);
   }
   state.last_serial = words.serial;
-  if (slot.skips_unchanged) state.content = {};
-  state.checksum = 0;
-  state.timed_out = 0;
-  state.differs = 0;
-  state.sent = kSentValues;
-  state.disarmed = words.disarmed != 0;
+  if (slot.skips_unchanged) state.unchanged.content = {};
+  state.now.checksum = 0;
+  state.now.timed_out = 0;
+  state.now.differs = 0;
+  state.now.sent = kSentValues;
+  state.next.disarmed = words.disarmed != 0;
   RefreshControl(slot, words.control);
   if (state.control.expires_ns != 0 && now_ns >= state.control.expires_ns) {
     state.control = Ended(state.control);
   }
   const bool is_known = !plan.in_body;  // whether the next one is wanted
   const Outcome next = Decide(slot.periods, state.control, state.replay + 1);
-  state.skip = state.disarmed != 0 || (is_known && next == Outcome::kSkip);
-  state.computes = is_known ? Computes(next) : layout::MayWantStats(slot.periods, state.control);
+  state.next.skip = state.next.disarmed != 0 || (is_known && next == Outcome::kSkip);
+  state.next.computes =
+      is_known ? Computes(next) : layout::MayWantStats(slot.periods, state.control);
   // Last: the host frees the slot some time after it saw the count of the last launch.
   if (slot.runs != nullptr) Store(*slot.runs, ++state.runs);
 }

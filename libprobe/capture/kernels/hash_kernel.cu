@@ -14,7 +14,7 @@ __device__ void AddVector(const uint4& v, std::uint64_t index, ContentHash* hash
 
 __global__ void __launch_bounds__(kHashThreads) Hash(HashArgs args) {
   // Decided by the replay before this one.
-  if (args.state->skip == 0) {
+  if (args.state->next.skip == 0) {
     const auto* source = reinterpret_cast<const uint4*>(args.from);
     const std::uint64_t whole = args.bytes / 16;
     const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -28,9 +28,9 @@ __global__ void __launch_bounds__(kHashThreads) Hash(HashArgs args) {
     __syncthreads();  // SumInBlock's sum is used again
     const std::uint64_t high = SumInBlock(mine.high);
     if (threadIdx.x == 0) {
-      atomicAdd(reinterpret_cast<unsigned long long*>(&args.state->content.low),
+      atomicAdd(reinterpret_cast<unsigned long long*>(&args.state->unchanged.content.low),
                 static_cast<unsigned long long>(low));
-      atomicAdd(reinterpret_cast<unsigned long long*>(&args.state->content.high),
+      atomicAdd(reinterpret_cast<unsigned long long*>(&args.state->unchanged.content.high),
                 static_cast<unsigned long long>(high));
     }
   }

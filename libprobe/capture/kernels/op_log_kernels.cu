@@ -138,12 +138,12 @@ __global__ void __launch_bounds__(kOpLogThreads, kOpLogBlocksPerMultiprocessor)
     OpLogParts(const __grid_constant__ OpLogBatch batch) {
   __shared__ layout::DeviceStats warps[kWarps];
   // Decided by the replay before this one, so there is nothing to wait for.
-  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&batch.state->skip);
+  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&batch.state->next.skip);
   const bool tells = blockIdx.x == 0 && threadIdx.x == 0;
   RowsHead rows = {};
   std::uint64_t replay = 0;
   if (tells) {
-    rows = batch.state->rows;
+    rows = batch.state->page.rows;
     replay = batch.state->replay + 1;
   }
   std::uint32_t first = 0;
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kOpLogThreads, kOpLogBlocksPerMultiprocessor)
     __threadfence();
     // The last one sets it to 0, for the next batch.
     before =
-        atomicInc(&batch.state->blocks_done_of_row[first], static_cast<std::uint32_t>(blocks) - 1);
+        atomicInc(&batch.state->page.blocks_done[first], static_cast<std::uint32_t>(blocks) - 1);
   }
   if (__shfl_sync(0xffffffffu, before, 0) != blocks - 1) return;
   __threadfence();

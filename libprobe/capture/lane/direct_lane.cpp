@@ -430,7 +430,7 @@ void Tell(T* to, T value, const Device& device) {
 // From here on the launches before the leaf can tell that they began. The page has no block in
 // shared memory when they are captured.
 void TellRows(const DirectSlot& direct, const Device& device) {
-  Tell(&direct.state->rows, RowsHead{direct.head, direct.clock_offset_ns}, device);
+  Tell(&direct.state->page.rows, RowsHead{direct.head, direct.clock_offset_ns}, device);
 }
 
 // How many bytes the parts of such statistics take. A leaf that computes them itself leaves fewer.

@@ -21,7 +21,7 @@ constexpr std::uint64_t kMostBlocksOfLarge = 4 * kMostBlocks;
 constexpr std::uint64_t kLeastBytesOfBlock = 16u << 10;
 
 static_assert(kMostOpLogTensors == std::size(OpLogBatch{}.tensors));
-static_assert(kMostOpLogTensors == std::size(DirectState{}.blocks_done_of_row));
+static_assert(kMostOpLogTensors == std::size(DirectState{}.page.blocks_done));
 
 std::uint64_t BytesOf(const OpLogTensor& tensor) {
   return tensor.count * layout::DtypeBytes(tensor.dtype);
