@@ -7,7 +7,8 @@ Begin with `scopes`, then read on in this order:
     options           what users may want of a log
     following         the dispatch mode that sees every op, and what else follows a thread:
                       triton_kernels says which Triton kernels run, because they are no ops, and
-                      compiled_code when code runs whose kernels nobody sees
+                      compiled_code when code runs whose kernels nobody sees; kernel_rows makes
+                      the rows of both
     run_op            runs an op as torch does where no mode sees it
     recorder          the rows of what an op writes, and the rows that it read
     calls             one call of an op, as long as it lasts
@@ -27,8 +28,10 @@ Begin with `scopes`, then read on in this order:
     threads           ops on threads that no log follows
     outputs           the recorder of level "graph", which finds what leaves a capture
     rows              the log: keeps the rows and hands them to the native module. row: what a row
-                      is, and which nodes rows explain; gaps: what no row shows; pending: rows that
-                      are not computed yet; call_details: what varies from call to call
+                      is, and which nodes rows explain; writer: makes rows, and knows which one
+                      shows what lies in memory; gaps: what no row shows; pending: rows that are not
+                      computed yet, and guard, which has them computed in time; call_details: what
+                      varies from call to call
     capture_cost      what a log costs while its graph is captured
     torch_debug_mode  rows as a log of torch's DebugMode, and back
 """

@@ -20,8 +20,10 @@ from .._job import _native
 from .._job._fail_soft import guard
 from . import models, names
 from .following import CollectorStopped, Followed
+from .following.kernel_rows import KernelRows
 from .recorder import Recorder
 from .rows.row import UNKNOWN, Nodes
+from .rows.writer import RowWriter
 from .written import Kind, storage_of
 
 _SENT = (Kind.C10D, Kind.FUNCTIONAL)  # they run on a stream of their own
@@ -260,10 +262,57 @@ class NodeMap:
         return self.rows[number - 1] if number and number > UNKNOWN else ""
 
 
+class MapWriter(RowWriter):
+    log: typing.Any
+
+    def tell_parameter(self, given: Given, tensor: torch.Tensor) -> None:
+        is_one = self.names.parameter_at(tensor) or _known.parameter_at(tensor)
+        if given.reads and is_one:
+            self.log.parameters.add(given.extent)
+
+    def row_of(self, tensor) -> str:
+        return self.log.row_name(self.rows.get(tensor)) if storage_of(tensor) else ""
+
+    def _is_logged(self, name: str, tensor: torch.Tensor) -> bool:
+        return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+class MapKernels(KernelRows):
+    _writer: MapWriter
+
+    def begin(self) -> None:
+        super().begin()
+        self._writer.log.begin_kernel()
+
+    def wrote(self, place, op, base, reads, writes) -> None:
+        with guard("the ops of a graph"):
+            row_of = self._writer.row_of
+            given = [
+                *(_given(name, one, row_of(one), True, False, False) for name, one in reads),
+                *(_given(name, one, row_of(one), False, True, False) for name, one in writes),
+            ]
+            for one, (_, tensor) in zip(given, reads):
+                self._writer.tell_parameter(one, tensor)
+            name = self._writer.counter.peek(place, base)
+            self._writer.log.kernel_ran(Op(name, op, place.module, place.site, tuple(given)))
+        super().wrote(place, op, base, reads, writes)
+
+    def wrote_unseen(self, tensors) -> None:
+        with guard("the ops of a graph"):
+            place = names.current_place(self._writer.names)
+            self._writer.log.kernel_ran(
+                Op("", "a Triton kernel", place.module, place.site, (), is_exact=False)
+            )
+        super().wrote_unseen(tensors)
+
+
 class MapRecorder(Recorder):
     """Tells a NodeMap what each op was given."""
 
+    writer_type = MapWriter
+    kernels_type = MapKernels
     log: typing.Any
+    writer: MapWriter
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -275,7 +324,7 @@ class MapRecorder(Recorder):
             self.log.take_elsewhere(is_of_op=False)
         call = super()._before(plan, args, kwargs)
         rows = [
-            self._row_of(tensor) if one.mutated else ""
+            self.writer.row_of(tensor) if one.mutated else ""
             for one in call.arguments
             for tensor in one.tensors
         ]
@@ -288,7 +337,7 @@ class MapRecorder(Recorder):
         def take(value):
             if not isinstance(value, torch.Tensor):
                 return value if isinstance(value, _PLAIN) else Other(type(value).__name__)
-            tensors.append(_given("", value, self._row_of(value), True, False))
+            tensors.append(_given("", value, self.writer.row_of(value), True, False))
             return Tensor(len(tensors) - 1)
 
         args, kwargs = _pytree.tree_map(take, (tuple(args), dict(kwargs)))
@@ -309,19 +358,19 @@ class MapRecorder(Recorder):
             _given(
                 one.name,
                 tensor,
-                row if one.mutated and one.read else self._row_of(tensor),
+                row if one.mutated and one.read else self.writer.row_of(tensor),
                 one.read,
                 one.mutated,
                 is_whole=is_whole and (not has_index or tensor.dtype in _INDEX),
-                made=self._row_of(tensor) if one.mutated else "",
+                made=self.writer.row_of(tensor) if one.mutated else "",
             )
             for (one, tensor), row in zip(tensors, before)
         ]
         for one, (_, tensor) in zip(given, tensors):
-            self._tell_parameter(one, tensor)
+            self.writer.tell_parameter(one, tensor)
         known = {one.extent for one in given}
         for tensor in _results(result):
-            made = _given("", tensor, self._row_of(tensor), False, True)
+            made = _given("", tensor, self.writer.row_of(tensor), False, True)
             if made.extent not in known and storage_of(tensor) not in call.storages:
                 given.append(made)
         is_exact = bool(plan.arguments) and not any(
@@ -329,41 +378,6 @@ class MapRecorder(Recorder):
             for tensor in (*(tensor for _, tensor in tensors), *_results(result))
         )
         self.log.ran(plan.name, call.place, tuple(given), is_exact, with_what)
-
-    def begin_kernel(self) -> None:
-        super().begin_kernel()
-        self.log.begin_kernel()
-
-    def wrote(self, place, op, base, reads, writes) -> None:
-        with guard("the ops of a graph"):
-            given = [
-                *(_given(name, one, self._row_of(one), True, False, False) for name, one in reads),
-                *(_given(name, one, self._row_of(one), False, True, False) for name, one in writes),
-            ]
-            for one, (_, tensor) in zip(given, reads):
-                self._tell_parameter(one, tensor)
-            name = self._counter.peek(place, base)
-            self.log.kernel_ran(Op(name, op, place.module, place.site, tuple(given)))
-        super().wrote(place, op, base, reads, writes)
-
-    def wrote_unseen(self, tensors) -> None:
-        with guard("the ops of a graph"):
-            place = names.current_place(self.names)
-            self.log.kernel_ran(
-                Op("", "a Triton kernel", place.module, place.site, (), is_exact=False)
-            )
-        super().wrote_unseen(tensors)
-
-    def _tell_parameter(self, given: Given, tensor: torch.Tensor) -> None:
-        is_one = self.names.parameter_at(tensor) or _known.parameter_at(tensor)
-        if given.reads and is_one:
-            self.log.parameters.add(given.extent)
-
-    def _row_of(self, tensor) -> str:
-        return self.log.row_name(self._rows.get(tensor)) if storage_of(tensor) else ""
-
-    def _is_logged(self, name: str, tensor: torch.Tensor) -> bool:
-        return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 class Mapping:

@@ -15,6 +15,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from . import names, written
 from .recorder import Recorder
+from .rows.writer import RowWriter
 
 _FIRST_UNLOGGED = 1 << 32  # numbers of what was written and has no row of its own
 
@@ -52,16 +53,16 @@ class _Written(typing.NamedTuple):
         return whole.set_(storage, self.offset, self.shape, self.stride)
 
 
-class OutputRecorder(Recorder):
-    """A recorder that also logs what leaves, "out/layers.3/add_1".
+class OutputWriter(RowWriter):
+    """Also keeps what was written last, of which add_outputs() makes rows "out/layers.3/add_1".
 
     has_ops: what ops write is logged as well; without it a row of "out/" is linked to the rows of
              "in/" that it was made from
     """
 
-    def __init__(self, *args, has_ops: bool):
+    def __init__(self, *args):
         super().__init__(*args)
-        self._has_ops = has_ops
+        self.has_ops = True
         self._written: dict[int, dict[tuple, _Written]] = {}  # by storage and part
         self._sources: dict[int, frozenset[int]] = {}  # by number: the rows of "in/"
         self._next = _FIRST_UNLOGGED
@@ -70,16 +71,16 @@ class OutputRecorder(Recorder):
         super().begin_run()
         self._written, self._sources = {}, {}
 
-    def _add(self, name: str, op: str, tensor, inputs, place: names.Place, details=None) -> int:
+    def add(self, name: str, op: str, tensor, inputs, place: names.Place, details=None) -> int:
         if op == "input":
-            return super()._add(name, op, tensor, inputs, place, details)
-        if self._has_ops:
-            row = super()._add(name, op, tensor, inputs, place, details)
+            return super().add(name, op, tensor, inputs, place, details)
+        if self.has_ops:
+            row = super().add(name, op, tensor, inputs, place, details)
         else:
             row, self._next = self._next, self._next + 1
             self._sources[row] = self._rows_behind(inputs)
-            self._rows.set(tensor, row)
-        if self._is_wanted(place.module) and self._is_logged(name, tensor):
+            self.rows.set(tensor, row)
+        if self.wants(name, tensor, place):
             self._wrote_last(name, op, tensor, place, row)
         return row
 
@@ -111,30 +112,41 @@ class OutputRecorder(Recorder):
         for before in list(parts.values()):
             if before.is_whole and before.dtype == tensor.dtype:
                 sources = self._rows_behind([before.source, row])
-                if not self._has_ops:
+                if not self.has_ops:
                     self._sources[row] = sources
                 now = before._replace(name=name, op=op, place=place, source=row)
         parts.pop(now.part, None)
         parts[now.part] = now
         self._written[address] = parts
 
-    def _end_log(self, is_end: bool = False) -> None:
-        self._settle()  # pending rows hold tensors that nobody else may hold
-        try:
-            with self._lock, no_dispatch(), torch.no_grad():
-                self._flush()  # rows that are not computed yet hold their tensors
-                self._log_outputs()
-        except Exception as error:  # the job goes on
-            self._note("what leaves", error)
-        super()._end_log(is_end)
-
-    def _log_outputs(self) -> None:
+    def add_outputs(self) -> None:
         for one in [one for parts in self._written.values() for one in parts.values()]:
             tensor = one.tensor()
             if tensor is None:
                 continue
             known = one.is_whole and self.names.parameter_at(tensor)
-            inputs = [one.source] if self._has_ops else sorted(self._sources[one.source])
+            inputs = [one.source] if self.has_ops else sorted(self._sources[one.source])
             stem = known or one.name.removeprefix("fwd/")
-            super()._add(f"out/{stem}", one.op, tensor, inputs, one.place)
+            super().add(f"out/{stem}", one.op, tensor, inputs, one.place)
         self._written = {}
+
+
+class OutputRecorder(Recorder):
+    """A recorder that also logs what leaves. has_ops: as OutputWriter."""
+
+    writer_type = OutputWriter
+    writer: OutputWriter
+
+    def __init__(self, *args, has_ops: bool):
+        super().__init__(*args)
+        self.writer.has_ops = has_ops
+
+    def _end_log(self, is_end: bool = False) -> None:
+        self.guard.settle()  # pending rows hold tensors that nobody else may hold
+        try:
+            with self._lock, no_dispatch(), torch.no_grad():
+                self.guard.flush()  # rows that are not computed yet hold their tensors
+                self.writer.add_outputs()
+        except Exception as error:  # the job goes on
+            self.writer.note("what leaves", error)
+        super()._end_log(is_end)

@@ -27,11 +27,9 @@ from .recorder import Recorder
 from .rows import OpLog
 from .rows.gaps import ACCOUNT, GapRows
 
-# What a recorder does while the job waits.
-_TIMED = (
-    *("before", "after", "end"),
-    *("begin_kernel", "will_read", "will_write", "guard_kernel", "wrote", "wrote_unseen"),
-)
+# What a recorder, and its KernelRows, do while the job waits.
+_TIMED = ("before", "after", "end")
+_TIMED_OF_KERNELS = ("begin", "will_read", "will_write", "guard", "wrote", "wrote_unseen")
 _lock = threading.RLock()
 _scopes: list[Scope] = []  # open ones; those with eager logs in the order of opening
 _wrapped = False
@@ -355,18 +353,19 @@ class _Following:
             if "graph" in levels
             else Recorder(*given)
         )
-        recorder.is_paused = not captured and self._by_call and _on_thread.own_logs > 0
-        recorder.has_pre = any(scope.options.pre for scope in scopes)
+        recorder.writer.is_paused = not captured and self._by_call and _on_thread.own_logs > 0
+        recorder.kernels.has_pre = any(scope.options.pre for scope in scopes)
         recorder.steps.ends_with_step = (
             not captured and self._by_call and scopes[0].model is not None
         )
         recorder.steps.begins_after_step = not captured and not self._by_call
         recorder.steps.on_step = self.forget_root
-        recorder.input_ends = InputEnds() if captured else None
-        recorder.added.values = scopes[0].values
-        recorder.added.extras = Extras.joined([scope.extras for scope in scopes])
-        for name in _TIMED:
-            setattr(recorder, name, cost.timed(getattr(recorder, name)))
+        recorder.writer.input_ends = InputEnds() if captured else None
+        recorder.writer.added.values = scopes[0].values
+        recorder.writer.added.extras = Extras.joined([scope.extras for scope in scopes])
+        for one, timed in ((recorder, _TIMED), (recorder.kernels, _TIMED_OF_KERNELS)):
+            for name in timed:
+                setattr(one, name, cost.timed(getattr(one, name)))
         return recorder
 
     def next_run(self) -> None:
@@ -375,7 +374,7 @@ class _Following:
     def hold(self, capture: int, graph) -> audit.Holdings:
         """From here on it is kept which memory ops are given."""
         holdings = audit.Holdings(capture, self._names, graph)
-        self.recorder.holdings = holdings
+        self.recorder.writer.holdings = holdings
         return holdings
 
     def take_marks_of_capture(self) -> None:
@@ -416,14 +415,14 @@ class _Following:
     def pause(self) -> None:
         """Another log has what runs from here on, until resume()."""
         self.next_run()
-        self.recorder.is_paused = True
+        self.recorder.writer.is_paused = True
 
     def resume(self) -> None:
-        self.recorder.is_paused = False
+        self.recorder.writer.is_paused = False
         self.forget_root()
 
     def stop(self) -> None:
-        self.recorder.is_done = True
+        self.recorder.writer.is_done = True
 
     def enter_module(self, module: torch.nn.Module) -> None:
         if self._followed.hooks is not None:
@@ -569,7 +568,7 @@ class _Capture:
         if self.log is None or self.recorder is None:
             return
         try:
-            node_order.notes.tell_broken(self.log.graph, self.recorder.why_broken(error))
+            node_order.notes.tell_broken(self.log.graph, self.recorder.last_op.why_broken(error))
         except Exception as failure:
             _log_failure(failure)
 

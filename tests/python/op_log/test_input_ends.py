@@ -15,10 +15,13 @@ def ends_of(function, model=None):
     """The names of the inputs of function() that are looked at again, and their tensors."""
     with cgdebug.debug_mode(model, eager=True) as dm, torch.no_grad():
         recorder = dm._scope._following.recorder
-        recorder.input_ends = InputEnds()
+        recorder.writer.input_ends = InputEnds()
         function()
         rows = recorder.log.rows
-        return {rows[row - 1].name: one for row, one in recorder.input_ends.take(recorder._rows)}
+        return {
+            rows[row - 1].name: one
+            for row, one in recorder.writer.input_ends.take(recorder.writer.rows)
+        }
 
 
 def test_what_no_op_writes_is_looked_at_again():

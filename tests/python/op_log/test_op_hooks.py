@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug._op_log import recorder, regions
+from cgdebug._op_log import regions
 from cgdebug._op_log.extras import added
+from cgdebug._op_log.rows import writer
 from op_logs import make, needs_mode, tokens
 
 pytestmark = needs_mode
@@ -229,7 +230,7 @@ def test_without_hooks_nothing_of_them_runs(debug_mode, monkeypatch):
 
     for name in ("before", "columns", "compute", "_forget_nodes"):
         monkeypatch.setattr(added.Added, name, fail)
-    monkeypatch.setattr(recorder.Recorder, "_add_computed", fail)
+    monkeypatch.setattr(writer.RowWriter, "_add_computed", fail)
     with (dm := debug_mode()):
         torch.ones(3) + 1
     log = dm.log()

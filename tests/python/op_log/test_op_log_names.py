@@ -327,15 +327,16 @@ def test_a_log_says_that_reasons_found_no_room(monkeypatch):
 class Told:
     """A recorder of compiled code."""
 
-    is_eager, has_kernels = True, False
+    is_eager, has_rows = True, False
 
     def __init__(self):
         self.codes = 0
+        self.kernels = self
 
-    def begin_unseen_code(self):
+    def begin_unseen(self):
         self.codes += 1
 
-    def end_unseen_code(self, changed, made):
+    def end_unseen(self, changed, made):
         pass
 
 

@@ -14,7 +14,9 @@ from ..rows import UNKNOWN
 
 if typing.TYPE_CHECKING:
     from .. import names
+    from ..calls import Call
     from ..details import Details
+    from ..rows.writer import RowWriter
 
 
 class Collective(typing.NamedTuple):
@@ -33,13 +35,15 @@ class Collective(typing.NamedTuple):
     details: Details
 
 
-_Results = list[tuple[Collective, torch.Tensor]]
-
-
 class Collectives:
-    """Those whose results nobody has read yet, by their memory, which several may share."""
+    """Those whose results nobody has read yet, by their memory, which several may share. A result
+    gets its row when somebody reads it.
 
-    def __init__(self) -> None:
+    Thread: as the recorder that has it.
+    """
+
+    def __init__(self, writer: RowWriter) -> None:
+        self._writer = writer
         self._sent = 0  # whose kernels have not been seen yet
         self._of: Memory[list[Collective]] = Memory()
 
@@ -49,51 +53,85 @@ class Collectives:
         for one in itertools.chain.from_iterable(self._of.values()):
             one.inputs[:] = [UNKNOWN]
 
-    def sent(self) -> None:
+    def launched(self, call: Call, tensors: list[torch.Tensor]) -> None:
+        """The result is written by another stream, some time before somebody waits for it."""
+        writer = self._writer
+        stem = writer.counter.take(call.place, call.plan.base)
+        inputs = [link.row or UNKNOWN for link in call.links]
+        is_waited = call.given().get("async_op") is False
         self._sent += 1
+        for place, tensor in enumerate(tensors):
+            name = stem if len(tensors) == 1 else f"{stem}.{place}"
+            details = writer.arguments.details_of(call)
+            one = Collective(
+                *(part_of(tensor), is_waited, name, call.plan.name, inputs, call.place, details)
+            )
+            known = self._of.get(tensor)
+            if known is None:
+                self._of.set(tensor, [one])
+            else:
+                known.append(one)
+            writer.rows.set(tensor, UNKNOWN)
 
-    def add(self, result: torch.Tensor, collective: Collective) -> None:
-        known = self._of.get(result)
-        if known is None:
-            self._of.set(result, [collective])
-        else:
-            known.append(collective)
-
-    def take(self, tensor: torch.Tensor) -> _Results:
-        """Of those that share memory with the tensor. Whoever reads it has waited for them."""
+    def arrived(self, tensor: torch.Tensor) -> None:
+        """Whoever reads the tensor has waited for the results in its memory."""
         storage = tensor.untyped_storage()
-        return [(one, _part(storage, one.part)) for one in self._of.pop(tensor) or ()]
+        for one in self._of.pop(tensor) or ():
+            self._land(one, _part(storage, one.part))
 
-    def take_overwritten(
-        self, tensor: torch.Tensor, by_copy: bool
-    ) -> tuple[list[Collective], _Results]:
-        """Those whose results are this tensor, and others in its memory that were waited for. To
-        wait may mean to copy the result."""
+    def is_overwritten(self, call: Call, tensor: torch.Tensor) -> None:
+        """By the op that is about to run. To wait for a result may mean to copy it: see landed().
+        Others in its memory that were waited for are still read."""
         known = self._of.pop(tensor)
         if known is None:
-            return [], []
-        part = part_of(tensor)
+            return
+        part, by_copy = part_of(tensor), call.plan.base == "copy_"
         same = [one for one in known if one.part == part and (by_copy or not one.is_waited)]
         others = [one for one in known if one not in same and one.is_waited]
         self._of.set(tensor, [one for one in known if one not in (*same, *others)] or None)
-        return same, [(one, _part(tensor.untyped_storage(), one.part)) for one in others]
+        call.overwritten += same
+        storage = tensor.untyped_storage()
+        for one, result in [(one, _part(storage, one.part)) for one in others]:
+            self._land(one, result)
 
-    def take_waited(self) -> _Results:
-        """Those that were waited for, and whose memory is still there."""
-        found: _Results = []
+    def landed(self, call: Call, tensor: torch.Tensor) -> bool:
+        """Whether the op, which has overwritten the tensor, is how a collective that is waited for
+        gives its result, out of memory of its own: gloo's reduce_scatter. Else nothing has read the
+        results."""
+        sources = [link for link in call.links if link.argument.read]
+        is_it = call.plan.base == "copy_" and all(link.row is None for link in sources)
+        for one in call.overwritten:
+            if is_it:
+                self._land(one, tensor)
+            else:
+                self._note_unread(one)
+        return is_it
+
+    def end(self, is_end: bool) -> None:
+        """Of the run. Those that were waited for, and whose memory is still there, get their rows.
+        is_end: nobody can read the others any more."""
+        for one, result in self._take_waited():
+            self._land(one, result)
+        unread = self._of.take_dead()
+        if is_end:
+            unread += self._of.values()
+            self._of = Memory()
+        for one in itertools.chain.from_iterable(unread):
+            self._note_unread(one)
+
+    def _take_waited(self) -> list[tuple[Collective, torch.Tensor]]:
+        found = []
         for storage, known in self._of.living():
             waited = [one for one in known if one.is_waited]
             known[:] = [one for one in known if not one.is_waited]
             found += [(one, _part(storage, one.part)) for one in waited]
         return found
 
-    def take_unread(self, is_end: bool) -> list[str]:
-        """The ops of those whose results nobody can read any more. is_end: of all of them."""
-        unread = self._of.take_dead()
-        if is_end:
-            unread += self._of.values()
-            self._of = Memory()
-        return [one.op for one in itertools.chain.from_iterable(unread)]
+    def _land(self, one: Collective, result: torch.Tensor) -> None:
+        self._writer.add(one.name, one.op, result, one.inputs, one.place, one.details)
+
+    def _note_unread(self, one: Collective) -> None:
+        self._writer.log.note(f"{one.op}: nothing read its result, so it was not seen")
 
     def explained(self, kernels: list[str]) -> list[str]:
         """Which of these kernels, that nobody else explains, are theirs: they come to light when

@@ -117,7 +117,7 @@ def enter_below(mode: Mode) -> None:
 def leave(mode: Mode) -> None:
     """Takes the mode off this thread, even if modes that were entered later are still there."""
     if isinstance(mode, OpMode):
-        mode.recorder.is_done = True
+        mode.recorder.writer.is_done = True
     stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
     if not any(one is mode for one in stack):
         return

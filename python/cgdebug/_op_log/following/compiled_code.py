@@ -56,7 +56,7 @@ def _logged(call):
             return call(self, inputs)
         changed = _changed_by(self, inputs)  # before the code takes its inputs
         for recorder in recorders:
-            recorder.begin_unseen_code()
+            recorder.kernels.begin_unseen()
         result = None
         try:
             result = call(self, inputs)
@@ -64,7 +64,7 @@ def _logged(call):
         finally:
             made = [one for one in _pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
             for recorder in recorders:
-                recorder.end_unseen_code(changed, made)
+                recorder.kernels.end_unseen(changed, made)
 
     return logged_call
 
@@ -80,7 +80,7 @@ def _is_followed_here(recorder: Recorder, thread: int) -> bool:
 
 def _is_unseen(code, recorder: Recorder) -> bool:
     """Whether it may run kernels that nobody tells the recorder of."""
-    return not recorder.has_kernels or set(getattr(code, "device_types", ("cpu",))) != {"cuda"}
+    return not recorder.kernels.has_rows or set(getattr(code, "device_types", ("cpu",))) != {"cuda"}
 
 
 def _changed_by(code, inputs) -> list[torch.Tensor]:

@@ -131,7 +131,7 @@ def _tensors_of(arguments) -> dict[str, torch.Tensor]:
 
 def _written_by(function, arguments) -> frozenset[str] | None:
     """Found in the kernel's code. This takes a second: only where rows of kernels are wanted."""
-    if not any(recorder.has_kernels for recorder in _recorders):
+    if not any(recorder.kernels.has_rows for recorder in _recorders):
         return None
     if function not in _written:
         _written[function] = _find_written(function, arguments)
@@ -179,7 +179,7 @@ def _follow_launch(launch, describe):
         result = launch()
     except BaseException:
         for recorder in recorders:
-            recorder.wrote_unseen(())
+            recorder.kernels.wrote_unseen(())
         raise
     for recorder in recorders:
         _tell(recorder, kernel)
@@ -187,13 +187,13 @@ def _follow_launch(launch, describe):
 
 
 def _tell_before(recorder: Recorder, kernel: _Launch) -> None:
-    recorder.begin_kernel()
+    recorder.kernels.begin()
     try:
-        if recorder.has_kernels and kernel.written is not None:
+        if recorder.kernels.has_rows and kernel.written is not None:
             _tell_reads(recorder, kernel)
     except Exception as error:  # the kernel goes on
         _note(recorder, kernel, error)
-    recorder.guard_kernel(kernel.writes() if kernel.is_inductors else None)
+    recorder.kernels.guard(kernel.writes() if kernel.is_inductors else None)
 
 
 def _tell_reads(recorder: Recorder, kernel: _Launch) -> None:
@@ -202,28 +202,28 @@ def _tell_reads(recorder: Recorder, kernel: _Launch) -> None:
     writes = kernel.overwrites()
     place = names.current_place(recorder.names, kernel.tensors.values())
     if kernel.is_compiled and not kernel.is_inductors:
-        recorder.may_be_empty(one for _, one in writes)
-    recorder.will_read(place, kernel.kernel, reads)
-    if not recorder.has_pre:  # what a row shows already needs no other
+        recorder.kernels.may_be_empty(one for _, one in writes)
+    recorder.kernels.will_read(place, kernel.kernel, reads)
+    if not recorder.kernels.has_pre:  # what a row shows already needs no other
         inout = [(name, one) for name, one in writes if name.startswith("in_out_ptr")]
-        writes = [(name, one) for name, one in inout if recorder.is_unknown(one)]
+        writes = [(name, one) for name, one in inout if recorder.kernels.is_unknown(one)]
     if writes:
-        recorder.will_write(place, f"triton.{kernel.kernel}.pre", kernel.kernel, writes)
+        recorder.kernels.will_write(place, f"triton.{kernel.kernel}.pre", kernel.kernel, writes)
 
 
 def _tell(recorder: Recorder, kernel: _Launch) -> None:
-    if kernel.written is None or not recorder.has_kernels:
-        recorder.wrote_unseen(kernel.writes())
+    if kernel.written is None or not recorder.kernels.has_rows:
+        recorder.kernels.wrote_unseen(kernel.writes())
         return
     try:
         place = names.current_place(recorder.names, kernel.tensors.values())
     except Exception as error:  # the job goes on
         _note(recorder, kernel, error)
-        recorder.wrote_unseen(kernel.writes())
+        recorder.kernels.wrote_unseen(kernel.writes())
         return
     writes = [(name, kernel.tensors[name]) for name in kernel.tensors if name in kernel.written]
     op = f"triton.{kernel.kernel}.default"
-    recorder.wrote(place, op, kernel.kernel, kernel.reads(), writes)
+    recorder.kernels.wrote(place, op, kernel.kernel, kernel.reads(), writes)
 
 
 def _note(recorder: Recorder, kernel: _Launch, error: Exception) -> None:
