@@ -62,7 +62,8 @@ Result<std::unique_ptr<AttachedSegment>> AttachedSegment::Adopt(
 // An earlier daemon compared replicas that are in no ring any more. NaN, Inf and mismatches are
 // told of again by their slots.
 void AttachedSegment::ShowToldReplica() {
-  const std::string text = pipeline::CleanText(view_->FindingText(layout::FindingKind::kReplica));
+  const std::string text =
+      pipeline::CleanText(view_->findings().Read(layout::FindingKind::kReplica));
   if (text.empty()) return;
   destination_.registry->SetFinding(session_, layout::FindingKind::kReplica, text);
 }
@@ -208,12 +209,12 @@ void AttachedSegment::LookForFreezes() {
 }
 
 void AttachedSegment::LookForFreeze(std::uint32_t device) {
-  const ring::SegmentView::Freeze freeze = view_->freeze(device);
+  const ring::Freeze freeze = view_->freezes().Last(device);
   broken_ |= SigbusGuard::Hit();
   if (broken_ || freeze.serial == seen_freezes_[device]) return;
   slots_.Scan();
   seen_freezes_[device] = freeze.serial;
-  if (view_->IsThawed(device, freeze.serial)) return;
+  if (view_->freezes().IsThawed(device, freeze.serial)) return;
   destination_.sink->Froze({slots_.WithOrder(freeze.order), freeze.serial, freeze.replay,
                             freeze.trigger, device, freeze.live});
 }
@@ -222,9 +223,9 @@ void AttachedSegment::Switch(const pipeline::RingSwitch& rings) {
   if (view_ == nullptr || broken_ || rings.session != session_) return;
   const SigbusGuard guard;
   if (rings.stop != 0) {
-    view_->StopRings(rings.device, rings.stop);
+    view_->freezes().Stop(rings.device, rings.stop);
   } else {
-    view_->Thaw(rings.device, rings.thawed);
+    view_->freezes().Thaw(rings.device, rings.thawed);
   }
   broken_ = SigbusGuard::Hit();
 }
@@ -233,8 +234,8 @@ void AttachedSegment::Tell(const pipeline::JobNotice& notice) {
   const pipeline::SlotIdentity& slot = *notice.finding.slot;
   if (view_ == nullptr || broken_ || slot.session != session_) return;
   const SigbusGuard guard;
-  view_->SetFinding(notice.finding.kind, {notice.finding.serial, slot.registration.order},
-                    notice.text);
+  view_->findings().Set(notice.finding.kind, {notice.finding.serial, slot.registration.order},
+                        notice.text);
   broken_ = SigbusGuard::Hit();
 }
 
@@ -297,11 +298,12 @@ void AttachedSegment::ShowNotSeen() {
   if (broken_) {
     all.push_back({.kind = NotSeenKind::kCutOff, .count = 1});
   } else {
-    all.push_back(view_->refused_places());
-    all.push_back(view_->malformed_settings());
+    all.push_back(view_->account().refused_places());
+    all.push_back(view_->account().malformed_settings());
     all.push_back({.kind = NotSeenKind::kGivenUp, .count = view_->released_unread()});
     // While the job lives, it is about to send them.
-    if (!alive_) all.push_back({.kind = NotSeenKind::kNeverSent, .count = view_->rows_in_job()});
+    if (!alive_)
+      all.push_back({.kind = NotSeenKind::kNeverSent, .count = view_->account().rows_in_job()});
     if (SigbusGuard::Hit()) return;  // what was read means nothing; Abandon() follows
   }
   NotSeen unreadable{.kind = NotSeenKind::kUnreadable, .count = slots_.refused().size()};

@@ -158,7 +158,7 @@ TEST_P(DeviceRing, ATriggerFreezesAllRingsAtTheSameReplay) {
     if (replay == 7) host_[5] = std::nanf("");
     Replay();
   }
-  const ring::SegmentView::Freeze freeze = View()->freeze(0);
+  const ring::Freeze freeze = View()->freezes().Last(0);
   const std::uint64_t serial = freeze.serial;
   ASSERT_NE(serial, 0u);
   EXPECT_EQ(freeze.replay, 7u);
@@ -178,7 +178,7 @@ TEST_P(DeviceRing, ATriggerFreezesAllRingsAtTheSameReplay) {
     EXPECT_EQ(status.accepted, 7u);
     EXPECT_EQ(status.suppressed, 3u) << "frozen replays are counted";
   }
-  View()->Thaw(0, serial);
+  View()->freezes().Thaw(0, serial);
   ReplayWith(11000);  // learns of it
   ReplayWith(12000);
   for (const Probe* probe : {&before, &trigger, &behind}) {
@@ -186,7 +186,7 @@ TEST_P(DeviceRing, ATriggerFreezesAllRingsAtTheSameReplay) {
   }
   ReplayWith(std::nanf(""));
   ReplayWith(14000);
-  EXPECT_EQ(View()->freeze(0).serial, serial) << "it was registered for one freeze";
+  EXPECT_EQ(View()->freezes().Last(0).serial, serial) << "it was registered for one freeze";
   EXPECT_EQ(trigger.Records().back().replay_index, 14u);
 }
 
@@ -202,12 +202,12 @@ TEST_P(DeviceRing, ATriggerHoldsAgainAfterTheRingsWentOn) {
   for (int round = 1; round <= 3; ++round) {
     ReplayWith(1000);
     ReplayWith(std::nanf(""));
-    const ring::SegmentView::Freeze freeze = View()->freeze(0);
+    const ring::Freeze freeze = View()->freezes().Last(0);
     ASSERT_NE(freeze.serial, last);
     EXPECT_EQ(freeze.replay, probe.Status().slots.at(0).replays);
     EXPECT_FALSE(freeze.live);
     last = freeze.serial;
-    View()->Thaw(0, freeze.serial);
+    View()->freezes().Thaw(0, freeze.serial);
     ReplayWith(2000);  // learns of it
   }
 }
@@ -217,17 +217,17 @@ TEST_P(DeviceRing, ARingStopsWhenItHoldsOtherValuesThanBefore) {
   options.record->times = kOften;
   Probe probe("device.changed", options);
   Capture(probe);
-  const std::uint64_t before = View()->freeze(0).serial;
+  const std::uint64_t before = View()->freezes().Last(0).serial;
   for (int replay = 1; replay <= 4; ++replay) ReplayWith(1000);
-  EXPECT_EQ(View()->freeze(0).serial, before);
+  EXPECT_EQ(View()->freezes().Last(0).serial, before);
   ReplayWith(1001);
   ReplayWith(1001);
-  const ring::SegmentView::Freeze freeze = View()->freeze(0);
+  const ring::Freeze freeze = View()->freezes().Last(0);
   ASSERT_NE(freeze.serial, before);
   EXPECT_EQ(freeze.replay, 5u);
   EXPECT_EQ(freeze.trigger, layout::ControlTrigger::kChanged);
   EXPECT_EQ(Firsts(probe), (std::vector<float>{1000, 1000, 1001}));
-  View()->Thaw(0, freeze.serial);
+  View()->freezes().Thaw(0, freeze.serial);
   ReplayWith(1001);
 }
 
@@ -242,14 +242,14 @@ TEST_P(DeviceRing, ATriggerOfTheLiveControlIsToldFromARegisteredOne) {
   slot.SetControl(control);
   ReplayWith(2000);  // learns of it
   ReplayWith(std::nanf(""));
-  const ring::SegmentView::Freeze freeze = View()->freeze(0);
+  const ring::Freeze freeze = View()->freezes().Last(0);
   EXPECT_EQ(freeze.replay, 3u);
   EXPECT_TRUE(freeze.live);
   slot.SetControl({});
-  View()->Thaw(0, freeze.serial);
+  View()->freezes().Thaw(0, freeze.serial);
   ReplayWith(4000);
   ReplayWith(std::nanf(""));
-  EXPECT_EQ(View()->freeze(0).serial, freeze.serial);
+  EXPECT_EQ(View()->freezes().Last(0).serial, freeze.serial);
   EXPECT_EQ(probe.Records().back().replay_index, 5u);
 }
 
@@ -271,20 +271,20 @@ TEST_P(DeviceRing, TheDaemonStopsTheRingsOfAllGraphsOfADevice) {
   };
   replay_both(1000);
   replay_both(2000);
-  const std::uint64_t before = View()->freeze(0).serial;
-  View()->StopRings(0, 4711);
+  const std::uint64_t before = View()->freezes().Last(0).serial;
+  View()->freezes().Stop(0, 4711);
   replay_both(3000);
   replay_both(4000);
-  const ring::SegmentView::Freeze freeze = View()->freeze(0);
+  const ring::Freeze freeze = View()->freezes().Last(0);
   ASSERT_NE(freeze.serial, before);
   EXPECT_EQ(freeze.trigger, layout::ControlTrigger::kNone);
   EXPECT_EQ(freeze.replay, 3u);
   EXPECT_EQ(first.Records().back().replay_index, 3u);
   EXPECT_EQ(second.Records().back().replay_index, 2u) << "it replays behind the one that stopped";
-  View()->Thaw(0, freeze.serial);
+  View()->freezes().Thaw(0, freeze.serial);
   replay_both(5000);  // learns of it
   replay_both(6000);
-  EXPECT_EQ(View()->freeze(0).serial, freeze.serial) << "one request, one stop";
+  EXPECT_EQ(View()->freezes().Last(0).serial, freeze.serial) << "one request, one stop";
   EXPECT_EQ(first.Records().back().replay_index, 6u);
   EXPECT_EQ(second.Records().back().replay_index, 6u);
   CU(cudaGraphExecDestroy(other));
@@ -302,27 +302,27 @@ TEST_P(DeviceRing, RingsThatGoOnStopAgainBehindTheFirstWholeReplay) {
   CU(cudaStreamEndCapture(stream_, &graph_));
   CU(cudaGraphInstantiate(&exec_, graph_, 0));
   ReplayWith(1000);
-  std::uint64_t stopped = View()->freeze(0).serial;
-  View()->StopRings(0, stopped + 1);
+  std::uint64_t stopped = View()->freezes().Last(0).serial;
+  View()->freezes().Stop(0, stopped + 1);
   for (int round = 1; round <= 5; ++round) {
     ReplayWith(2000);
-    const ring::SegmentView::Freeze freeze = View()->freeze(0);
+    const ring::Freeze freeze = View()->freezes().Last(0);
     ASSERT_NE(freeze.serial, stopped) << round;
     ReplayWith(3000);
     stopped = freeze.serial;
-    View()->Thaw(0, stopped);
-    View()->StopRings(0, stopped + 1);
+    View()->freezes().Thaw(0, stopped);
+    View()->freezes().Stop(0, stopped + 1);
     ReplayWith(4000);  // finds both, and not every ring keeps it
-    EXPECT_EQ(View()->freeze(0).serial, stopped);
+    EXPECT_EQ(View()->freezes().Last(0).serial, stopped);
   }
   ReplayWith(5000);
-  const ring::SegmentView::Freeze last = View()->freeze(0);
+  const ring::Freeze last = View()->freezes().Last(0);
   ASSERT_NE(last.serial, stopped);
   for (const Probe* probe : {&first, &second}) {
     EXPECT_EQ(Firsts(*probe).back(), 5000) << probe->name();
     EXPECT_EQ(probe->Records().back().serial, last.serial) << probe->name();
   }
-  View()->Thaw(0, last.serial);
+  View()->freezes().Thaw(0, last.serial);
   ReplayWith(6000);
 }
 

@@ -79,9 +79,9 @@ TEST(SmallShm, WhatIsNotSeenIsCountedInTheControlFileAndWithoutOneInTheProcess) 
     const auto view = ring::SegmentView::Attach(CurrentSession()->name, &reason);
     Probe small("small", Always(4));
     (void)Observe(small, {1});
-    line.Send("3:" + layout::ToText(view->refused_places()));
+    line.Send("3:" + layout::ToText(view->account().refused_places()));
     const auto gone = [&] {
-      const layout::NotSeen all = view->refused_places();
+      const layout::NotSeen all = view->account().refused_places();
       return std::to_string(all.gone.count) + " of " + std::to_string(all.gone.of) + ", " +
              std::to_string(all.gone.calls) + " calls" +
              (all.gone.order > 0 ? " beside a slot, " : ", ") + all.name + ": " + all.reason;
@@ -95,10 +95,10 @@ TEST(SmallShm, WhatIsNotSeenIsCountedInTheControlFileAndWithoutOneInTheProcess) 
     NotWanted("captured");
     line.Send("6:" + gone());
     CountNotSeen("first", "again");
-    line.Send("7:" + layout::ToText(view->refused_places()));
+    line.Send("7:" + layout::ToText(view->account().refused_places()));
     ProbeTable::Instance().not_seen.CountMalformed("CGDEBUG_LANE is direct or callback, not 'x'");
     ProbeTable::Instance().not_seen.CountMalformed("CGDEBUG_WAIT_MS is a number, not '2s'");
-    line.Send("8:" + layout::ToText(view->malformed_settings()));
+    line.Send("8:" + layout::ToText(view->account().malformed_settings()));
     line.Send("9:" + NotSeenText());
   });
   SKIP_WITHOUT_SHM(lines);

@@ -150,12 +150,12 @@ void SlotFindings::Report() {
 void SlotFindings::ReportToJob(const pipeline::Finding& finding) {
   const layout::FindingKind kind = finding.kind;
   const bool is_of_row = !finding.slot->op.empty() && kind != layout::FindingKind::kMismatch;
-  const ring::SegmentView::Found found = {finding.serial, finding.slot->registration.order,
-                                          is_of_row};
-  if (!ring_->valid() || !view_->IsFirst(kind, found)) return;
+  const ring::FindingTexts::Found found = {finding.serial, finding.slot->registration.order,
+                                           is_of_row};
+  if (!ring_->valid() || !view_->findings().IsFirst(kind, found)) return;
   const pipeline::SlotPlace place = destination_->registry->PlaceOf(*finding.slot);
   const std::string text = pipeline::SentenceOf(finding, place.graph, place.qualifier);
-  view_->SetFinding(kind, found, text);
+  view_->findings().Set(kind, found, text);
   destination_->registry->SetFinding(finding.slot->session, kind, text);
 }
 

@@ -84,7 +84,7 @@ bool SegmentView::BecomeReader(const std::string& socket) {
   CopyShared(name, &own, sizeof(own));
   StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
   StoreRelaxed(consumer()->attached_ns, layout::RealtimeNs());
-  WithdrawStops();  // of a daemon that died
+  freezes().WithdrawStops();  // of a daemon that died
   Add(consumer()->generation, std::uint64_t{1});
   // G1, pairs with G2: writers that gave up on the previous reader try again, and find this one.
   Add(consumer()->progress, std::uint64_t{1});
@@ -99,12 +99,8 @@ std::string SegmentView::ReaderSocket() const {
 }
 
 void SegmentView::Leave() {
-  WithdrawStops();
+  freezes().WithdrawStops();
   StoreRelaxed(consumer()->pid, std::int32_t{0});
-}
-
-void SegmentView::WithdrawStops() {
-  for (std::uint32_t device = 0; device < layout::kMaxFreezeDevices; ++device) Thaw(device, 0);
 }
 
 bool SegmentView::ProducerAlive() const {
@@ -309,125 +305,6 @@ void SegmentView::AddProgress(std::uint64_t entries) { Add(consumer()->progress,
 void SegmentView::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
   Add(consumer()->printed_lines, lines);
   Add(consumer()->terminal_lines, on_terminal);
-}
-
-layout::FindingText* SegmentView::finding(layout::FindingKind kind) const {
-  auto* texts =
-      reinterpret_cast<layout::FindingText*>(control_.data() + layout::kFindingTextOffset);
-  return texts + static_cast<std::size_t>(kind);
-}
-
-bool SegmentView::IsFirst(layout::FindingKind kind, const Found& found) const {
-  const layout::FindingText& known = *finding(kind);
-  const std::uint64_t version = LoadRelaxed(known.version);
-  if (version == 0 || version % 2 != 0) return true;  // odd: a daemon died while it wrote
-  const bool is_of_row = LoadRelaxed(known.is_of_row) != 0;
-  if (is_of_row != found.is_of_row) return is_of_row;
-  return found.serial != 0 && std::pair(found.serial, found.order) <
-                                  std::pair(LoadRelaxed(known.serial), LoadRelaxed(known.order));
-}
-
-void SegmentView::SetFinding(layout::FindingKind kind, const Found& found, std::string_view text) {
-  if (!IsFirst(kind, found)) return;
-  layout::FindingText& shared = *finding(kind);
-  const std::uint64_t version = LoadRelaxed(shared.version) | 1;
-  StoreRelaxed(shared.version, version);
-  std::atomic_thread_fence(std::memory_order_release);
-  const std::size_t bytes = CutLength(text, sizeof(shared.text));
-  StoreRelaxed(shared.serial, found.serial);
-  StoreRelaxed(shared.order, found.order);
-  StoreRelaxed(shared.is_of_row, found.is_of_row ? 1u : 0u);
-  StoreRelaxed(shared.bytes, static_cast<std::uint32_t>(bytes));
-  CopyShared(shared.text, text.data(), bytes);
-  StoreRelease(shared.version, version + 1);
-}
-
-std::string SegmentView::FindingText(layout::FindingKind kind) const {
-  const layout::FindingText& shared = *finding(kind);
-  if (LoadRelaxed(shared.version) == 0) return {};
-  const std::size_t bytes_untrusted = LoadRelaxed(shared.bytes);
-  std::string text(std::min(bytes_untrusted, sizeof(shared.text)), '\0');
-  CopyShared(text.data(), shared.text, text.size());
-  return text;
-}
-
-SegmentView::Freeze SegmentView::freeze(std::uint32_t device) const {
-  const auto& line = reinterpret_cast<const layout::FreezeLine*>(control_.data() +
-                                                                 layout::kFreezeLineOffset)[device];
-  Freeze freeze;
-  freeze.serial = LoadAcquire(line.serial);  // T2, pairs with T1
-  freeze.order = LoadRelaxed(line.order);
-  freeze.replay = LoadRelaxed(line.replay);
-  freeze.live = LoadRelaxed(line.live) != 0;
-  const std::uint64_t trigger_untrusted = LoadRelaxed(line.trigger);
-  if (trigger_untrusted <= static_cast<std::uint64_t>(layout::ControlTrigger::kMismatch)) {
-    freeze.trigger = static_cast<layout::ControlTrigger>(trigger_untrusted);
-  }
-  return freeze;
-}
-
-const layout::NotSeenBlock& SegmentView::shared_not_seen() const {
-  return *reinterpret_cast<const layout::NotSeenBlock*>(control_.data() + layout::kNotSeenOffset);
-}
-
-std::uint64_t SegmentView::rows_in_job() const {
-  const layout::NotSeenBlock& shared = shared_not_seen();
-  const std::uint64_t sent = LoadRelaxed(shared.rows_sent);
-  const std::uint64_t begun = LoadRelaxed(shared.rows_begun);
-  return begun - std::min(begun, sent);
-}
-
-layout::NotSeen SegmentView::refused_places() const {
-  const layout::NotSeenBlock& shared = shared_not_seen();
-  layout::NotSeen refused{.kind = layout::NotSeenKind::kRefused};
-  refused.calls = LoadAcquire(shared.refused_calls);
-  if (refused.calls == 0) return refused;
-  refused.count = std::max<std::uint64_t>(LoadRelaxed(shared.refused_places), 1);
-  refused.of = LoadRelaxed(shared.wanted_places);
-  refused.gone = {.count = LoadRelaxed(shared.gone_places),
-                  .of = LoadRelaxed(shared.gone_wanted),
-                  .calls = LoadRelaxed(shared.gone_calls),
-                  .order = LoadRelaxed(shared.gone_order)};
-  const std::uint64_t first_untrusted = LoadAcquire(shared.first);
-  if (first_untrusted == 0) return refused;
-  refused.name.resize(std::min(layout::NameBytesOf(first_untrusted), sizeof(shared.name)));
-  refused.reason.resize(std::min(layout::ReasonBytesOf(first_untrusted), sizeof(shared.reason)));
-  CopyShared(refused.name.data(), shared.name, refused.name.size());
-  CopyShared(refused.reason.data(), shared.reason, refused.reason.size());
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (LoadRelaxed(shared.first) != first_untrusted) {  // it is being written: the next look has it
-    refused.name.clear();
-    refused.reason.clear();
-  }
-  return refused;
-}
-
-layout::NotSeen SegmentView::malformed_settings() const {
-  const layout::NotSeenBlock& shared = shared_not_seen();
-  layout::NotSeen malformed{.kind = layout::NotSeenKind::kMalformed};
-  malformed.count = LoadAcquire(shared.malformed);
-  if (malformed.count == 0) return malformed;
-  const std::uint64_t bytes_untrusted = LoadRelaxed(shared.setting_bytes);
-  malformed.reason.resize(std::min<std::uint64_t>(bytes_untrusted, sizeof(shared.setting)));
-  CopyShared(malformed.reason.data(), shared.setting, malformed.reason.size());
-  return malformed;
-}
-
-layout::ThawLine* SegmentView::thaw_line(std::uint32_t device) const {
-  return reinterpret_cast<layout::ThawLine*>(control_.data() + layout::kThawLineOffset) + device;
-}
-
-void SegmentView::StopRings(std::uint32_t device, std::uint64_t number) {
-  StoreRelease(thaw_line(device)->stop, number);
-}
-
-void SegmentView::Thaw(std::uint32_t device, std::uint64_t serial) {
-  StoreRelaxed(thaw_line(device)->stop, std::uint64_t{0});
-  if (serial != 0) StoreRelease(thaw_line(device)->serial, serial);
-}
-
-bool SegmentView::IsThawed(std::uint32_t device, std::uint64_t serial) const {
-  return LoadRelaxed(thaw_line(device)->serial) == serial;
 }
 
 const layout::MemoryLine* SegmentView::memory_line() const {

@@ -12,10 +12,12 @@
 
 #include "libprobe/ring/graph_census.h"
 #include "libprobe/ring/op_log_table.h"
+#include "libprobe/ring/segment/finding_texts.h"
+#include "libprobe/ring/segment/freeze_lines.h"
+#include "libprobe/ring/segment/job_account.h"
 #include "libprobe/ring/segment/segment_names.h"
 #include "libprobe/ring/segment/shared_file.h"
 #include "libprobe/ring/slot_ring_reader.h"
-#include "proto/layout/not_seen.h"
 #include "proto/layout/segment_layout.h"
 
 namespace cgdebug::ring {
@@ -57,11 +59,6 @@ class SegmentView {
   std::int64_t step() const;
   std::uint64_t device_bytes() const;     // that the producer's probes take of devices
   std::uint64_t released_unread() const;  // entries the producer gave up before they were read
-  // What the producer could not watch.
-  layout::NotSeen refused_places() const;
-  layout::NotSeen malformed_settings() const;
-  // Rows of op logs that wait in the job.
-  std::uint64_t rows_in_job() const;
   std::uint32_t slot_count() const;
   std::uint64_t shm_bytes() const;  // control file and the extents opened so far
 
@@ -102,33 +99,11 @@ class SegmentView {
   void AddProgress(std::uint64_t entries);
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal);
 
-  // Says what was found, unless the job was told of an earlier one of this kind: by the serial of
-  // its replay, and then by the slot's order.
-  struct Found {
-    std::uint64_t serial = 0;  // 0: not known, and then it replaces nothing
-    std::uint64_t order = 0;
-    bool is_of_row = false;  // of an op log: another finding replaces it
-  };
-  bool IsFirst(layout::FindingKind kind, const Found& found) const;
-  void SetFinding(layout::FindingKind kind, const Found& found, std::string_view text);
-  // What the job was told; empty: nothing. May be cut if the daemon was killed while it wrote.
-  std::string FindingText(layout::FindingKind kind) const;
-
-  // The last freeze of the rings in the memory of one device; serial 0: there was none.
-  // Requires here and below: device < layout::kMaxFreezeDevices.
-  struct Freeze {
-    std::uint64_t serial = 0;  // of the last replay that they keep
-    std::uint64_t order = 0;   // of the slot that stopped them
-    std::uint64_t replay = 0;  // of that slot
-    layout::ControlTrigger trigger = layout::ControlTrigger::kNone;  // kNone: StopRings()
-    bool live = false;  // the trigger is the live control's
-  };
-  Freeze freeze(std::uint32_t device) const;
-  // Asks the rings of the device to stop. `number`: not 0, and another one each time.
-  void StopRings(std::uint32_t device, std::uint64_t number);
-  // Ends the freeze of `serial`, if it is not 0, and withdraws what StopRings() asked for.
-  void Thaw(std::uint32_t device, std::uint64_t serial);
-  bool IsThawed(std::uint32_t device, std::uint64_t serial) const;
+  // What the daemon has found, what stopped rings in device memory, and what the producer says that
+  // nobody sees. They are parts of the view's memory.
+  FindingTexts findings() const { return FindingTexts(control_.data()); }
+  FreezeLines freezes() const { return FreezeLines(control_.data()); }
+  JobAccount account() const { return JobAccount(control_.data()); }
 
   // How many bytes the producer wants to be free in /dev/shm; 0 if it asked for none or has its
   // answer.
@@ -144,11 +119,6 @@ class SegmentView {
                                           std::string* reason, bool* may_pass);
   const layout::DirectoryEntry& entry(std::uint32_t index) const;
   layout::Refusal* refusal(std::uint32_t order) const;
-  layout::ThawLine* thaw_line(std::uint32_t device) const;
-  // Withdraws stop requests: rings that stop without a daemon stay stopped until the next one
-  // comes.
-  void WithdrawStops();
-  layout::FindingText* finding(layout::FindingKind kind) const;
   // The `bytes` that the slot keeps beside its ring, where the registration says.
   // Fails: nullptr with the reason, which begins with `what`.
   std::byte* Beside(const layout::SlotFacts& registration, std::uint64_t bytes,
@@ -156,7 +126,6 @@ class SegmentView {
   layout::OpLogRow* SharedRow(const layout::SlotFacts& registration, std::size_t row);
   layout::ProducerLine* producer() const;
   const layout::MemoryLine* memory_line() const;
-  const layout::NotSeenBlock& shared_not_seen() const;
   layout::ConsumerLine* consumer() const;
 
   SharedFile control_;

@@ -237,26 +237,26 @@ TEST_F(SlotRing, AFreezeIsToldOnceAndEndsWhenTheReaderSaysSo) {
   std::string reason;
   const auto view = SegmentView::Attach(segment_.name(), &reason);
   ASSERT_NE(view, nullptr) << reason;
-  EXPECT_EQ(view->freeze(1).serial, 0u);
+  EXPECT_EQ(view->freezes().Last(1).serial, 0u);
   auto* lines =
       reinterpret_cast<layout::FreezeLine*>(segment_.mapping(0).data + layout::kFreezeLineOffset);
   lines[0] = {.serial = 70, .order = 2, .replay = 6, .trigger = 2, .live = 1, .reserved = {}};
   lines[1] = {.serial = 77, .order = 1, .replay = 5, .trigger = 9, .live = 0, .reserved = {}};
-  EXPECT_EQ(view->freeze(0).serial, 70u);
-  EXPECT_EQ(view->freeze(0).trigger, layout::ControlTrigger::kInf);
-  EXPECT_TRUE(view->freeze(0).live);
-  EXPECT_EQ(view->freeze(1).serial, 77u);
-  EXPECT_EQ(view->freeze(1).replay, 5u);
-  EXPECT_EQ(view->freeze(1).trigger, layout::ControlTrigger::kNone) << "no such trigger";
-  EXPECT_FALSE(view->IsThawed(1, 77));
+  EXPECT_EQ(view->freezes().Last(0).serial, 70u);
+  EXPECT_EQ(view->freezes().Last(0).trigger, layout::ControlTrigger::kInf);
+  EXPECT_TRUE(view->freezes().Last(0).live);
+  EXPECT_EQ(view->freezes().Last(1).serial, 77u);
+  EXPECT_EQ(view->freezes().Last(1).replay, 5u);
+  EXPECT_EQ(view->freezes().Last(1).trigger, layout::ControlTrigger::kNone) << "no such trigger";
+  EXPECT_FALSE(view->freezes().IsThawed(1, 77));
   const auto* thaws =
       reinterpret_cast<const layout::ThawLine*>(segment_.mapping(0).data + layout::kThawLineOffset);
-  view->StopRings(1, 99);
+  view->freezes().Stop(1, 99);
   EXPECT_EQ(thaws[1].stop, 99u);
-  view->Thaw(1, 77);
-  EXPECT_TRUE(view->IsThawed(1, 77));
+  view->freezes().Thaw(1, 77);
+  EXPECT_TRUE(view->freezes().IsThawed(1, 77));
   EXPECT_EQ(thaws[1].stop, 0u) << "what was asked for is over with it";
-  EXPECT_FALSE(view->IsThawed(0, 70)) << "another device";
+  EXPECT_FALSE(view->freezes().IsThawed(0, 70)) << "another device";
 }
 
 // The rings that it stopped would stand still with nobody to let them go on.
@@ -267,10 +267,10 @@ TEST_F(SlotRing, WhatADaemonAskedOfRingsEndsWithTheDaemon) {
   ASSERT_NE(view, nullptr) << reason;
   const auto* thaws =
       reinterpret_cast<const layout::ThawLine*>(segment_.mapping(0).data + layout::kThawLineOffset);
-  view->StopRings(15, 98);
+  view->freezes().Stop(15, 98);
   view->Leave();
   EXPECT_EQ(thaws[15].stop, 0u);
-  view->StopRings(15, 99);  // this one is killed
+  view->freezes().Stop(15, 99);  // this one is killed
   ASSERT_TRUE(view->BecomeReader());
   EXPECT_EQ(thaws[15].stop, 0u);
 }
@@ -284,14 +284,15 @@ TEST_F(SlotRing, AnEarlierFindingReplacesALaterOneAndNotTheOtherWayRound) {
                                                                     layout::kFindingTextOffset)[1];
   const auto text = [&] { return std::string(shared.text, shared.bytes); };
   EXPECT_EQ(shared.version, 0u);
-  view->SetFinding(layout::FindingKind::kInf, {10, 5}, "later");
+  view->findings().Set(layout::FindingKind::kInf, {10, 5}, "later");
   EXPECT_EQ(text(), "later");
-  view->SetFinding(layout::FindingKind::kInf, {10, 6}, "behind it in the graph");
+  view->findings().Set(layout::FindingKind::kInf, {10, 6}, "behind it in the graph");
   EXPECT_EQ(text(), "later");
-  view->SetFinding(layout::FindingKind::kInf, {9, 7}, std::string(2000, 'x'));
+  view->findings().Set(layout::FindingKind::kInf, {9, 7}, std::string(2000, 'x'));
   EXPECT_EQ(text(), std::string(sizeof(shared.text), 'x'));
   EXPECT_EQ(shared.version % 2, 0u);
-  view->SetFinding(layout::FindingKind::kInf, {0, 1}, "an earlier daemon's, at an unknown time");
+  view->findings().Set(layout::FindingKind::kInf, {0, 1},
+                       "an earlier daemon's, at an unknown time");
   EXPECT_EQ(text(), std::string(sizeof(shared.text), 'x'));
 }
 
@@ -300,13 +301,13 @@ TEST_F(SlotRing, AFindingInARowOfAnOpLogGivesWayToOneElsewhere) {
   std::string reason;
   const auto view = SegmentView::Attach(segment_.name(), &reason);
   ASSERT_NE(view, nullptr) << reason;
-  const auto text = [&] { return view->FindingText(layout::FindingKind::kNan); };
-  view->SetFinding(layout::FindingKind::kNan, {10, 5, true}, "of a row");
-  view->SetFinding(layout::FindingKind::kNan, {20, 5, false}, "of a probe");
+  const auto text = [&] { return view->findings().Read(layout::FindingKind::kNan); };
+  view->findings().Set(layout::FindingKind::kNan, {10, 5, true}, "of a row");
+  view->findings().Set(layout::FindingKind::kNan, {20, 5, false}, "of a probe");
   EXPECT_EQ(text(), "of a probe");
-  view->SetFinding(layout::FindingKind::kNan, {9, 5, true}, "of an earlier row");
+  view->findings().Set(layout::FindingKind::kNan, {9, 5, true}, "of an earlier row");
   EXPECT_EQ(text(), "of a probe") << "a row may have an excuse";
-  view->SetFinding(layout::FindingKind::kNan, {19, 5, false}, "of an earlier probe");
+  view->findings().Set(layout::FindingKind::kNan, {19, 5, false}, "of an earlier probe");
   EXPECT_EQ(text(), "of an earlier probe");
 }
 
@@ -317,15 +318,16 @@ TEST_F(SlotRing, AFindingThatADaemonDiedWritingIsWrittenByTheNext) {
   ASSERT_NE(view, nullptr) << reason;
   auto& shared = reinterpret_cast<layout::FindingText*>(segment_.mapping(0).data +
                                                         layout::kFindingTextOffset)[0];
-  view->SetFinding(layout::FindingKind::kNan, {10, 5}, "half wr");
+  view->findings().Set(layout::FindingKind::kNan, {10, 5}, "half wr");
   ++shared.version;
-  view->SetFinding(layout::FindingKind::kNan, {10, 5}, "whole");
+  view->findings().Set(layout::FindingKind::kNan, {10, 5}, "whole");
   EXPECT_EQ(std::string(shared.text, shared.bytes), "whole");
   EXPECT_EQ(shared.version % 2, 0u);
-  EXPECT_EQ(view->FindingText(layout::FindingKind::kNan), "whole") << "the next daemon reads it";
-  EXPECT_EQ(view->FindingText(layout::FindingKind::kReplica), "");
+  EXPECT_EQ(view->findings().Read(layout::FindingKind::kNan), "whole")
+      << "the next daemon reads it";
+  EXPECT_EQ(view->findings().Read(layout::FindingKind::kReplica), "");
   shared.bytes = UINT32_MAX;
-  EXPECT_EQ(view->FindingText(layout::FindingKind::kNan).size(), sizeof(shared.text));
+  EXPECT_EQ(view->findings().Read(layout::FindingKind::kNan).size(), sizeof(shared.text));
 }
 
 TEST_F(SlotRing, EmptyTensorsAreSnapshotsToo) {
