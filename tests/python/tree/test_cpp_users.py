@@ -1,6 +1,8 @@
 """A C++ program outside the tree, built with what an install gives."""
 
 import os
+import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -57,6 +59,20 @@ def test_find_package_finds_what_config_names(tmp_path):
     assert run(build_with_cmake(config("--prefix"), tmp_path / "build")) == SAID
 
 
+def assert_headers_stay_inside(folder):
+    """They include their own, and the messages that protoc makes."""
+    headers = list((folder / "cgdebug").rglob("*.h"))
+    for header in headers:
+        for name in re.findall(r'#include "(.*)"', header.read_text(encoding="utf-8")):
+            assert name.startswith(("cgdebug/", "proto/control")), f"{header}: {name}"
+            assert (folder / name).exists(), f"{header}: {name}"
+    assert headers
+
+
+def test_headers_include_nothing_of_the_tree():
+    assert_headers_stay_inside(pathlib.Path(config("--prefix")) / "include/cgdebug")
+
+
 def test_python_m_cgdebug_names_the_prefix_of_its_own_package():
     import cgdebug
 
@@ -76,6 +92,7 @@ def test_cmake_install_gives_libraries_headers_package_and_manual(tmp_path, daem
     run("cmake", "--install", build, "--prefix", prefix)
     assert (prefix / "share/man/man1/cgdebug-cli.1").read_text().startswith(".TH CGDEBUG")
     assert run(prefix / "bin/cgdebug-cli", "config", "--prefix").strip() == str(prefix)
+    assert_headers_stay_inside(prefix / "include/cgdebug")
     # Both public headers in one file, linked with both libraries.
     program = build_with_cmake(prefix, tmp_path / "build", "-DWITH_CLIENT=ON")
     assert run(program, daemon.socket) == SAID + "mean 2.5 of 16 bytes\n"
