@@ -31,8 +31,9 @@ namespace {
 
 constexpr std::size_t kExcuses = static_cast<std::size_t>(Excuse::kMayHaveOne) + 1;
 
-// What the daemon saw of rows of op logs, and is not here, as if it were.
-void NoteTold(source::Source& source, const Scan& scan, std::vector<SeenSlot>* seen) {
+// Adds to `seen` what the daemon has told of rows of op logs whose snapshots the source does not
+// have, as if it had them.
+void AddTold(source::Source& source, const Scan& scan, std::vector<SeenSlot>* seen) {
   for (const source::Finding& told : source.Findings()) {
     const bool is_nan = told.kind == layout::FindingKind::kNan;
     if (!is_nan && told.kind != layout::FindingKind::kInf) continue;
@@ -58,7 +59,7 @@ Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan
                                                     Check* check) {
   std::vector<SeenSlot> seen;
   for (Scanned& scanned : scan->probes()) seen.push_back(std::move(scanned.seen));
-  NoteTold(source, *scan, &seen);
+  AddTold(source, *scan, &seen);
   *all_excuses = FindExcuses(source, seen);
   const Excuses& excuses = *all_excuses;
   const Scanned* of_first = nullptr;
@@ -102,7 +103,8 @@ bool IsClamp(std::string_view op) {
   return std::ranges::find(kClamps, StemOf(op)) != kClamps.end();
 }
 
-// Which rows of op logs that are near overflow an op clamps, or clamps alone read, each time.
+// Rows of op logs that are near overflow and are meant to be: a clamp wrote them, or in each replay
+// only clamps read them.
 class ClampedRows {
  public:
   ClampedRows(const source::Source& source, const Scan& scan) : source_(source) {
@@ -159,7 +161,7 @@ void SortOutNearOverflow(const source::Source& source, const Scan& scan, Finding
     std::optional<Finding> finding = scanned.near_overflow.finding;
     if (!finding) continue;
     if (!clamped) clamped.emplace(source, scan);
-    if (clamped->Contains(scanned)) continue;  // it is at its bound by design
+    if (clamped->Contains(scanned)) continue;
     const Slot& slot = source.slots()[scanned.slot];
     const bool is_scaled = scaling.contains({slot.session, slot.rank}) && IsGradient(slot);
     if (is_scaled) finding->kind = FindingKind::kScaled;

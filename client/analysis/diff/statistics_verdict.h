@@ -28,7 +28,7 @@ struct StatisticsVerdict {
 struct StatisticsOptions {
   bool can_be_nan = false;     // a floating type
   bool has_tolerance = false;  // rtol or atol was given: what differs may lie within them
-  bool is_row = false;         // of an op log, of which nobody expects values
+  bool is_row = false;         // of an op log: nobody is told that it has no values
 };
 
 // As for assert_close, NaN equals nothing unless `tolerance.equal_nan`. With `equal_nan`, unequal

@@ -39,14 +39,14 @@ struct OpDiff {
   // read the same in A and B.
   std::optional<std::size_t> first_different = {};
   std::optional<std::size_t> first_fault = {};
-  // Instead of a first fault, if it comes before: the first pair that differs although all that it
-  // is made of agrees, as far as it has a counterpart; and the rows it is made of that have none,
-  // as places. The fault is in one of these. A fused kernel has no rows for most of its ops.
+  // A fused kernel has no rows for most of its ops, so inputs of a pair may lack a counterpart. The
+  // first pair, before `first_fault`, that differs although its other inputs agree; and those that
+  // lack one, as places. The fault is in one of these.
   std::optional<std::size_t> first_suspect = {};
   std::vector<std::size_t> suspects_a = {};
   std::vector<std::size_t> suspects_b = {};
-  // If the first divergence may be one of rounding, by its statistics: the first pair that differs
-  // by more, if there is one, and what it is made of that has no counterpart, as above.
+  // Whether the first difference may be one of rounding, by its statistics. If so: the first pair
+  // that differs by more, if there is one, and its inputs that lack a counterpart.
   bool may_be_rounding = false;
   std::optional<std::size_t> first_large = {};
   std::vector<std::size_t> large_a = {};

@@ -16,7 +16,8 @@ constexpr NotesWords kOrderWords{.nobody = "no graph was looked at while it was 
                                  .what = "the order",
                                  .look = "Type: cgdebug-cli run --races -- COMMAND"};
 
-// The rest of one note (layout::IsOpOrder); a kind that a later version knows is something missing.
+// The rest of one note (layout::IsOpOrder). One of a kind that only later versions know says that
+// something is missing.
 void ReadOrderNote(std::string_view op, GraphOrder* order) {
   const std::string_view kind = TakeWord(&op);
   if (kind == "race") {
@@ -46,7 +47,8 @@ void AddMissingOrder(const GraphOrder& order, std::vector<std::string>* not_look
     return;
   }
   const std::size_t told = std::min<std::size_t>(order.unknown, order.missing.size());
-  for (std::size_t i = told; i < order.missing.size(); ++i) {  // a later version knows what
+  // Behind the nodes: notes of kinds that only later versions know.
+  for (std::size_t i = told; i < order.missing.size(); ++i) {
     not_looked->push_back(fmt::format("{}: {}", graph, order.missing[i]));
   }
   if (order.unknown > 0) {

@@ -15,7 +15,7 @@ namespace cgdebug {
 class EndingGraphs {
  public:
   void Add(std::shared_ptr<CountedGraph> graph) { graphs_.push_back(std::move(graph)); }
-  // Tells the slots of those that have ended. Looks now and then only.
+  // Tells the slots of the graphs that have ended. Does nothing if it looked a moment ago.
   void Look(const SlotList& slots);
 
  private:

@@ -22,9 +22,9 @@ _MOST_BYTES = 64 << 20
 
 
 class HeldLog(OpLog):
-    """Keeps its rows, with copies of their tensors, until release() or end(). When it has many it
-    releases itself, and then calls on_release(). A log that is dropped has had no row. The account
-    of a job that is killed meanwhile has them: nobody knows whether they were to be logged."""
+    """Keeps its rows, with copies of their tensors, until release(), end() or drop(). When it has
+    many it releases itself, and then calls on_release(). If the job is killed meanwhile, its account
+    has them: nobody knows whether they were to be logged."""
 
     def __init__(self, on_release: Callable[[], None]) -> None:
         super().__init__(graph=0)
@@ -38,7 +38,7 @@ class HeldLog(OpLog):
         return self._held is not None
 
     def release(self) -> None:
-        """The rows are those of a program that has no model, or that does much before."""
+        """Logs the rows: the program has no model, or does much before it makes one."""
         with self._lock:
             held, self._held = self._held, None
             for row, tensor in held or ():
@@ -49,6 +49,7 @@ class HeldLog(OpLog):
                     super().note(gap)
 
     def drop(self) -> None:
+        """Forgets the rows: the program has made a model."""
         with self._lock:
             if self._held is not None:
                 _native.load().let_go_of_held_rows(len(self._held))
