@@ -395,14 +395,16 @@ except cgdebug.FoundError as error:
     print(error)
 except cgdebug.NotCheckedError as error:
     print("not checked:", error)
+import os
 from cgdebug._job import _excuses
+os.environ["CGDEBUG_FAIL_ON"] = "nan,inf"  # not before: each answer is of all calls
 deadline = time.monotonic() + 60
 while _excuses.last() is None and time.monotonic() < deadline:
     time.sleep(0.01)
 cgdebug.step(1000)
 print("its end")
 """
-    run = run_job(program + asks, CGDEBUG_FAIL_ON="nan,inf")
+    run = run_job(program + asks)
     told = {
         0: "nothing found",
         1: r"first NaN: \S*full_0 in call 3, 16 elements.*Type: cgdebug-cli \S+ ",
