@@ -229,17 +229,15 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream, bool* 
                  &lock);
       return;
     }
-    const bool by_kernels =
-        SlotMaker::BuffersForEager(probe, tensor) == capture::Buffers::Kind::kEagerStats;
-    EagerCall call;
-    if (by_kernels) call = probe.follows_calls ? table.calls.LatestOfJob() : CallOf(table, probe);
+    const EagerCall call =
+        probe.follows_calls ? table.calls.LatestOfJob() : CallOf(table, probe);
     ProbeSlot* const slot = EagerSlot(table, probe, tensor, stream, call.thread, &lock);
     if (slot == nullptr) return;
     if (slot->buffers.kind == capture::Buffers::Kind::kEagerStats) {
       capture::LaunchEagerStats(slot, *table.segment.writer(), tensor, call.number, call.step,
                                 stream);
     } else {
-      capture::LaunchEager(slot, tensor, stream);
+      capture::LaunchEager(slot, tensor, call.number, call.step, stream);
     }
   } catch (const ProbeError& error) {
     throw probe.Refuse(error);

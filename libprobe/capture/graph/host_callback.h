@@ -11,8 +11,9 @@ namespace cgdebug::capture {
 // A replay of a captured probe. `slot` is a ProbeSlot.
 void CUDART_CB OnReplay(void* slot);
 
-// An eager call. Requires: the slot was pinned for it; the call takes the pin away.
-void CUDART_CB OnEager(void* slot);
+// An eager call. `look` is an EagerLook of ProbeSlot::looks, and goes back there. Requires: the
+// slot was pinned for it; the call takes the pin away.
+void CUDART_CB OnEager(void* look);
 
 // The graph and every exec made from it are gone. Runs on a driver thread, so it only sets a flag.
 void CUDART_CB OnGraphGone(void* slot);

@@ -12,6 +12,7 @@
 #include "libprobe/capture/buffers.h"
 #include "libprobe/capture/graph/capture_nodes.h"
 #include "libprobe/capture/graph/counted_graph.h"
+#include "libprobe/capture/graph/eager_looks.h"
 #include "libprobe/capture/graph/root_graph.h"
 #include "libprobe/capture/graph/slot_life.h"
 #include "libprobe/capture/pool_parts.h"
@@ -75,6 +76,7 @@ struct ProbeSlot {
   bool was_used_again = false;  // after its first use
   std::list<ProbeSlot*>::iterator use;
   bool in_use_order = false;
+  EagerLooks looks;  // of a slot with kEager
   // Of a slot with kEagerStats: calls on their way to the GPU hold one pin together.
   std::uint64_t launches = 0;
   bool launches_pin = false;

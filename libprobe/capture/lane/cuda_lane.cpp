@@ -147,16 +147,21 @@ void CaptureLeaf(ProbeSlot* slot, const TensorRef& tensor, void* stream_handle) 
   AddHostNode(graph, &last, 1, slot);  // last: a host node makes each launch of the graph wait
 }
 
-void LaunchEager(ProbeSlot* slot, const TensorRef& tensor, void* stream_handle) {
+void LaunchEager(ProbeSlot* slot, const TensorRef& tensor, std::uint64_t call, std::int64_t step,
+                 void* stream_handle) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(tensor.device_index);
   const std::uint64_t bytes = slot->registration.payload_bytes;
   if (bytes != 0) {
     CopyElements(slot->buffers.pinned, tensor, bytes, cudaMemcpyDeviceToHost, stream);
   }
+  EagerLook* const look = slot->looks.Take({slot, call, step});
   slot->life.Pin();
-  const cudaError_t status = cudaLaunchHostFunc(stream, OnEager, slot);
-  if (status != cudaSuccess) slot->life.Unpin();
+  const cudaError_t status = cudaLaunchHostFunc(stream, OnEager, look);
+  if (status != cudaSuccess) {
+    slot->looks.GiveBack(look);
+    slot->life.Unpin();
+  }
   CheckCuda(status, "cudaLaunchHostFunc");
 }
 

@@ -46,7 +46,9 @@ void SetFallbackAllocator(const DeviceAllocator& allocator);
 //        holds at most the two copies.
 void CaptureLeaf(ProbeSlot* slot, const TensorRef& tensor, void* stream);
 
-// The same in eager mode, in stream order: tensor -> pinned -> host callback.
-void LaunchEager(ProbeSlot* slot, const TensorRef& tensor, void* stream);
+// The same in eager mode, in stream order: tensor -> pinned -> host callback. `call`, `step`: as in
+// EagerLook.
+void LaunchEager(ProbeSlot* slot, const TensorRef& tensor, std::uint64_t call, std::int64_t step,
+                 void* stream);
 
 }  // namespace cgdebug::capture

@@ -66,7 +66,7 @@ std::vector<void*> CaptureNodes::Take(void*) { return {}; }
 std::vector<void*> CaptureNodes::TakeRest(void*) { return {}; }
 std::vector<OwnNode> OwnNodesOf(void*) { Refuse(); }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
-void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
+void LaunchEager(ProbeSlot*, const TensorRef&, std::uint64_t, std::int64_t, void*) { Refuse(); }
 void LaunchEagerStats(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, std::uint64_t,
                       std::int64_t, void*) {
   Refuse();

@@ -171,22 +171,20 @@ def test_a_nan_of_one_call_is_named_with_its_call(cli, tmp_path, value, code, wa
 
 
 @pytest.mark.usefixtures("daemon")
-def test_a_watch_counts_the_calls_of_tensors_on_a_gpu_and_of_their_gradients(cli, tmp_path):
+@pytest.mark.parametrize("values", [0, 8], ids=["statistics", "values"])
+def test_a_watch_counts_the_calls_of_tensors_on_a_gpu_and_of_their_gradients(cli, tmp_path, values):
     """Though autograd runs the backward pass on another thread."""
-    done = run_watched(
-        tmp_path,
-        """
+    program = """
         import torch, cgdebug
         from torch import nn
         net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)).cuda()
-        watch = cgdebug.watch(net, grads=True)
+        watch = cgdebug.watch(net, grads=True, values=VALUES)
         for call in range(1, 5):
             cgdebug.step(10 * call)
             net(torch.ones(call, 8, device="cuda")).sum().backward()
             net(torch.ones(7, 8, device="cuda"))
-        """,
-        options=(),
-    )
+        """
+    done = run_watched(tmp_path, program.replace("VALUES", str(values)), options=())
     assert done.returncode == 0, done.stderr
     sql = "select probe, replay, step from v_snapshots order by replay"
     told = cli("--json", "query", tmp_path / "a.cgrec", sql)
@@ -196,6 +194,33 @@ def test_a_watch_counts_the_calls_of_tensors_on_a_gpu_and_of_their_gradients(cli
             seen[row["probe"]].append((row["replay"], row["step"]))
     assert seen["fwd/0"] == [(2 * n + i, 10 * (n + 1)) for n in range(4) for i in (1, 2)]
     assert seen["grad/0"] == [(2 * n + 1, 10 * (n + 1)) for n in range(4)]
+
+
+@pytest.mark.usefixtures("daemon")
+def test_queued_uses_of_a_probe_of_values_keep_the_call_and_the_step_that_each_began_with(
+    cli, tmp_path
+):
+    done = run_watched(
+        tmp_path,
+        """
+        import torch, cgdebug
+        net = torch.nn.ReLU()
+        watch = cgdebug.watch(net, values=1024)
+        x = torch.ones(4, device="cuda")
+        torch.cuda.synchronize()
+        torch.cuda._sleep(1 << 28)  # the GPU begins when all is queued
+        for call in range(1, 201):
+            cgdebug.step(10 * call)
+            net(x.mul(call))
+        """,
+        options=(),
+    )
+    assert done.returncode == 0, done.stderr
+    sql = "select call, step, max from v_snapshots where probe = 'fwd/ReLU' order by serial"
+    told = json.loads(cli("--json", "query", tmp_path / "a.cgrec", sql).stdout)
+    assert [(row["call"], row["step"], row["max"]) for row in told] == [
+        (n, 10 * n, n) for n in range(1, 201)
+    ]
 
 
 @pytest.mark.usefixtures("daemon")

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "libprobe/capture/graph/counted_graph.h"
+#include "libprobe/capture/graph/eager_looks.h"
 #include "libprobe/capture/graph/slot_life.h"
 #include "libprobe/ring/segment/segment_view.h"
 #include "tests/support/child_process.h"
@@ -65,6 +66,19 @@ TEST(SlotLife, AGraphAndAProbeLeaveInEitherOrderAndOnlyTheProbeDisarms) {
   EXPECT_FALSE(graph_first.unreachable()) << "the probe still shows its records";
   graph_first.LetGo();
   EXPECT_EQ(graph_first.phase(), SlotPhase::kUnreferenced);
+}
+
+TEST(EagerLooks, OneThatCameBackIsUsedAgainAndNoneThatIsQueued) {
+  capture::EagerLooks looks;
+  capture::EagerLook* const first = looks.Take({nullptr, 1, 10});
+  capture::EagerLook* const second = looks.Take({nullptr, 2, 20});
+  EXPECT_NE(first, second);
+  std::thread([&] { looks.GiveBack(first); }).join();
+  capture::EagerLook* const third = looks.Take({nullptr, 3, 30});
+  EXPECT_EQ(third, first);
+  EXPECT_EQ(third->call, 3u);
+  EXPECT_EQ(second->step, 20) << "it is queued";
+  EXPECT_NE(looks.Take({nullptr, 4, 40}), second);
 }
 
 TEST(SlotLife, WithoutAGraphASlotIsUnreferencedWhenItsProbeLetsGo) {
