@@ -82,7 +82,8 @@ def watch(
     inputs: also what the modules are called with, "in/NAME".
     params: also their parameters, "param/NAME", each time before the module runs that owns them.
             If `model` is, or contains, a DistributedDataParallel, its parameters and their
-            gradients are replicas, which `cgdebug-cli ranks` compares over ranks.
+            gradients are replicas, which `cgdebug-cli ranks` compares over ranks. So are those of
+            Megatron-Core's models that its tensor parallelism does not split.
     values: None: only statistics (TensorStats). A number N: also the values of the last N
             snapshots of each tensor, as TensorRecord(capacity=N, where="auto") keeps them: those of
             captured graphs stay in device memory, of which they take a quarter at most. Or give a
