@@ -122,12 +122,13 @@ void AddClocks(const RankRows& rows, RanksReport* report) {
       row.clock_offset_s = offset.value_or(0);
       if (std::fabs(row.clock_offset_s) < kOddClockSeconds || told++ >= kMostOddities) return;
       report->notes.push_back(fmt::format(
-          "the clock of {}{} is {:.0f} s {} those of most ranks, or it lags by as much: ranks "
-          "are "
+          "the clock of {}{} is {:.0f} s {} those of most ranks, or it lags by as much: ranks are "
           "paired by {}, never by time",
           RankText(row), row.process.host.empty() ? "" : " on " + row.process.host,
           std::fabs(row.clock_offset_s), row.clock_offset_s > 0 ? "ahead of" : "behind",
-          report->by_step ? "step" : "replay"));
+          report->by_step              ? "step"
+          : row.process.first->is_call ? "call"
+                                       : "replay"));
     });
   }
 }

@@ -39,8 +39,12 @@ struct LogRow {
 };
 using LogRows = std::map<std::size_t, LogRow>;  // by slot
 
+void TakeLeast(const RankPlace& place, std::optional<RankPlace>* least) {
+  if (!*least || place < **least) *least = place;
+}
+
 void TakeEarlier(const RankPlace& place, std::optional<RankPlace>* first) {
-  if (!*first || place < **first) *first = place;
+  if (!*first || place.CameBefore(**first)) *first = place;
 }
 
 // Whether a step has several snapshots, as far as the first few tell.
@@ -84,7 +88,7 @@ void Join(const RankProcess& from, RankProcess* to) {
   to->replay = std::max(to->replay, from.replay);
   to->step = std::max(to->step, from.step);
   to->lost.insert(from.lost.begin(), from.lost.end());
-  if (from.first) TakeEarlier(*from.first, &to->first);
+  if (from.first) TakeLeast(*from.first, &to->first);
   if (from.first_nonfinite) TakeEarlier(*from.first_nonfinite, &to->first_nonfinite);
   if (from.first_told && (!to->first_told || *from.first_told < *to->first_told)) {
     to->first_told = from.first_told;
@@ -402,12 +406,13 @@ class RankFold::State {
                                                 may_begin_inside);
       position.is_call = !position.is_step && info.counts_calls();
       if (!options_.scope.Wants(key.replay)) continue;
-      const RankPlace place{position,   source::PlaceInCall(info), SlotText(info),
-                            key.replay, snapshot->timestamp_ns,    info.counts_calls()};
+      const RankPlace place{position,        source::PlaceInCall(info), SlotText(info),
+                            key.replay,      snapshot->timestamp_ns,    info.counts_calls(),
+                            snapshot->serial};
       ++of.snapshots;
       of.replay = std::max(of.replay, key.replay);
       of.step = std::max(of.step, snapshot->step);
-      TakeEarlier(place, &of.first);
+      TakeLeast(place, &of.first);
       if (!of.last || *of.last < place) of.last = place;
       if (row != nullptr) row->seen.Note(key, *stats);
       if (stats->nonfinite() > 0 && row != nullptr) {

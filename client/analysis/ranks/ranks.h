@@ -57,10 +57,18 @@ struct RankPlace {
   std::string probe;
   std::uint64_t replay = 0;
   std::int64_t timestamp_ns = 0;
-  bool is_call = false;  // `replay` is the number of an eager call
+  bool is_call = false;      // `replay` is the number of an eager call
+  std::uint64_t serial = 0;  // as source::Snapshot::serial
 
+  // Also over ranks, by their programs.
   bool operator<(const RankPlace& other) const {
     return std::tie(position, order, probe) < std::tie(other.position, other.order, other.probe);
+  }
+  // Of places of one process. A step may have calls that have not all of its rows, so the n-th
+  // snapshot of two rows in a step need not be of one call.
+  bool CameBefore(const RankPlace& other) const {
+    if (serial == 0 || other.serial == 0) return *this < other;
+    return std::tie(serial, replay, order) < std::tie(other.serial, other.replay, other.order);
   }
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 using numerics::Stats;
 
-constexpr std::uint64_t kEncodingVersion = 8;
+constexpr std::uint64_t kEncodingVersion = 9;
 
 template <typename T, typename U>
 concept Is = std::same_as<std::remove_const_t<T>, U>;
@@ -33,7 +33,8 @@ void Visit(auto& code, Is<Position> auto& position) {
   code(position.is_step, position.number, position.nth, position.is_call);
 }
 void Visit(auto& code, Is<RankPlace> auto& place) {
-  code(place.position, place.order, place.probe, place.replay, place.timestamp_ns, place.is_call);
+  code(place.position, place.order, place.probe, place.replay, place.timestamp_ns, place.is_call,
+       place.serial);
 }
 void Visit(auto& code, Is<RankProcess> auto& of) {
   code(of.uuid, of.session, of.run, of.host, of.rank, of.world_size, of.restart, of.is_growing,
