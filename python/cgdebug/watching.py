@@ -59,6 +59,7 @@ def watch(
     stats: typing.Mapping[str, typing.Callable] | None = None,
     every: int | None = None,
     rewind: int = 0,
+    sketches: int = 0,
 ) -> Watch:
     """Puts a probe on the output of every module of `model` that `select` names:
 
@@ -97,6 +98,11 @@ def watch(
             kept, so that `cgdebug-cli ask JOB@REPLAY` can run one again and say what any op made.
             $CGDEBUG_REWIND does the same.
 
+    sketches: N: of level "module": also a sketch of each row of the last N outputs of each module,
+            32 bytes by which `cgdebug-cli diff A B --by request` compares rows that cgdebug.rows()
+            told. A recording has those of all calls. They are "sketch/fwd/layers.3.attn", and are
+            computed by two small kernels behind the module.
+
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,
     torch.compile, checkpointing) do not appear in names. A module that is called several times in a
@@ -130,6 +136,7 @@ def watch(
         params=params,
         values=None if isinstance(values, str) else values,
         part=part,
+        sketches=sketches,
     )
 
 
@@ -206,6 +213,7 @@ class Watch:
         params=False,
         values: int | TensorRecord | None = None,
         part=None,
+        sketches: int = 0,
         skip: typing.Collection[torch.nn.Module] = (),
         eager=False,
     ):
@@ -223,6 +231,7 @@ class Watch:
         self._part_actions: list[Action] = []
         if part is not None:
             self._part_actions = [_take_part(self._actions, level, values, part)]
+        self._sketch_actions = _sketch_actions_of(sketches, level)
         self._check_parts()
         self._select = select
         self._site = _site.of_caller()
@@ -534,6 +543,14 @@ def _take_part(actions: list[Action], level: str, values, part: str) -> TensorRe
     if isinstance(values, TensorRecord):
         raise ValueError("watch: write TensorRecord(..., part=...) instead of part")
     return dataclasses.replace(typing.cast(TensorRecord, actions.pop()), part=part)
+
+
+def _sketch_actions_of(sketches, level: str) -> list[Action]:
+    """Fails: ValueError."""
+    count = whole_number("watch: sketches", sketches)
+    if count and level != "module":
+        raise ValueError(f"watch: sketches are of level 'module', and the level is {level!r}")
+    return [TensorRecord(capacity=count)] if count else []
 
 
 def _actions_of(values) -> list[Action]:

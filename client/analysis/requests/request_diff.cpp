@@ -55,21 +55,26 @@ std::optional<std::uint64_t> ElementsOfARow(std::span<const std::uint64_t> shape
   return std::nullopt;
 }
 
-// The values of one snapshot, by rows.
+// The values of one snapshot, or sketches, by rows.
 struct Rows {
-  layout::Dtype dtype = layout::Dtype::kInvalid;
+  layout::Dtype dtype = layout::Dtype::kInvalid;  // of the bytes
   source::Values values;
   std::uint64_t bytes_of_row = 0;
+  double rounding = 0;  // of the tensor itself
+  bool is_sketch = false;
 
   std::span<const std::byte> Row(std::size_t row) const {
     return values.bytes.subspan(row * bytes_of_row, bytes_of_row);
   }
+  std::uint64_t Elements() const { return bytes_of_row / layout::DtypeBytes(dtype); }
 };
 
 struct RowError {
-  bool is_equal = false;  // bit for bit
+  bool is_equal = false;  // bit for bit, as far as these rows show
   double relative = 0;
 };
+
+// The difference of two sketches is the sketch of the difference, and as long as that, on average.
 
 RowError Compare(const Rows& a, std::size_t row_a, const Rows& b, std::size_t row_b) {
   const std::span<const std::byte> left = a.Row(row_a), right = b.Row(row_b);
@@ -98,8 +103,40 @@ RowError Compare(const Rows& a, std::size_t row_a, const Rows& b, std::size_t ro
   return {.relative = norm == 0 ? 0 : std::sqrt(apart / norm)};
 }
 
+// What one call has of a probe.
+struct Kept {
+  const Seen* tensor = nullptr;
+  const Seen* sketch = nullptr;
+
+  const Seen* any() const { return tensor != nullptr ? tensor : sketch; }
+};
+
+Kept KeptIn(const Call& call, const ProbeName& name) {
+  const auto in = [&](const std::map<ProbeName, Seen>& all) {
+    const auto found = all.find(name);
+    return found == all.end() ? nullptr : &found->second;
+  };
+  return {in(call.probes), in(call.sketches)};
+}
+
+std::set<ProbeName> NamesIn(const Call& call) {
+  std::set<ProbeName> names;
+  for (const auto* all : {&call.probes, &call.sketches}) {
+    for (const auto& [name, seen] : *all) names.insert(name);
+  }
+  return names;
+}
+
+bool HasValues(Source& source, const Seen* seen) {
+  if (seen == nullptr) return false;
+  const Result<source::Snapshot> snapshot = source.Get(seen->slot, seen->key);
+  return snapshot.ok() && snapshot->has_values;
+}
+
 // The rows of one call of A and one of B that hold the same tokens.
 struct SharedRows {
+  std::size_t call_a = 0;
+  std::size_t call_b = 0;
   struct Row {
     Token token;
     std::size_t a = 0;
@@ -156,7 +193,10 @@ class Comparer {
       }
     }
     PairTokens();
-    for (auto& [calls, shared] : pairs_) CompareCalls(calls.first, calls.second, &shared);
+    for (auto& [calls, shared] : pairs_) {
+      std::tie(shared.call_a, shared.call_b) = calls;
+      CompareCalls(&shared);
+    }
     Finish();
     return std::move(result_);
   }
@@ -195,37 +235,64 @@ class Comparer {
     return fmt::format("only {} has {}, the first {}", side, Count(count, "row"), TokenText(first));
   }
 
-  void CompareCalls(std::size_t call_a, std::size_t call_b, SharedRows* shared) {
-    const Call &a = rows_a_.calls[call_a], &b = rows_b_.calls[call_b];
+  void CompareCalls(SharedRows* shared) {
+    const Call &a = rows_a_.calls[shared->call_a], &b = rows_b_.calls[shared->call_b];
+    const std::set<ProbeName> of_a = NamesIn(a), of_b = NamesIn(b);
     std::vector<std::pair<std::uint64_t, const ProbeName*>> names;
-    for (const auto& [name, seen] : a.probes) {
-      names.emplace_back(source::PlaceInCall(a_.slots()[seen.slot]), &name);
+    for (const ProbeName& name : of_a) {
+      names.emplace_back(source::PlaceInCall(a_.slots()[KeptIn(a, name).any()->slot]), &name);
     }
     std::ranges::sort(names, [](const auto& x, const auto& y) {
       return std::tie(x.first, *x.second) < std::tie(y.first, *y.second);
     });
     for (const auto& [place, name] : names) {
-      const Seen& seen = a.probes.at(*name);
-      const auto other = b.probes.find(*name);
-      if (other == b.probes.end()) {
-        missing_.Add("B did not see it in the call of these rows", Where(a_, seen));
+      const Kept left = KeptIn(a, *name), right = KeptIn(b, *name);
+      if (right.any() == nullptr) {
+        missing_.Add("B did not see it in the call of these rows", Where(a_, *left.any()));
         continue;
       }
-      const std::optional<Rows> left = RowsOf(a_, seen, a.rows.size());
-      const std::optional<Rows> right = left ? RowsOf(b_, other->second, b.rows.size()) : left;
-      if (!left || !right) continue;
-      if (left->bytes_of_row / layout::DtypeBytes(left->dtype) !=
-          right->bytes_of_row / layout::DtypeBytes(right->dtype)) {
-        missing_.Add("a row has another length in B", Where(a_, seen));
-        continue;
-      }
-      CompareProbe({call_a, place}, seen, *left, other->second, *right, shared);
+      CompareKept({shared->call_a, place}, left, right, shared);
     }
-    for (const auto& [name, seen] : b.probes) {
-      if (!a.probes.contains(name)) {
-        missing_.Add("A did not see it in the call of these rows", Where(b_, seen));
+    for (const ProbeName& name : of_b) {
+      if (!of_a.contains(name)) {
+        missing_.Add("A did not see it in the call of these rows",
+                     Where(b_, *KeptIn(b, name).any()));
       }
     }
+  }
+
+  void CompareKept(std::pair<std::size_t, std::uint64_t> place, const Kept& left, const Kept& right,
+                   SharedRows* shared) {
+    const bool has_sketches = left.sketch != nullptr && right.sketch != nullptr;
+    const bool by_sketch =
+        has_sketches && !(HasValues(a_, left.tensor) && HasValues(b_, right.tensor));
+    const Seen& seen_a = by_sketch ? *left.sketch : *left.any();
+    const Seen& seen_b = by_sketch ? *right.sketch : *right.any();
+    const auto rows_of = [&](Source& source, const Seen& seen, const Call& call) {
+      return by_sketch ? SketchesOf(source, seen, call.rows.size())
+                       : RowsOf(source, seen, call.rows.size());
+    };
+    const std::optional<Rows> of_a = rows_of(a_, seen_a, rows_a_.calls[shared->call_a]);
+    if (!of_a) return;
+    const std::optional<Rows> of_b = rows_of(b_, seen_b, rows_b_.calls[shared->call_b]);
+    if (!of_b) return;
+    if (of_a->Elements() != of_b->Elements() || of_a->is_sketch != of_b->is_sketch) {
+      return missing_.Add("a row has another length in B", Where(a_, seen_a));
+    }
+    const bool are_same = of_a->is_sketch && AreSame(left.tensor, right.tensor);
+    CompareProbe(place, seen_a, *of_a, seen_b, *of_b, are_same, shared);
+  }
+
+  // Whether both tensors have the same bits, as their statistics say.
+  bool AreSame(const Seen* a, const Seen* b) {
+    if (a == nullptr || b == nullptr) return false;
+    const Slot &slot_a = a_.slots()[a->slot], &slot_b = b_.slots()[b->slot];
+    if (slot_a.dtype != slot_b.dtype || slot_a.shape != slot_b.shape) return false;
+    const Result<source::Snapshot> of_a = a_.Get(a->slot, a->key), of_b = b_.Get(b->slot, b->key);
+    if (!of_a.ok() || !of_b.ok() || !of_a->stats || !of_b->stats) return false;
+    const numerics::Stats &x = *of_a->stats, &y = *of_b->stats;
+    return x.has_hash && y.has_hash && x.has_ordered_hash && y.has_ordered_hash &&
+           x.hash == y.hash && x.ordered_hash == y.ordered_hash;
   }
 
   std::string Where(Source& source, const Seen& seen) const {
@@ -249,40 +316,96 @@ class Comparer {
     const Result<source::Snapshot> snapshot = source.Get(seen.slot, seen.key);
     if (!snapshot.ok()) return missing(snapshot.error().message);
     if (!snapshot->has_values) {
-      return missing("no values were recorded; keep them with cgdebug.watch(..., values=N)");
+      return missing(
+          "no values were recorded; keep them with cgdebug.watch(..., values=N), or sketches of "
+          "rows with sketches=N, in both");
     }
     Result<source::Values> values = source.Load(*snapshot);
     if (!values.ok()) return missing(values.error().message);
     const std::uint64_t bytes = *elements * layout::DtypeBytes(slot.dtype);
     if (values->bytes.size() != bytes * rows) return missing("it has another size than its shape");
-    return Rows{slot.dtype, *std::move(values), bytes};
+    return Rows{slot.dtype, *std::move(values), bytes, RoundingOf(slot.dtype)};
+  }
+
+  // Likewise, of what a probe of sketches saw.
+  std::optional<Rows> SketchesOf(Source& source, const Seen& seen, std::size_t rows) {
+    const Slot& slot = source.slots()[seen.slot];
+    const Sketched of = SketchedIn(source, seen.slot);
+    std::optional<Rows> sketches = RowsOf(source, seen, rows);
+    if (!sketches) return std::nullopt;
+    sketches->rounding = of.rounding;
+    sketches->is_sketch = !of.is_whole;
+    if (of.is_whole) return sketches;
+    const bool is_double = slot.dtype == layout::Dtype::kInt64;  // bits, not numbers
+    sketches->dtype = is_double ? layout::Dtype::kFloat64 : layout::Dtype::kFloat32;
+    if (of.count == 0 || (!is_double && slot.dtype != layout::Dtype::kInt32)) {
+      missing_.Add("it is not told of what it is a sketch", Where(source, seen));
+      return std::nullopt;
+    }
+    return sketches;
+  }
+
+  // The tensors of which a slot may have sketches: those of its probe that have as many vectors.
+  struct Sketched {
+    std::uint64_t count = 0;
+    double rounding = 0;    // the largest
+    bool is_whole = false;  // they are so short that they are their own sketches
+  };
+
+  const Sketched& SketchedIn(Source& source, std::size_t sketch) {
+    const auto [known, is_new] = sketched_.try_emplace({&source, sketch});
+    if (!is_new) return known->second;
+    const Slot& slot = source.slots()[sketch];
+    const std::string probe = SketchedBy(slot.probe).value_or("");
+    for (const Slot& one : source.slots()) {
+      const bool is_of_it = one.probe == probe && one.session == slot.session &&
+                            one.uuid == slot.uuid && one.rank == slot.rank &&
+                            one.graph_id == slot.graph_id && one.invocation == slot.invocation;
+      if (!is_of_it || one.shape.size() != slot.shape.size() || one.shape.empty() ||
+          !std::equal(one.shape.begin(), one.shape.end() - 1, slot.shape.begin())) {
+        continue;
+      }
+      Sketched& found = known->second;
+      const bool is_whole = one.shape == slot.shape && one.dtype == slot.dtype;
+      found.is_whole = is_whole && (found.is_whole || found.count == 0);
+      found.rounding = std::max(found.rounding, RoundingOf(one.dtype));
+      ++found.count;
+    }
+    return known->second;
   }
 
   // place: A's call, and the place in it.
+  // are_same: both tensors are equal bit for bit.
   void CompareProbe(std::pair<std::size_t, std::uint64_t> place, const Seen& seen_a, const Rows& a,
-                    const Seen& seen_b, const Rows& b, SharedRows* shared) {
+                    const Seen& seen_b, const Rows& b, bool are_same, SharedRows* shared) {
     const std::size_t index = PlaceOf(seen_a);
     ProbeRows& probe = result_.probes[index];
-    const double rounding = std::max(RoundingOf(a.dtype), RoundingOf(b.dtype));
+    const double rounding = std::max(a.rounding, b.rounding);
+    const double growth = a.is_sketch ? kGrowthOfSketches : kGrowth;
     for (SharedRows::Row& row : shared->rows) {
       const RowError error = Compare(a, row.a, b, row.b);
+      const bool is_known_equal = error.is_equal && (!a.is_sketch || (are_same && row.a == row.b));
+      const bool is_by_sketch = a.is_sketch && !is_known_equal;
       const RowPair pair{.probe = index,
                          .token = row.token,
                          .a = seen_a,
                          .b = seen_b,
                          .row_a = row.a,
                          .row_b = row.b,
-                         .error = error.relative};
+                         .error = error.relative,
+                         .is_by_sketch = is_by_sketch};
       ++probe.compared;
       ++result_.compared;
-      probe.equal += error.is_equal;
-      result_.equal += error.is_equal;
+      probe.equal += is_known_equal;
+      result_.equal += is_known_equal;
+      result_.by_sketch += is_by_sketch;
+      result_.alike += is_by_sketch && error.is_equal;
       probe.largest = std::max(probe.largest, error.relative);
       if (!error.is_equal && (!result_.unequal || place < first_unequal_)) {
         first_unequal_ = place;
         result_.unequal = pair;
       }
-      const double least_growth = kGrowth * std::max(row.largest, rounding);
+      const double least_growth = growth * std::max(row.largest, rounding);
       result_.least_growth = std::max(result_.least_growth, least_growth);
       if (!row.has_grown && error.relative > least_growth) {
         row.has_grown = true;
@@ -303,7 +426,8 @@ class Comparer {
 
   std::size_t PlaceOf(const Seen& seen) {
     const Slot& slot = a_.slots()[seen.slot];
-    const std::string name = source::SlotName(slot);
+    const std::string full = source::SlotName(slot);
+    const std::string name = SketchedBy(full).value_or(full);
     const auto [found, is_new] = places_.try_emplace(name, result_.probes.size());
     if (is_new) result_.probes.push_back({.name = name});
     return found->second;
@@ -331,6 +455,7 @@ class Comparer {
   RequestRows rows_a_;
   RequestRows rows_b_;
   std::map<std::pair<std::size_t, std::size_t>, SharedRows> pairs_;  // by call of A and of B
+  std::map<std::pair<Source*, std::size_t>, Sketched> sketched_;     // by slot
   std::map<std::string, std::size_t> places_;                        // in RequestDiff::probes
   std::pair<std::size_t, std::uint64_t> first_place_;                // of RequestDiff::first
   std::pair<std::size_t, std::uint64_t> first_unequal_;              // of RequestDiff::unequal

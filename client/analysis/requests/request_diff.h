@@ -3,7 +3,8 @@
 //
 // Rows of other batch sizes are computed by other kernels and round otherwise, so few are equal bit
 // for bit. What tells a fault is growth: |a - b| / max(|a|, |b|) of a row that is several times
-// what it was in every probe before it of the same call.
+// what it was in every probe before it of the same call. Where no values were kept, sketches of the
+// rows tell their distance, not exactly.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,8 @@ namespace cgdebug::analysis::requests {
 
 // An error is growth if it is more than this times the largest before it.
 inline constexpr double kGrowth = 6;
+// The same of errors that sketches tell.
+inline constexpr double kGrowthOfSketches = 12;
 
 // One row of one probe in both sources.
 struct RowPair {
@@ -30,6 +33,7 @@ struct RowPair {
   std::size_t row_a = 0;
   std::size_t row_b = 0;
   double error = 0;  // |a - b| / max(|a|, |b|) of the row, 2-norms; infinite: only one is finite
+  bool is_by_sketch = false;  // it is an estimate
 };
 
 struct ProbeRows {
@@ -45,11 +49,13 @@ struct RequestDiff {
   std::uint64_t requests = 0;     // with a row in both
   std::uint64_t tokens = 0;       // likewise
   std::uint64_t compared = 0;     // rows of probes
-  std::uint64_t equal = 0;
+  std::uint64_t equal = 0;        // bit for bit
+  std::uint64_t alike = 0;        // equal sketches, and more is not known
+  std::uint64_t by_sketch = 0;    // compared by their sketches, and not equal bit for bit
   std::uint64_t grown = 0;
   std::optional<RowPair> first;    // growth
   double before_first = 0;         // the largest error in the probes before it, of the same row
-  std::optional<RowPair> unequal;  // the first that is not equal bit for bit
+  std::optional<RowPair> unequal;  // the first that is not equal bit for bit, or in its sketch
   std::optional<RowPair> largest;  // error without growth
   double least_growth = 0;         // a smaller error is growth in no row
   // Sentences: what was not compared, and why.

@@ -24,9 +24,10 @@ std::string PlaceText(Source& source, const Seen& seen, std::size_t row) {
                      source::ReplayMark(slot, seen.key.replay), row);
 }
 
-std::string ErrorText(double error) {
-  if (std::isinf(error)) return "only one of them is finite";
-  return fmt::format("they are {:.2g} of their size apart", error);
+std::string ErrorText(const RowPair& pair) {
+  if (std::isinf(pair.error)) return "only one of them is finite";
+  return fmt::format("they are {}{:.2g} of their size apart{}", pair.is_by_sketch ? "about " : "",
+                     pair.error, pair.is_by_sketch ? ", by their sketches" : "");
 }
 
 std::string Compared(const RequestDiff& diff) {
@@ -43,8 +44,7 @@ void AddGrowth(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
       Severity::kPlain,
       fmt::format(
           "  A: {}\n  B: {}\n  {}; in the probes before, this row's were {}",
-          PlaceText(a, first.a, first.row_a), PlaceText(b, first.b, first.row_b),
-          ErrorText(first.error),
+          PlaceText(a, first.a, first.row_a), PlaceText(b, first.b, first.row_b), ErrorText(first),
           diff.before_first == 0 ? "equal" : fmt::format("{:.2g} at most", diff.before_first)));
   std::vector<const ProbeRows*> grown;
   for (const ProbeRows& probe : diff.probes) {
@@ -59,20 +59,31 @@ void AddGrowth(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
                           where, AndMore(grown.size(), std::min(grown.size(), kMostProbes))));
 }
 
+// What an estimate is worth: the quotient of two sums of eight squares lies within 2.5 squared in
+// 98 of 100, as the F distribution with 8 and 8 degrees of freedom says.
+void AddSketches(const RequestDiff& diff, Answer* answer) {
+  if (diff.by_sketch == 0) return;
+  answer->Add(Severity::kPlain,
+              fmt::format("  {} of {} were compared by sketches, which tell how far two rows are "
+                          "apart to within a factor of 2.5 in 98 of 100",
+                          diff.by_sketch, Count(diff.compared, "row")));
+}
+
 void AddLargest(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
+  const std::string alike =
+      diff.alike == 0 ? "" : fmt::format(", {} have equal sketches", diff.alike);
   answer->Add(Severity::kGood,
-              fmt::format("no growth of the error: {}; {} of {} are equal bit for bit",
-                          Compared(diff), diff.equal, Count(diff.compared, "row")));
+              fmt::format("no growth of the error: {}; {} of {} are equal bit for bit{}",
+                          Compared(diff), diff.equal, Count(diff.compared, "row"), alike));
   const auto line = [&](const char* what, const RowPair& pair) {
-    answer->Add(
-        Severity::kPlain,
-        fmt::format("  {}: {}, {}: {}\n    A: {}\n    B: {}", what, diff.probes[pair.probe].name,
-                    TokenText(pair.token), ErrorText(pair.error), PlaceText(a, pair.a, pair.row_a),
-                    PlaceText(b, pair.b, pair.row_b)));
+    answer->Add(Severity::kPlain,
+                fmt::format("  {}: {}, {}: {}\n    A: {}\n    B: {}", what,
+                            diff.probes[pair.probe].name, TokenText(pair.token), ErrorText(pair),
+                            PlaceText(a, pair.a, pair.row_a), PlaceText(b, pair.b, pair.row_b)));
   };
-  line("the first that are not equal", *diff.unequal);
-  if (diff.largest && diff.largest->error > 0) {
-    line("the largest", *diff.largest);
+  if (diff.unequal) line("the first that are not equal", *diff.unequal);
+  if (diff.largest && diff.largest->error > 0) line("the largest", *diff.largest);
+  if (diff.by_sketch > 0 || (diff.largest && diff.largest->error > 0)) {
     answer->Add(Severity::kPlain,
                 fmt::format("  a fault that changes a row by less than {:.2g} of its size cannot "
                             "be told from rounding",
@@ -91,7 +102,8 @@ Json PairJson(Source& a, Source& b, const RequestDiff& diff, const RowPair& pair
   };
   return {{"probe", diff.probes[pair.probe].name}, {"request", pair.token.request},
           {"position", pair.token.position},       {"error", JsonNumber(pair.error)},
-          {"a", side(a, pair.a, pair.row_a)},      {"b", side(b, pair.b, pair.row_b)}};
+          {"by_sketch", pair.is_by_sketch},        {"a", side(a, pair.a, pair.row_a)},
+          {"b", side(b, pair.b, pair.row_b)}};
 }
 
 }  // namespace
@@ -112,6 +124,7 @@ Answer RequestAnswer(Source& a, Source& b, const RequestDiff& diff) {
       AddLargest(a, b, diff, &answer);
     }
   }
+  AddSketches(diff, &answer);
   for (std::size_t i = 0; i < std::min(diff.missing.size(), kMostMissing); ++i) {
     answer.Add(Severity::kPlain, "  not compared: " + diff.missing[i]);
   }
@@ -142,6 +155,8 @@ Json RequestJson(Source& a, Source& b, const RequestDiff& diff) {
           {"tokens", diff.tokens},
           {"compared", diff.compared},
           {"equal", diff.equal},
+          {"equal_sketches", diff.alike},
+          {"by_sketch", diff.by_sketch},
           {"grown", diff.grown},
           {"first", pair(diff.first)},
           {"before_first", JsonNumber(diff.before_first)},

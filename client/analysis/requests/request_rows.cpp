@@ -50,6 +50,11 @@ Result<std::vector<std::optional<Token>>> RowsIn(Source& source, std::size_t slo
 
 }  // namespace
 
+std::optional<std::string> SketchedBy(std::string_view probe) {
+  if (!probe.starts_with(fmt::format("{}fwd/", kSketchOf))) return std::nullopt;
+  return std::string(probe.substr(kSketchOf.size()));
+}
+
 std::string TokenText(const Token& token) {
   constexpr std::int64_t kMostNumbers = std::int64_t{1} << 53;
   return token.request < kMostNumbers
@@ -77,9 +82,10 @@ Result<RequestRows> ReadRequestRows(Source& source, const Scope& scope) {
     }
   }
   std::set<CallName> without;
-  for (const std::size_t slot : WantedSlots(source, scope)) {
+  for (const std::size_t slot : WantedSlots(source, of_rows)) {
     const Slot& about = source.slots()[slot];
-    if (about.probe == kRowsProbe) continue;
+    const std::string seen = SketchedBy(about.probe).value_or(about.probe);
+    if (about.probe == kRowsProbe || !scope.probes.Matches(seen)) continue;
     const Result<std::vector<Key>> keys = WantedKeys(source, slot, scope);
     if (!keys.ok()) return keys.error();
     for (const Key& key : *keys) {
@@ -87,8 +93,8 @@ Result<RequestRows> ReadRequestRows(Source& source, const Scope& scope) {
       if (call == calls.end()) {
         without.insert(NameOf(about, key));
       } else {
-        call->second.probes.try_emplace({about.probe, about.invocation, key.iteration},
-                                        Seen{slot, key});
+        auto& of_kind = seen == about.probe ? call->second.probes : call->second.sketches;
+        of_kind.try_emplace({seen, about.invocation, key.iteration}, Seen{slot, key});
       }
     }
   }
@@ -97,7 +103,7 @@ Result<RequestRows> ReadRequestRows(Source& source, const Scope& scope) {
   // Where nothing was seen there is nothing to compare, and a row would be taken for one that
   // another call computed again: engines tell the rows of passes that graphs compute, too.
   for (auto& [name, call] : calls) {
-    if (!call.probes.empty()) result.calls.push_back(std::move(call));
+    if (!call.probes.empty() || !call.sketches.empty()) result.calls.push_back(std::move(call));
   }
   std::ranges::sort(result.calls, {}, &Call::moment);
   for (std::size_t call = 0; call < result.calls.size(); ++call) {

@@ -21,6 +21,10 @@ namespace cgdebug::analysis::requests {
 // is padding.
 inline constexpr std::string_view kRowsProbe = "rows";
 
+// In front of the name of a probe that keeps a sketch of each row of what another one sees:
+// python/cgdebug/_watching/sketches.py.
+inline constexpr std::string_view kSketchOf = "sketch/";
+
 struct Token {
   std::int64_t request = 0;
   std::int64_t position = 0;
@@ -52,6 +56,7 @@ struct Call {
   source::Moment moment;
   std::vector<std::optional<Token>> rows;  // nothing: padding
   std::map<ProbeName, Seen> probes;
+  std::map<ProbeName, Seen> sketches;  // by the probe of which they are
 };
 
 struct RowPlace {
@@ -65,6 +70,9 @@ struct RequestRows {
   std::map<Token, std::vector<RowPlace>> tokens;  // each as often as it was computed
   std::uint64_t calls_without_rows = 0;           // of which probes saw something
 };
+
+// The probe of whose rows this one keeps sketches; nothing: it is another one.
+std::optional<std::string> SketchedBy(std::string_view probe);
 
 // Fails: a source that cannot be read, or rows that are not int64[rows,2] with values.
 Result<RequestRows> ReadRequestRows(source::Source& source, const Scope& scope);

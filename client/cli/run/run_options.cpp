@@ -77,6 +77,7 @@ Result<void> AddConfig(const Context& context, RunOptions* options) {
   if (!options->watch.empty()) typed = {"CGDEBUG_WATCH", "CGDEBUG_WATCH_EAGER"};
   if (!options->fail_on.empty()) typed.insert("CGDEBUG_FAIL_ON");
   if (!options->on.empty()) typed.insert("CGDEBUG_ON");
+  if (options->sketches > 0) typed.insert("CGDEBUG_WATCH_SKETCHES");
   std::string used;
   for (const auto& [name, text] : *read) {
     if (typed.contains(name) || IsSet(name)) continue;
@@ -119,6 +120,18 @@ Result<void> AddValues(const RunOptions& options, Variables* variables) {
   return {};
 }
 
+// Fails: there are no modules whose outputs they could be of.
+Result<void> AddSketches(const RunOptions& options, Variables* variables) {
+  if (options.sketches == 0) return {};
+  if (options.watch.empty() || LevelOf(options) != "module") {
+    return Error{
+        "--sketches keeps sketches of the outputs of modules, and none is watched. Type: --watch "
+        "'*' --sketches 64"};
+  }
+  variables->emplace_back("CGDEBUG_WATCH_SKETCHES", std::to_string(options.sketches));
+  return {};
+}
+
 // What the options tell the job.
 // Fails: what the job would refuse.
 Result<Variables> VariablesOf(const RunOptions& options) {
@@ -131,6 +144,8 @@ Result<Variables> VariablesOf(const RunOptions& options) {
   if (!variables.ok()) return variables;
   const Result<void> values = AddValues(options, &*variables);
   if (!values.ok()) return values.error();
+  const Result<void> sketches = AddSketches(options, &*variables);
+  if (!sketches.ok()) return sketches.error();
   variables->insert(variables->end(), options.configured.begin(), options.configured.end());
   variables->emplace_back("CGDEBUG_CONFIG", "");  // the job gets what it says
   variables->emplace_back("CGDEBUG", "1");

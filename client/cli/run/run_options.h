@@ -26,6 +26,7 @@ struct RunOptions {
   bool force = false;
   std::vector<std::string> watch;
   std::vector<std::string> values;  // globs of rows
+  unsigned sketches = 0;
   bool eager = false;
   bool blocking = false;
   bool races = false;

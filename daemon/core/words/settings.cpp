@@ -89,6 +89,12 @@ constexpr Setting kSettings[] = {
      "which rows of the op log that `CGDEBUG_WATCH` makes keep their values, as `run --values`: "
      "globs of names such as `fwd/layers.3.*`. They are called `ROW.value`",
      &IsSelector},
+    {"CGDEBUG_WATCH_SKETCHES", "job",
+     "of how many calls the outputs of the modules that `CGDEBUG_WATCH` names keep a sketch of "
+     "each "
+     "row, 32 bytes, as `run --sketches`: `diff --by request` compares rows by them. Recordings "
+     "have those of all calls",
+     &IsNumber<0, 1024>},
     {"CGDEBUG_ON", "job",
      "default trigger for rings in device memory, as `run --on`: `nan`, `inf`, `absmax>1e4`, "
      "`changed` or `mismatch`",

@@ -6,6 +6,8 @@ called none, a module with submodules or buffers is taken for one, as a quantize
 
 With CGDEBUG_WATCH_VALUES an op log keeps the values of the rows that it names.
 
+With CGDEBUG_WATCH_SKETCHES the outputs of modules have sketches of their rows.
+
 With CGDEBUG_WATCH_EAGER=1 an op log has what runs eagerly, too, on the threads that call the model.
 A call begins where the framework says so, else with each call of the first model, or where another
 step is set while no model was called. It ends with the step of an optimizer or with the next call.
@@ -33,6 +35,7 @@ from ._after_import import call_after_import
 VARIABLE = "CGDEBUG_WATCH"
 EAGER = "CGDEBUG_WATCH_EAGER"
 VALUES = "CGDEBUG_WATCH_VALUES"
+SKETCHES = "CGDEBUG_WATCH_SKETCHES"
 _OF_GRAPHS = ("CGDEBUG_LAUNCH_BLOCKING", "CGDEBUG_RACES", "CGDEBUG_ASK", "CGDEBUG_REWIND")
 
 _lock = threading.RLock()
@@ -67,8 +70,9 @@ def looks_at_graphs() -> bool:
 
 
 def keeps_values() -> bool:
-    """Whether values leave the job, which rows of requests are compared by."""
-    return is_wanted() and any(_words.setting(name) for name in (VALUES, "CGDEBUG_ON"))
+    """Whether values or sketches leave the job, which rows of requests are compared by."""
+    named = (VALUES, SKETCHES, "CGDEBUG_ON")
+    return is_wanted() and any(_words.setting(name) for name in named)
 
 
 def wanted() -> tuple[str, str]:
@@ -406,7 +410,14 @@ def _watch(module, note: str) -> None:
     _before_models.end()
     # One log has the ops of all models.
     eager = wants_eager and _eager is None
-    made = watching.Watch(module, select, _log_options(level), skip=watched, eager=eager)
+    made = watching.Watch(
+        module,
+        select,
+        _log_options(level),
+        sketches=int(_words.setting(SKETCHES) or 0) if level == "module" else 0,
+        skip=watched,
+        eager=eager,
+    )
     made.notes += (note,) * bool(note)
     if rank < 2 and level == "module":
         _stand_ins.add(made)

@@ -16,7 +16,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from .._job import _accepted, _aside, _native, _tags
 from .._job._after_import import constant_in_traces
-from . import compiled, module_hooks, places
+from . import compiled, module_hooks, places, sketches
 from .places import Place
 
 _MAX_LOOKED_AT = 10_000  # objects below that, for a tensor
@@ -311,6 +311,7 @@ def _attributes_of(value) -> dict[str, object]:
     return attributes
 
 
+_NO_SKETCH = "of a tensor with a class of its own no sketch is made"
 _IS_LEAF = "the output is a leaf, such as a parameter: look at its .grad"
 
 
@@ -321,6 +322,8 @@ def _observe_now(place: Place, grad: Place | None, path: str, tensor: torch.Tens
         return
     for key in place.keys_of(path):
         _observe(place.token, key, tensor, place.shard)
+    if place.has_sketches:
+        _observe_sketch(place, path, tensor)
     if grad is None or not tensor.requires_grad:
         return
     if tensor.is_leaf:  # a hook on a leaf would stay with the parameter for ever
@@ -328,6 +331,20 @@ def _observe_now(place: Place, grad: Place | None, path: str, tensor: torch.Tens
         return
     for key in grad.keys_of(path):
         tensor.register_hook(functools.partial(_observe, grad.token, key))
+
+
+def _observe_sketch(place: Place, path: str, tensor: torch.Tensor) -> None:
+    if type(tensor) is not torch.Tensor:
+        place.note(_NO_SKETCH)
+        return
+    key = place.key_of(places.SKETCH + path)
+    if not key:
+        return
+    # In a capture its kernels are ops like others, which a log of the graph has.
+    hides = torch._C._len_torch_dispatch_stack() and not _native.is_capturing()
+    with no_dispatch() if hides else contextlib.nullcontext(), torch.no_grad():
+        sketch = sketches.of(tensor)
+    _observe(place.token, key, sketch)
 
 
 def _observe(token: str, key: str, tensor: torch.Tensor, shard: str = "") -> None:
@@ -361,6 +378,8 @@ def _observe_traced(place: Place, grad: Place | None, path: str, tensor: torch.T
             _tags.observe(tensor, place.tag, full_path)
     else:
         _tags.observe(tensor, place.tag, path)
+    if place.has_sketches:
+        _tags.observe(sketches.of(tensor), place.tag, places.SKETCH + path)
     if grad is None or not tensor.requires_grad:
         return
     problem = _IS_LEAF if tensor.is_leaf else _why_no_gradient()

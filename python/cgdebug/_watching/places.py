@@ -18,7 +18,10 @@ NO_TENSOR = "it holds no tensor"
 MAX_DEPTH = 8  # of nested tuples and dicts
 TOO_DEEP = f"a tensor of it lies deeper than in {MAX_DEPTH} containers"
 _MAX_TENSORS = 64  # of one output
-_PART = "part:"  # in front of the path of a tensor: of its probe that keeps a part of the values
+# In front of the path of a tensor: of its probe that keeps a part of the values, and of that which
+# keeps a sketch of each row.
+_PART = "part:"
+SKETCH = "sketch:"
 
 _log = logging.getLogger("cgdebug")
 lock = threading.RLock()  # of all watches
@@ -41,6 +44,7 @@ class Owner(typing.Protocol):
 
     _actions: list[Action]
     _part_actions: list[Action]  # of the probes that keep a part of the values, if there are any
+    _sketch_actions: list[Action]  # of those that keep sketches, likewise
 
     @property
     def closed(self) -> bool: ...
@@ -67,6 +71,7 @@ class Place:
         _places[self.token] = self
         self.tag = _tags.Tag(self)
         self.has_parts = bool(owner._part_actions)
+        self.has_sketches = bool(owner._sketch_actions) and name.startswith("fwd/")
         self.looks_inside = name.startswith("fwd/")  # of objects of the program's own classes
         self.note_no_tensor = _to_note_no_tensor(self.token)
         self.note_depth = _to_note_depth(self.token)
@@ -123,14 +128,17 @@ class Place:
         return self.key_of(path), self.shard
 
     def _make(self, path: str) -> CudaGraphTensorProbe | None:
-        is_part = path.startswith(_PART)
-        if sum(one.startswith(_PART) == is_part for one in self.probes) >= _MAX_TENSORS:
+        kind, inner = _kind_of(path)
+        if sum(_kind_of(one)[0] == kind for one in self.probes) >= _MAX_TENSORS:
             self.note(f"it holds more than {_MAX_TENSORS} tensors: the others are not seen")
             return None
         taken = {probe.name for probe in self.probes.values() if probe}
-        stem = f"part/{self.name}{path[len(_PART) :]}" if is_part else self.name + path
-        name = _probe_name(stem, taken)
-        actions = self.watch._part_actions if is_part else self.watch._actions
+        name = _probe_name(f"{kind}/{self.name}{inner}" if kind else self.name + inner, taken)
+        actions = {
+            "": self.watch._actions,
+            "part": self.watch._part_actions,
+            "sketch": self.watch._sketch_actions,
+        }[kind]
         try:
             probe = _PlaceProbe(name, actions, mode="always", non_contiguous="copy")
         except Exception as error:  # the job goes on
@@ -140,6 +148,14 @@ class Place:
             return None
         probe._native.follow_calls()
         return probe
+
+
+def _kind_of(path: str) -> tuple[str, str]:
+    """What a probe keeps of a tensor, empty: what the watch keeps; and the path of the tensor."""
+    for start in (_PART, SKETCH):
+        if path.startswith(start):
+            return start[:-1], path[len(start) :]
+    return "", path
 
 
 class _PlaceProbe(CudaGraphTensorProbe):

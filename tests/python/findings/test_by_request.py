@@ -12,12 +12,13 @@ import cgdebug
 from conftest import find_program
 
 # Decodes four requests: `one` after the other, or `all` in a batch of six, two rows of it padding.
-# A decoder with a cache of its own for each row. fault: in a layer, from some token on.
+# A decoder with a cache of its own for each row. fault: in a layer, from some token on. kept: what
+# watch() keeps, as "values" or "sketches".
 PROGRAM = """
 import sys
 import torch, cgdebug
-mode, fault, dtype, seed = sys.argv[1], sys.argv[2], getattr(torch, sys.argv[3]), int(sys.argv[4])
-torch.manual_seed(seed)
+mode, fault, dtype, kept = sys.argv[1], sys.argv[2], getattr(torch, sys.argv[3]), sys.argv[4]
+torch.manual_seed(0)
 DIM, LENGTH, REQUESTS = 64, 6, 4
 
 class Attention(torch.nn.Module):
@@ -59,7 +60,7 @@ class Decoder(torch.nn.Module):
 
 model = Decoder().to(dtype)
 tokens = torch.randint(0, 512, (REQUESTS, LENGTH))
-watch = cgdebug.watch(model, values=64)
+if kept != "none": watch = cgdebug.watch(model, **{kept: 64 if kept == "values" else 2})
 
 def decode(requests, rows):
     caches = [torch.zeros(2, rows, LENGTH, DIM, dtype=dtype) for _ in model.layers]
@@ -82,13 +83,14 @@ with torch.no_grad():
 
 @pytest.fixture
 def recorded(cli, tmp_path):
-    """recorded(mode, fault, dtype): the path of what that run of PROGRAM saw."""
+    """recorded(mode, fault, dtype, kept): the path of what that run of PROGRAM saw."""
     script = tmp_path / "decode.py"
     script.write_text(PROGRAM)
 
-    def run(mode, fault="none", dtype="float32"):
-        path = tmp_path / f"{mode}-{fault}-{dtype}.cgrec"
-        done = cli("run", "-o", path, "--", sys.executable, script, mode, fault, dtype, "0")
+    def run(mode, fault="none", dtype="float32", kept="values", *options):
+        path = tmp_path / f"{mode}-{fault}-{dtype}-{kept}.cgrec"
+        job = [sys.executable, script, mode, fault, dtype, kept]
+        done = cli("run", *options, "-o", path, "--", *job)
         assert done.returncode == 0, done.stdout + done.stderr
         return path
 
@@ -101,31 +103,67 @@ def compare(a, b, *options):
     return done.returncode, done.stdout + done.stderr
 
 
+KEPT = pytest.mark.parametrize("kept", ["values", "sketches"])
+
+
+@KEPT
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_correct_batch_has_no_growth(recorded, dtype):
-    code, text = compare(recorded("one", dtype=dtype), recorded("all", dtype=dtype))
+def test_a_correct_batch_has_no_growth(recorded, dtype, kept):
+    code, text = compare(recorded("one", "none", dtype, kept), recorded("all", "none", dtype, kept))
     assert code == 0, text
     assert "24 tokens of 4 requests" in text
+    assert ("were compared by sketches" in text) == (kept == "sketches")
 
 
-def test_a_fault_in_a_row_is_named_by_its_request_and_module(recorded):
-    one = recorded("one")
-    code, text = compare(one, recorded("all", "stale"))
+@KEPT
+def test_a_fault_in_a_row_is_named_by_its_request_and_module(recorded, kept):
+    one = recorded("one", kept=kept)
+    code, text = compare(one, recorded("all", "stale", kept=kept))
     assert code == 1, text
     assert "first growth of the error: fwd/layers.2.attn.out, request" in text
     assert "position 3" in text
     assert "cgdebug-cli show" in text
-    code, text = compare(one, recorded("all", "swapped"), "--json")
+    code, text = compare(one, recorded("all", "swapped", kept=kept), "--json")
     answer = json.loads(text)
     assert (code, answer["verdict"]) == (1, "growth")
     assert (answer["first"]["probe"], answer["first"]["position"]) == ("fwd/embed", 4)
 
 
-def test_a_call_whose_rows_nobody_told_is_not_passed_over(recorded):
-    code, text = compare(recorded("one"), recorded("all", "untold"))
+@KEPT
+def test_a_call_whose_rows_nobody_told_is_not_passed_over(recorded, kept):
+    code, text = compare(recorded("one", kept=kept), recorded("all", "untold", kept=kept))
     assert code == 3, text
     assert "B: nobody told the rows of 1 call" in text
     assert "only A has 4 rows" in text
+
+
+def test_equal_batches_are_the_same_bit_for_bit_without_their_values(recorded):
+    one = recorded("all", kept="sketches")
+    code, text = compare(one, one)
+    assert (code, text.count("bit for bit")) == (0, 1), text
+    assert "same: 24 tokens" in text
+
+
+def test_values_and_sketches_are_not_compared(recorded):
+    code, text = compare(recorded("one"), recorded("all", kept="sketches"))
+    assert code == 3, text
+    assert "or sketches of rows with sketches=N, in both" in text
+
+
+def test_run_keeps_sketches_of_a_program_that_watches_nothing(recorded):
+    options = "--watch", "*", "--sketches", "2"
+    one, batch = (recorded(mode, "none", "float32", "none", *options) for mode in ("one", "all"))
+    code, text = compare(one, batch)
+    assert code == 0 and "24 tokens of 4 requests" in text, text
+    code, text = compare(one, recorded("all", "stale", "float32", "none", *options))
+    assert code == 1 and "fwd/layers.2.attn.out" in text, text
+
+
+def test_sketches_of_what_is_no_module_are_refused(cli):
+    done = cli("run", "--watch", "op:*", "--sketches", "2", "--", sys.executable, "-c", "1")
+    assert done.returncode == 2 and "--watch '*' --sketches" in done.stderr
+    with pytest.raises(ValueError, match="sketches are of level 'module'"):
+        cgdebug.watch(torch.nn.Linear(2, 2), level="op", sketches=2)
 
 
 def test_options_of_probes_are_refused(recorded):

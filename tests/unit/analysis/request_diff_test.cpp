@@ -261,6 +261,123 @@ TEST(RequestDiff, WhatCannotBeComparedMakesItInconclusive) {
   }
 }
 
+// As Model, but of long rows there are sketches alone.
+class Sketched {
+ public:
+  explicit Sketched(std::uint64_t rows) {
+    table_ = source.AddSlot("rows", {rows, 2}, layout::Dtype::kInt64);
+    for (int layer = 0; layer < 3; ++layer) {
+      const std::string name = "fwd/" + std::to_string(layer);
+      tensors_.push_back(source.AddSlot(name, {rows, 16}));
+      sketches_.push_back(source.AddSlot("sketch/" + name, {rows, 8}, layout::Dtype::kInt32));
+    }
+  }
+  // factor: of all rows of layer 1.
+  void Call(std::uint64_t replay, const std::vector<Token>& tokens, float factor = 1) {
+    std::vector<std::int64_t> table;
+    for (const Token& token : tokens) {
+      table.insert(table.end(), {token.request, token.position});
+    }
+    source.AddBytes(table_, replay, Bytes(table));
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      std::vector<float> values, sums;
+      for (const Token& token : tokens) {
+        std::vector<float> row = Values(token, static_cast<int>(layer));
+        for (float& value : row) value *= layer == 1 ? factor : 1;
+        for (int i = 0; i < 4; ++i) values.insert(values.end(), row.begin(), row.end());
+        for (int i = 0; i < 2; ++i) sums.insert(sums.end(), row.begin(), row.end());
+      }
+      source.Add(tensors_[layer], replay, values);
+      source.DropValues(tensors_[layer], replay);
+      source.AddBytes(sketches_[layer], replay, Bytes(sums));
+    }
+  }
+
+  MemorySource source;
+
+ private:
+  std::size_t table_ = 0;
+  std::vector<std::size_t> tensors_;
+  std::vector<std::size_t> sketches_;
+};
+
+RequestDiff CompareAll(Sketched& a, Sketched& b) {
+  Result<RequestDiff> diff = CompareRequests(a.source, b.source, {});
+  EXPECT_TRUE(diff.ok()) << diff.error().message;
+  return *std::move(diff);
+}
+
+TEST(RequestDiff, EqualSketchesAreNoEqualBits) {
+  Sketched a(1), b(2);
+  a.Call(1, {{1, 0}});
+  a.Call(2, {{2, 0}});
+  b.Call(1, {{2, 0}, {1, 0}});
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kNothing);
+  EXPECT_EQ(diff.compared, 6);
+  EXPECT_EQ(diff.equal, 0);
+  EXPECT_EQ(diff.alike, 6);
+  const std::string text = RequestAnswer(a.source, b.source, diff).Text();
+  EXPECT_THAT(text, StartsWith("no growth of the error: 2 tokens of 2 requests in 3 probes; 0 of 6 "
+                               "rows are equal bit for bit, 6 have equal sketches"));
+  EXPECT_THAT(text, HasSubstr("cannot be told from rounding"));
+  EXPECT_EQ(RequestJson(a.source, b.source, diff)["verdict"], "no_growth");
+}
+
+TEST(RequestDiff, TensorsWithTheSameHashesAreEqualWithoutTheirValues) {
+  Sketched a(2), b(2);
+  a.Call(1, {{2, 0}, {1, 0}});
+  b.Call(1, {{2, 0}, {1, 0}});
+  EXPECT_EQ(CompareAll(a, b).equal, 6);
+  b.source.has_ordered_hash = false;  // the rows may have been swapped
+  EXPECT_EQ(CompareAll(a, b).alike, 6);
+}
+
+TEST(RequestDiff, SketchesNameTheProbeInWhichTheErrorGrows) {
+  Sketched a(1), b(2);
+  a.Call(1, {{1, 0}});
+  b.Call(1, {{2, 0}, {1, 0}}, 1.25f);
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kFound);
+  const std::string text = RequestAnswer(a.source, b.source, diff).Text();
+  EXPECT_THAT(text, StartsWith("first growth of the error: fwd/1, request 1 position 0"));
+  EXPECT_THAT(text, HasSubstr("they are about 0.2 of their size apart, by their sketches"));
+  EXPECT_EQ(RequestJson(a.source, b.source, diff)["first"]["probe"], "fwd/1");
+}
+
+TEST(RequestDiff, WhatSketchesTellMustGrowByMore) {
+  Sketched a(1), b(1);
+  const auto factor = static_cast<float>(1 + 9 * 0x1p-20);
+  a.Call(1, {{1, 0}});
+  b.Call(1, {{1, 0}}, factor);
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kNothing);
+  EXPECT_EQ(diff.unequal->is_by_sketch, true);
+}
+
+TEST(RequestDiff, SketchesOfAnUnknownTensorAreNotCompared) {
+  Sketched a(1), b(1);
+  a.Call(1, {{1, 0}});
+  b.Call(1, {{1, 0}});
+  b.source.Slots()[1].shape = {3, 16};
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kInconclusive);
+  EXPECT_THAT(diff.missing, testing::Contains(HasSubstr("it is not told of what it is a sketch")));
+}
+
+TEST(RequestDiff, SketchesOfChosenProbesAloneAreCompared) {
+  Sketched a(1), b(1);
+  a.Call(1, {{1, 0}});
+  b.Call(1, {{1, 0}}, 2);
+  const auto outcome = [&](const char* glob) {
+    Scope scope;
+    scope.probes = *Selector::ParseList(glob);
+    return CompareRequests(a.source, b.source, scope)->outcome();
+  };
+  EXPECT_EQ(outcome("fwd/1"), Outcome::kFound);
+  EXPECT_EQ(outcome("fwd/[02]"), Outcome::kNothing);
+}
+
 TEST(RequestDiff, WithoutRowsItSaysWhatToCall) {
   Model a = Alone();
   MemorySource none = testing_support::TwoLayers(3);

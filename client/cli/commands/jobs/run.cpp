@@ -357,6 +357,11 @@ void AddWatching(CLI::App& app, RunOptions* options) {
       ->expected(1)
       ->allow_extra_args(false)  // else it takes the "--" behind it
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--sketches", options->sketches,
+                 "with --watch: the outputs of modules keep 32 bytes of each row in their last N "
+                 "calls, and in a recording of all, by which diff --by request compares rows")
+      ->check(WholeNumber(1, 1024))
+      ->type_name("N");
 }
 
 // What may be asked of captured graphs.
