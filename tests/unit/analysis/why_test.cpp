@@ -268,6 +268,31 @@ TEST(Why, ARowOfACallReadsWhatHasTheNumberInThatCall) {
   EXPECT_THAT(causes.findings[0].facts[0].text, HasSubstr("it read fwd/tanh_0"));
 }
 
+// Counts how often somebody looks for a row in a call.
+class CountedLog : public GraphLog {
+ public:
+  Result<std::optional<source::Key>> Find(std::size_t slot, std::uint64_t replay,
+                                          std::optional<std::uint32_t> iteration) override {
+    ++looks;
+    return GraphLog::Find(slot, replay, iteration);
+  }
+  int looks = 0;
+};
+
+TEST(Why, TheCallOfEachRowThatIsZeroIsNotReadAgain) {
+  const auto looks_of = [](int rows) {
+    CountedLog log;
+    for (int row = 0; row < rows; ++row) log.Row("in/" + std::to_string(row), "input", {{0, 0}});
+    for (source::Slot& slot : log.Slots()) {
+      slot.graph_id = 0;
+      slot.in_body = true;
+    }
+    CausesOf(log);
+    return log.looks;
+  };
+  EXPECT_LE(looks_of(200), 10 * looks_of(20));
+}
+
 TEST(Why, AGraphWithoutAReplayIsTold) {
   GraphLog log = Healthy();
   log.Row("fwd/x", "aten.mm.default", {});

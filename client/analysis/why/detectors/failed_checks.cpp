@@ -11,8 +11,7 @@ Found FindFailedChecks(const Evidence& evidence) {
   Found answer;
   for (const analysis::Finding& one : evidence.check->findings) {
     const bool is_row = ParseOpText(evidence.source->slots()[one.slot].op).has_value();
-    Finding finding{.place = {one.slot, one.first_replay},
-                    .sentence = FindingText(*evidence.source, one)};
+    Finding finding{.place = {one.slot, one.first_replay}};
     switch (one.kind) {
       case FindingKind::kMismatch:
         finding.kind = "mismatch";
@@ -37,6 +36,7 @@ Found FindFailedChecks(const Evidence& evidence) {
       default:
         continue;
     }
+    finding.sentence = FindingText(*evidence.source, one);  // may read the whole call
     answer.findings.push_back(std::move(finding));
   }
   return answer;
