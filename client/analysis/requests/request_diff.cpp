@@ -177,6 +177,9 @@ class Missing {
 };
 
 class Comparer {
+  // A call of A, and the place in it.
+  using Place = std::tuple<std::size_t, std::int64_t, std::uint64_t>;
+
  public:
   Comparer(Source& a, Source& b, const Scope& scope) : a_(a), b_(b), scope_(scope) {}
 
@@ -238,9 +241,9 @@ class Comparer {
   void CompareCalls(SharedRows* shared) {
     const Call &a = rows_a_.calls[shared->call_a], &b = rows_b_.calls[shared->call_b];
     const std::set<ProbeName> of_a = NamesIn(a), of_b = NamesIn(b);
-    std::vector<std::pair<std::uint64_t, const ProbeName*>> names;
+    std::vector<std::pair<Place, const ProbeName*>> names;
     for (const ProbeName& name : of_a) {
-      names.emplace_back(source::PlaceInCall(a_.slots()[KeptIn(a, name).any()->slot]), &name);
+      names.emplace_back(PlaceOf(shared->call_a, *KeptIn(a, name).any()), &name);
     }
     std::ranges::sort(names, [](const auto& x, const auto& y) {
       return std::tie(x.first, *x.second) < std::tie(y.first, *y.second);
@@ -251,7 +254,7 @@ class Comparer {
         missing_.Add("B did not see it in the call of these rows", Where(a_, *left.any()));
         continue;
       }
-      CompareKept({shared->call_a, place}, left, right, shared);
+      CompareKept(place, left, right, shared);
     }
     for (const ProbeName& name : of_b) {
       if (!of_a.contains(name)) {
@@ -261,8 +264,7 @@ class Comparer {
     }
   }
 
-  void CompareKept(std::pair<std::size_t, std::uint64_t> place, const Kept& left, const Kept& right,
-                   SharedRows* shared) {
+  void CompareKept(const Place& place, const Kept& left, const Kept& right, SharedRows* shared) {
     const bool has_sketches = left.sketch != nullptr && right.sketch != nullptr;
     const bool by_sketch =
         has_sketches && !(HasValues(a_, left.tensor) && HasValues(b_, right.tensor));
@@ -374,11 +376,10 @@ class Comparer {
     return known->second;
   }
 
-  // place: A's call, and the place in it.
   // are_same: both tensors are equal bit for bit.
-  void CompareProbe(std::pair<std::size_t, std::uint64_t> place, const Seen& seen_a, const Rows& a,
-                    const Seen& seen_b, const Rows& b, bool are_same, SharedRows* shared) {
-    const std::size_t index = PlaceOf(seen_a);
+  void CompareProbe(const Place& place, const Seen& seen_a, const Rows& a, const Seen& seen_b,
+                    const Rows& b, bool are_same, SharedRows* shared) {
+    const std::size_t index = IndexOf(seen_a);
     ProbeRows& probe = result_.probes[index];
     const double rounding = std::max(a.rounding, b.rounding);
     const double growth = a.is_sketch ? kGrowthOfSketches : kGrowth;
@@ -424,7 +425,19 @@ class Comparer {
     }
   }
 
-  std::size_t PlaceOf(const Seen& seen) {
+  // A slot of an eager call is registered when its tensor first comes, which may be in a later call
+  // than that of slots behind it.
+  Place PlaceOf(std::size_t call, const Seen& seen) {
+    const Slot& slot = a_.slots()[seen.slot];
+    std::int64_t time_ns = 0;
+    if (slot.graph_id == 0) {
+      const Result<source::Snapshot> snapshot = a_.Get(seen.slot, seen.key);
+      if (snapshot.ok()) time_ns = snapshot->timestamp_ns;
+    }
+    return {call, time_ns, source::PlaceInCall(slot)};
+  }
+
+  std::size_t IndexOf(const Seen& seen) {
     const Slot& slot = a_.slots()[seen.slot];
     const std::string full = source::SlotName(slot);
     const std::string name = SketchedBy(full).value_or(full);
@@ -457,8 +470,8 @@ class Comparer {
   std::map<std::pair<std::size_t, std::size_t>, SharedRows> pairs_;  // by call of A and of B
   std::map<std::pair<Source*, std::size_t>, Sketched> sketched_;     // by slot
   std::map<std::string, std::size_t> places_;                        // in RequestDiff::probes
-  std::pair<std::size_t, std::uint64_t> first_place_;                // of RequestDiff::first
-  std::pair<std::size_t, std::uint64_t> first_unequal_;              // of RequestDiff::unequal
+  Place first_place_;                                                // of RequestDiff::first
+  Place first_unequal_;                                              // of RequestDiff::unequal
   Missing missing_;
   std::vector<std::string> only_in_one_;
   RequestDiff result_;

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cgdebug
-from conftest import find_program
+from conftest import ROOT, find_program
 
 # Decodes four requests: `one` after the other, or `all` in a batch of six, two rows of it padding.
 # A decoder with a cache of its own for each row. fault: in a layer, from some token on. kept: what
@@ -186,6 +186,58 @@ def test_options_of_probes_are_refused(recorded):
 def test_rows_that_do_not_fit_are_refused(requests, positions, error):
     with pytest.raises(error, match=r"^rows: "):
         cgdebug.rows(requests, positions)
+
+
+def test_of_200_random_models_none_has_growth_and_four_faults_are_named(cli, tmp_path):
+    script = ROOT / "tests/python/programs/random_decoders.py"
+
+    def run(mode, *more):
+        path = tmp_path / f"{mode}{len(more)}.cgrec"
+        done = cli("run", "-o", path, "--", sys.executable, script, mode, "sketches", "200", *more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return path, done.stdout
+
+    one, _ = run("one")
+    answer = json.loads(compare(one, run("all")[0], "--json")[1])
+    assert (answer["tokens"], answer["grown"], answer["missing"]) == (2400, 0, [])
+    assert answer["equal_sketches"] < answer["compared"], "or there was no rounding"
+    faulty, told = run("all", "FAULTY")
+    faults = json.loads(next(line for line in told.splitlines() if line.startswith("{")))
+    answer = json.loads(compare(one, faulty, "--json")[1])
+    named = {}
+    for probe in [one["probe"] for one in answer["probes"] if one["grown"]]:
+        named.setdefault(probe.split(".")[1], probe)
+    assert named == {
+        number: f"fwd/models.{number}.layers.1.{module}" for number, (_, module) in faults.items()
+    }
+
+
+def test_a_module_that_was_first_called_late_keeps_its_place(cli, tmp_path):
+    script = tmp_path / "experts.py"
+    script.write_text("""
+import sys
+import torch, cgdebug
+torch.manual_seed(0)
+class Experts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(2))
+        self.head = torch.nn.Linear(16, 16)
+    def forward(self, x, chosen):
+        return self.head(self.experts[chosen](x))
+model = Experts()
+watch = cgdebug.watch(model, sketches=4)
+with torch.no_grad():
+    model.experts[1].weight *= float(sys.argv[1])
+    for step in range(2):
+        cgdebug.rows(["chat"], [step])
+        model(torch.ones(1, 16), step)
+""")
+    paths = [tmp_path / "a.cgrec", tmp_path / "b.cgrec"]
+    for path, factor in zip(paths, ("1", "1.5")):
+        cli("run", "-o", path, "--", sys.executable, script, factor)
+    code, text = compare(*paths)
+    assert code == 1 and "first growth of the error: fwd/experts.1, request" in text, text
 
 
 # Decodes as many tokens as lines come: two jobs of it are two servers.
