@@ -2,6 +2,8 @@
 #include "libprobe/session.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -11,6 +13,7 @@
 #include "libprobe/ring/segment/shared_mark.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/slots/daemon_setting.h"
+#include "libprobe/slots/slot_queries.h"
 #include "proto/layout/not_seen.h"
 
 namespace cgdebug {
@@ -92,6 +95,48 @@ bool DaemonAlive() {
   return table.segment.DaemonAlive();
 }
 
+namespace {
+
+bool AwaitsMismatch(const capture::ProbeSlot& slot, int device) {
+  constexpr auto kMismatch = layout::ControlTrigger::kMismatch;
+  const layout::SlotRegistration& r = slot.registration;
+  return slot.reader && capture::IsOnDevice(slot) && r.device_index == device &&
+         (r.trigger == static_cast<std::uint8_t>(kMismatch) ||
+          slot.reader->control().trigger == kMismatch);
+}
+
+// The daemon asked the rings of the device to stop: if a comparison was waited for and one has
+// failed, because of that. Thread: with the probe table's lock.
+std::optional<HeldTrigger> ComparisonThatFailed(const ProbeTable& table, int device,
+                                                std::uint64_t serial) {
+  // By device. Each replay asks, and slots are many; each fails once.
+  struct Known {
+    std::optional<HeldTrigger> held;
+    std::set<std::uint64_t> told;  // orders of slots
+  };
+  static std::array<Known, layout::kMaxFreezeDevices> of_device;
+  auto& [held, told] = of_device[static_cast<std::size_t>(device)];
+  if (held && held->serial == serial) return held;
+  const auto& slots = table.slots.slots();
+  const auto awaits = [&](const auto& slot) { return AwaitsMismatch(*slot, device); };
+  if (std::ranges::none_of(slots, awaits)) return {};
+  for (const auto& slot : slots) {
+    if (!slot->reader || told.contains(slot->registration.order)) continue;
+    const layout::Verdict verdict = StatusOf(*slot).verdict;
+    if (verdict.state != layout::VerdictState::kFail) continue;
+    told.insert(slot->registration.order);
+    held = HeldTrigger{.serial = serial,
+                       .replay = verdict.first_failed_replay,
+                       .graph_id = slot->registration.graph_id,
+                       .probe = slot->registration.name,
+                       .is_comparison = true};
+    return held;
+  }
+  return {};
+}
+
+}  // namespace
+
 std::optional<HeldTrigger> TriggerThatHeld(int device) noexcept {
   if (device < 0 || static_cast<std::uint32_t>(device) >= layout::kMaxFreezeDevices) return {};
   try {
@@ -104,7 +149,10 @@ std::optional<HeldTrigger> TriggerThatHeld(int device) noexcept {
     HeldTrigger held;
     held.serial = ring::LoadAcquire(line.serial);  // T2, pairs with T1
     constexpr auto kAsked = static_cast<std::uint64_t>(layout::ControlTrigger::kNone);
-    if (held.serial == 0 || ring::LoadRelaxed(line.trigger) == kAsked) return {};
+    if (held.serial == 0) return {};
+    if (ring::LoadRelaxed(line.trigger) == kAsked) {
+      return ComparisonThatFailed(table, device, held.serial);
+    }
     held.replay = ring::LoadRelaxed(line.replay);
     const std::uint64_t order = ring::LoadRelaxed(line.order);
     for (const auto& slot : table.slots.slots()) {

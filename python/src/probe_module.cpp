@@ -589,13 +589,15 @@ PYBIND11_MODULE(_probe, module) {
   RegisterWords(module);
   RegisterApart(module);
   module.def("session", &SessionDict);
-  // (serial, replay, graph, probe); None: no trigger has held on this device.
+  // (serial, replay, graph, probe, whether its comparison failed); None: no trigger has held on
+  // this device.
   module.def(
       "trigger_that_held",
       [](int device) -> py::object {
         const std::optional<HeldTrigger> held = TriggerThatHeld(device);
         if (!held) return py::none();
-        return py::make_tuple(held->serial, held->replay, held->graph_id, held->probe);
+        return py::make_tuple(held->serial, held->replay, held->graph_id, held->probe,
+                              held->is_comparison);
       },
       py::arg("device"));
   module.def("start_daemon", &StartDaemon, py::call_guard<WithoutGil>());

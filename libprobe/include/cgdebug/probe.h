@@ -404,10 +404,11 @@ ReadState AwaitRead(std::chrono::nanoseconds timeout);
 
 // The newest time that a trigger stopped the rings of a device: whatever became of them since.
 struct HeldTrigger {
-  std::uint64_t serial = 0;  // of the replay; another one each time
-  std::uint64_t replay = 0;
+  std::uint64_t serial = 0;    // of the last replay that the rings keep; another one each time
+  std::uint64_t replay = 0;    // in which it held
   std::uint64_t graph_id = 0;  // of its probe
   std::string probe;           // empty: it is gone
+  bool is_comparison = false;  // that of the probe failed: the rings stopped some replays later
 };
 // Nothing: none has. Costs a look at the device's line in shared memory.
 std::optional<HeldTrigger> TriggerThatHeld(int device) noexcept;

@@ -116,10 +116,13 @@ class Ring:
         """One that holds ends what is kept, as it stops the rings of probes on the device."""
         held = None if self.frozen else self._native.trigger_that_held(self._device)
         if held is not None and held != self._held_before:
-            _, replay, graph, probe = held
+            _, replay, graph, probe, is_comparison = held
+            what = (
+                f"a comparison of {probe} failed" if is_comparison else f"a trigger of {probe} held"
+            )
             is_named = self.is_of_several or graph != capture
             of = f" of graph {graph}" * is_named
-            self._freeze(replay, None, f"frozen at replay {replay}{of}: a trigger of {probe} held")
+            self._freeze(replay, None, f"frozen at replay {replay}{of}: {what}")
 
     def look(self) -> None:
         """A replay that made a NaN ends what is kept, so that it stays there."""

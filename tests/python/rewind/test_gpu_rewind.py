@@ -895,6 +895,44 @@ def test_a_trigger_keeps_the_replay_in_which_it_held(running, cli):
     job.finish()
 
 
+def test_a_comparison_that_fails_keeps_the_replay_in_which_it_failed(running, cli):
+    code = """
+        import time
+        kept = cgdebug.TensorRecord(capacity=2, where="device", on="mismatch")
+        ring = cgdebug.CudaGraphTensorProbe("ring", [kept])
+        right = torch.full((16,), 2.0, device="cuda")
+        compare = cgdebug.CudaGraphTensorProbe("same", [cgdebug.TensorCompare(right)])
+        x = torch.zeros(16, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            inner = x.sqrt()
+            ring(inner)
+            compare(inner)
+        def replay(value=4.0):
+            x.fill_(value)
+            graph.replay()
+            torch.cuda.synchronize()
+        for number in range(1, 15):
+            replay()
+        replay(9.0)
+        be_read()
+        while not graph._cgdebug_kept._recorder.ring.frozen:  # the daemon stops the rings
+            replay()
+            time.sleep(0.02)
+        for _ in range(500):
+            replay()
+        go_on(replay, DONE)
+    """
+    job = running(code, CGDEBUG="1", CGDEBUG_REWIND="4096")
+    listed = cli("ask", job.pid, "--list")
+    assert "frozen at replay 15: a comparison of same failed" in listed.stdout, listed.stdout
+    told = cli("--json", "ask", f"{job.pid}@15")
+    assert told.returncode == 0, told
+    (row,) = [row for row in json.loads(told.stdout)["rows"] if row["name"] == "fwd/sqrt_0"]
+    assert (row["min"], row["max"]) == (3, 3), row
+    job.finish()
+
+
 def test_ops_have_the_time_that_the_device_takes_for_them(running, cli):
     code = """
         small, large = (torch.randn(n, n, device="cuda") for n in (16, 8192))

@@ -489,29 +489,29 @@ def recorder_in(ring, name=""):
 
 
 def test_a_trigger_that_holds_ends_what_is_kept(monkeypatch):
-    held = [(1, 3, 7, "old")]  # before the graph was kept
+    held = [(1, 3, 7, "old", False)]  # before the graph was kept
     module = types.SimpleNamespace(trigger_that_held=lambda device: held[-1])
     monkeypatch.setattr(_native, "load", lambda: module)
     ring = Ring(0, 4)
     one = recorder_in(ring)
     ring.look_at_triggers(7)
     assert (ring.frozen, one.frozen_at) == ("", 0)
-    held.append((2, 15, 7, "root"))
+    held.append((2, 15, 7, "root", False))
     ring.look_at_triggers(7)
-    held.append((3, 16, 7, "later"))
+    held.append((3, 16, 7, "later", False))
     one.before(17)
     assert one.frozen_at == 15 and one.state_text().endswith(
         "; frozen at replay 15: a trigger of root held"
     )
-    ring.frozen, held[-1] = "", (4, 20, 9, "root")
+    ring.frozen, held[-1] = "", (4, 20, 9, "root", False)
     ring.look_at_triggers(7)
     assert ring.frozen == "frozen at replay 20 of graph 9: a trigger of root held"
     assert ring.go_on() and not ring.go_on(), "once"
     ring.look_at_triggers(7)
     assert ring.frozen == "", "the trigger that held is known"
-    held.append((5, 21, 7, "root"))
+    held.append((5, 21, 7, "root", True))
     ring.look_at_triggers(7)
-    assert one.frozen_at == 21
+    assert one.frozen_at == 21 and ring.frozen == "frozen at replay 21: a comparison of root failed"
     monkeypatch.undo()
     assert _native.load().trigger_that_held(0) is None, "none has held in this process"
     assert _native.load().trigger_that_held(1 << 20) is None
