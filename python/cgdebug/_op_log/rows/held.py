@@ -23,8 +23,8 @@ _MOST_BYTES = 64 << 20
 
 class HeldLog(OpLog):
     """Keeps its rows, with copies of their tensors, until release(), end() or drop(). When it has
-    many it releases itself, and then calls on_release(). If the job is killed meanwhile, its account
-    has them: nobody knows whether they were to be logged."""
+    many it releases itself, and then calls on_release(). If the job is killed meanwhile, its
+    account has them: nobody knows whether they were to be logged."""
 
     def __init__(self, on_release: Callable[[], None]) -> None:
         super().__init__(graph=0)
