@@ -91,7 +91,7 @@ def test_of_a_parallel_region_each_node_is_named(pieces):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a call of CUDA must fail")
 def test_an_error_of_cuda_is_given_by_its_name():
     with pytest.raises(RuntimeError) as failed:
-        _native.probe_module().await_stream(0, 0.0)
+        _native.load().await_stream(0, 0.0)
     cause = failed.value.cause_in_cuda
     assert re.fullmatch(r"cudaError\w+ \(.+\)", cause)
     assert f" failed: {cause}. " in str(failed.value)
@@ -163,7 +163,7 @@ def mapped(monkeypatch):
     native = types.SimpleNamespace(CaptureNodes=OneNodeEach)
     monkeypatch.setattr(node_map._native, "load", lambda: native)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(cuda_stream=0))
-    monkeypatch.setattr(node_map.MapRecorder, "_is_logged", lambda self, name, tensor: True)
+    monkeypatch.setattr(node_map.MapWriter, "_is_logged", lambda self, name, tensor: True)
 
     def of(function):
         mapping = node_map.Mapping(capture=1)

@@ -301,6 +301,13 @@ TEST(OpLog, ClosingLetsGoOfItsPages) {
   ExpectInSegment([](const std::vector<Page>& pages) { EXPECT_THAT(pages, SizeIs(0)); });
 }
 
+TEST(OpLog, AClosedOneTakesNoRow) {
+  OpLog log;
+  log.Close();
+  EXPECT_THAT(ErrorText(ErrorKind::kClosed, [&] { log.Add({"x", "", ""}, Cpu({1}), nullptr); }),
+              HasSubstr("the op log is closed"));
+}
+
 TEST(OpLog, AnEmptyRunWritesNothing) {
   OpLog log;
   log.End();
