@@ -274,6 +274,7 @@ class Comparer {
       return by_sketch ? SketchesOf(source, seen, call.rows.size())
                        : RowsOf(source, seen, call.rows.size());
     };
+    if (!by_sketch && (IsSketchGone(a_, left) || IsSketchGone(b_, right))) return;
     const std::optional<Rows> of_a = rows_of(a_, seen_a, rows_a_.calls[shared->call_a]);
     if (!of_a) return;
     const std::optional<Rows> of_b = rows_of(b_, seen_b, rows_b_.calls[shared->call_b]);
@@ -283,6 +284,17 @@ class Comparer {
     }
     const bool are_same = of_a->is_sketch && AreSame(left.tensor, right.tensor);
     CompareProbe(place, seen_a, *of_a, seen_b, *of_b, are_same, shared);
+  }
+
+  // Whether the call has neither values nor a sketch, though others have one, and it is said.
+  bool IsSketchGone(Source& source, const Kept& kept) {
+    const bool is_gone = kept.sketch == nullptr && !HasValues(source, kept.tensor) &&
+                         HasSketches(source, source.slots()[kept.any()->slot].probe);
+    if (is_gone) {
+      missing_.Add("the sketch of this call is not kept any more, or not yet",
+                   Where(source, *kept.any()));
+    }
+    return is_gone;
   }
 
   // Whether both tensors have the same bits, as their statistics say.
@@ -327,6 +339,17 @@ class Comparer {
     const std::uint64_t bytes = *elements * layout::DtypeBytes(slot.dtype);
     if (values->bytes.size() != bytes * rows) return missing("it has another size than its shape");
     return Rows{slot.dtype, *std::move(values), bytes, RoundingOf(slot.dtype)};
+  }
+
+  // Whether there are sketches of what the probe sees, of some call.
+  bool HasSketches(Source& source, const std::string& probe) {
+    const auto [known, is_new] = sketched_probes_.try_emplace(&source);
+    if (is_new) {
+      for (const Slot& slot : source.slots()) {
+        if (std::optional<std::string> of = SketchedBy(slot.probe)) known->second.insert(*of);
+      }
+    }
+    return known->second.contains(probe);
   }
 
   // Likewise, of what a probe of sketches saw.
@@ -468,10 +491,11 @@ class Comparer {
   RequestRows rows_a_;
   RequestRows rows_b_;
   std::map<std::pair<std::size_t, std::size_t>, SharedRows> pairs_;  // by call of A and of B
-  std::map<std::pair<Source*, std::size_t>, Sketched> sketched_;     // by slot
-  std::map<std::string, std::size_t> places_;                        // in RequestDiff::probes
-  Place first_place_;                                                // of RequestDiff::first
-  Place first_unequal_;                                              // of RequestDiff::unequal
+  std::map<Source*, std::set<std::string>> sketched_probes_;
+  std::map<std::pair<Source*, std::size_t>, Sketched> sketched_;  // by slot
+  std::map<std::string, std::size_t> places_;                     // in RequestDiff::probes
+  Place first_place_;                                             // of RequestDiff::first
+  Place first_unequal_;                                           // of RequestDiff::unequal
   Missing missing_;
   std::vector<std::string> only_in_one_;
   RequestDiff result_;

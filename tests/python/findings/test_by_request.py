@@ -243,9 +243,9 @@ with torch.no_grad():
 # Decodes as many tokens as lines come: two jobs of it are two servers.
 SERVER = """
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-    tokens = torch.randn(64, 8)
-    watch = cgdebug.watch(model, values=32)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
+    tokens = torch.randn(64, 16)
+    watch = cgdebug.watch(model, KEPT)
     for position in range(64):
         word = sys.stdin.readline().strip()
         if not word:
@@ -261,8 +261,9 @@ SERVER = """
 
 
 class Servers:
-    def __init__(self, job, cli):
-        self.jobs = [job(SERVER), job(SERVER)]
+    def __init__(self, job, kept):
+        program = SERVER.replace("KEPT", kept)
+        self.jobs = [job(program), job(program)]
         self.names = [str(one.pid) for one in self.jobs]
 
     def decode(self, *words):
@@ -286,15 +287,15 @@ class Servers:
             one.process.wait(60)
 
 
-@pytest.fixture
-def servers(daemon, job, cli):
-    return Servers(job, cli)
+@pytest.fixture(params=["values=32", "sketches=32"])
+def servers(daemon, job, request):
+    return Servers(job, request.param)
 
 
 def test_of_two_jobs_what_both_have_now_is_compared(servers):
     servers.decode("next", "next")
     code, text = compare(*servers.names)
-    assert (code, "same: 1 token of 1 request" in text) == (0, True), text
+    assert (code, "same: 1 token of 1 request" in text) == (0, True), text  # by hash, of sketches
     servers.decode("next", "broken")
     code, text = compare(*servers.names)
     assert code == 1 and "first growth of the error: fwd/1, request" in text, text
@@ -318,6 +319,19 @@ def test_following_ends_with_the_jobs(servers):
     servers.end()
     answer = json.loads(following.communicate(timeout=60)[0])
     assert (following.returncode, answer["verdict"], answer["tokens"]) == (0, "same", 2)
+
+
+def test_following_more_calls_than_are_kept_is_inconclusive(daemon, job):
+    servers = Servers(job, "sketches=4")
+    servers.decode("next", "next")
+    following = servers.follow("--json")
+    following.stderr.readline()
+    for _ in range(16):
+        servers.decode("next", "next")
+    servers.end()
+    answer = json.loads(following.communicate(timeout=60)[0])
+    assert (following.returncode, answer["verdict"]) == (3, "inconclusive")
+    assert "the sketch of this call is not kept any more" in answer["missing"][0]
 
 
 def test_what_one_job_has_not_computed_when_following_ends_is_said(servers):

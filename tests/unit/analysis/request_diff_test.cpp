@@ -365,6 +365,20 @@ TEST(RequestDiff, SketchesOfAnUnknownTensorAreNotCompared) {
   EXPECT_THAT(diff.missing, testing::Contains(HasSubstr("it is not told of what it is a sketch")));
 }
 
+TEST(RequestDiff, ACallWhoseSketchesAreGoneIsNotCompared) {
+  Sketched a(1), b(1);
+  for (Sketched* one : {&a, &b}) {
+    one->Call(1, {{1, 0}});
+    one->Call(2, {{1, 1}});
+  }
+  for (std::size_t sketch : {2, 4, 6}) b.source.Remove(sketch, 1);
+  const RequestDiff diff = CompareAll(a, b);
+  EXPECT_EQ(diff.outcome(), Outcome::kInconclusive);
+  EXPECT_EQ(diff.compared, 3);
+  EXPECT_THAT(diff.missing, ElementsAre("fwd/0@1 and 2 more snapshots: the sketch of this call is "
+                                        "not kept any more, or not yet"));
+}
+
 TEST(RequestDiff, SketchesOfChosenProbesAloneAreCompared) {
   Sketched a(1), b(1);
   a.Call(1, {{1, 0}});
