@@ -158,7 +158,8 @@ TEST(Compare, AFailureOnTheDeviceHasTheSameWords) {
     ASSERT_FALSE(result.ok);
     const std::vector<std::uint64_t> shape(actual.view().shape.begin(), actual.view().shape.end());
     const auto failure = FailureOf(actual.view(), expected.view(), result);
-    EXPECT_EQ(*FailureText(actual.view().dtype, shape, options, failure), result.text.Whole());
+    EXPECT_EQ(FailureText(actual.view().dtype, shape, options, failure)->Whole(),
+              result.text.Whole());
   };
   const TestTensor a(Dtype::kFloat32, {2, 3}, std::vector<float>{1, 2, 3, 4, 5.5, 6});
   const TestTensor b(Dtype::kFloat32, {2, 3}, std::vector<float>{1, 2, 3, 4.25, 5, 0});
