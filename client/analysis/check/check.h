@@ -105,6 +105,7 @@ struct FirstOfKind {
   std::size_t slot = 0;
   std::uint64_t replay = 0;
   source::Moment moment = {};
+  std::uint64_t serial = 0;  // as source::Snapshot's; that of `moment` is 0 where calls are counted
   std::int64_t step = -1;
   std::uint64_t count = 0;      // elements; 0: not known
   std::uint64_t next_call = 0;  // as NextCallOf()

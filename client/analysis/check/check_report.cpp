@@ -560,7 +560,7 @@ Json CheckJson(Source& source, const Check& check) {
                            {"probe", source.slots()[first.slot].probe},
                            {"graph_order", source.slots()[first.slot].order},
                            {"replay", first.replay},
-                           {"serial", first.moment.serial},
+                           {"serial", first.serial},
                            {"next_call", NextCallJson(first.next_call)},
                            {"step", first.step},
                            {"count", first.count},

@@ -76,7 +76,8 @@ Result<std::optional<EarliestBad>> SortOutNonfinite(source::Source& source, Scan
       for (const auto& [count, firsts] :
            {std::pair(one.nan, &check->first_nan), std::pair(one.inf, &check->first_inf)}) {
         if (count == 0) continue;
-        TakeIfFirst(slot, {scanned.slot, one.key.replay, one.moment, one.step, count}, firsts);
+        TakeIfFirst(slot, {scanned.slot, one.key.replay, one.moment, one.serial, one.step, count},
+                    firsts);
       }
       if (first != nullptr && first->moment <= one.moment) continue;
       of_first = &scanned;

@@ -135,6 +135,7 @@ void Scan::Look(const Key& key, const Snapshot& snapshot, const Stats& stats, Sc
   if (stats.nonfinite() > 0) {
     scanned->nonfinite.push_back({.key = key,
                                   .moment = MomentAt(slot, snapshot.serial, key),
+                                  .serial = snapshot.serial,
                                   .step = snapshot.step,
                                   .nan = stats.nan,
                                   .inf = stats.pos_inf + stats.neg_inf});

@@ -29,6 +29,7 @@ struct Scanned : SeenProbe {
   struct Nonfinite {
     source::Key key;
     source::Moment moment;
+    std::uint64_t serial = 0;  // as source::Snapshot's
     std::int64_t step = -1;
     std::uint64_t nan = 0;  // elements
     std::uint64_t inf = 0;

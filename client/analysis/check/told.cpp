@@ -61,7 +61,7 @@ std::optional<Told> AddTold(source::Source& source, const Scope& scope, const Sc
     if (kind != FindingKind::kNonfinite) continue;
     const Slot& slot = source.slots()[told.slot];
     const source::Moment moment = scan.MomentAt(slot, told.serial, {.replay = told.replay});
-    TakeIfFirst(slot, {told.slot, told.replay, moment, told.step, told.count},
+    TakeIfFirst(slot, {told.slot, told.replay, moment, told.serial, told.step, told.count},
                 told.kind == layout::FindingKind::kNan ? &check->first_nan : &check->first_inf);
     if (first_bad && *first_bad < moment) continue;
     if (first_moment && *first_moment <= moment) continue;

@@ -304,7 +304,10 @@ TEST(OpLog, ClosingLetsGoOfItsPages) {
 TEST(OpLog, AClosedOneTakesNoRow) {
   OpLog log;
   log.Close();
-  EXPECT_THAT(ErrorText(ErrorKind::kClosed, [&] { log.Add({"x", "", ""}, Cpu({1}), nullptr); }),
+  EXPECT_THAT(ErrorText(ErrorKind::kClosed,
+                        [&] {
+                          log.Add({"x", "", ""}, Cpu({1}), nullptr);
+                        }),
               HasSubstr("the op log is closed"));
 }
 
