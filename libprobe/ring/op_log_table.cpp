@@ -53,7 +53,7 @@ std::vector<std::byte> EncodeOpLog(std::span<const OpLogRow> rows) {
     };
     row.name_bytes = append(from.name, layout::kMaxNameBytes);
     row.site_bytes = append(from.site, layout::kMaxNameBytes);
-    row.op_bytes = append(from.op, layout::kMaxOpBytes);
+    row.op_bytes = append(from.op, layout::kMaxOpTextBytes);
     if (from.details.size() <= layout::kMaxOpDetailsBytes) {
       row.details_bytes = append(from.details, layout::kMaxOpDetailsBytes);
     }

@@ -18,8 +18,9 @@
 namespace cgdebug::layout {
 
 inline constexpr std::uint32_t kMaxOpLogRows = 1024;  // of one page; a longer log has more pages
-inline constexpr std::uint32_t kMaxOpLogTableBytes = 16u << 20;
-inline constexpr std::size_t kMaxOpDetailsBytes = 8191;  // of one row
+inline constexpr std::uint32_t kMaxOpLogTableBytes = 32u << 20;
+inline constexpr std::size_t kMaxOpTextBytes = 16383;    // of one row: some 2,700 inputs
+inline constexpr std::size_t kMaxOpDetailsBytes = 8191;  // likewise
 
 // Row i belongs to order SlotRegistration::order + i: a page takes as many orders as it has rows.
 struct OpLogRow {
@@ -44,6 +45,9 @@ struct OpLogRow {
 };
 static_assert(sizeof(OpLogRow) == 240);
 static_assert(std::is_trivially_copyable_v<OpLogRow>);
+static_assert(kMaxOpLogRows *
+                  (sizeof(OpLogRow) + kMaxOpTextBytes + kMaxOpDetailsBytes + 2 * kMaxNameBytes) <=
+              kMaxOpLogTableBytes);
 
 // A row that is none: its op says what an op log does not show, and why. It lies in a page of an
 // eager run, and its tensor is empty.

@@ -1163,6 +1163,15 @@ def test_memory_that_is_used_again_does_not_inherit_the_row_of_what_was_there(de
     assert log.rows[added - 1].name == "in/add_0.self" and log.rows[added - 1].stats.max == 5
 
 
+def test_a_row_that_read_a_thousand_others_has_all_links(debug_mode):
+    """As the norm of all gradients, when they are clipped."""
+    x = torch.ones(2)
+    with (dm := debug_mode()):
+        torch.stack([x + n for n in range(1000)])
+    row = dm.log()["fwd/stack_0"]
+    assert row.is_covered and list(row.inputs) == list(range(2, 1002))
+
+
 def test_equal_runs_have_equal_rows_and_links(debug_mode):
     def train():
         torch.manual_seed(0)

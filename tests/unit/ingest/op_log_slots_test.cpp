@@ -484,12 +484,12 @@ TEST(OpLogTable, DetailsAreKeptWholeOrLeftOut) {
 
 TEST(OpLogTable, TextsThatAreTooLongAreCut) {
   std::vector<ring::OpLogRow> rows = test::MakeRows(2);
-  rows[0].op = std::string(2000, 'x');
+  rows[0].op = std::string(20000, 'x');
   rows[0].site = std::string(2000, 'y');
   std::string reason;
   const auto read = ring::DecodeOpLog(ring::EncodeOpLog(rows), 2, &reason);
   ASSERT_TRUE(read) << reason;
-  EXPECT_EQ(read->at(0).op.size(), layout::kMaxOpBytes);
+  EXPECT_EQ(read->at(0).op.size(), layout::kMaxOpTextBytes);
   EXPECT_EQ(read->at(0).site.size(), layout::kMaxNameBytes);
   EXPECT_EQ(read->at(0).name, "row0");
   EXPECT_EQ(read->at(1).name, "row1");

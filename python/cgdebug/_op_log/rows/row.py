@@ -6,7 +6,7 @@ import typing
 
 from ..details import Details
 
-_MAX_OP_BYTES = 511  # layout::kMaxOpBytes
+_MAX_OP_BYTES = 16383  # layout::kMaxOpTextBytes
 _MAX_NODE_NAMES = 3  # that a row keeps
 UNKNOWN = 0  # of an input: no row shows what the op read
 NO_DETAILS = Details()  # of a row that has none
