@@ -229,8 +229,7 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream, bool* 
                  &lock);
       return;
     }
-    const EagerCall call =
-        probe.follows_calls ? table.calls.LatestOfJob() : CallOf(table, probe);
+    const EagerCall call = probe.follows_calls ? table.calls.LatestOfJob() : CallOf(table, probe);
     ProbeSlot* const slot = EagerSlot(table, probe, tensor, stream, call.thread, &lock);
     if (slot == nullptr) return;
     if (slot->buffers.kind == capture::Buffers::Kind::kEagerStats) {

@@ -463,7 +463,9 @@ RANKS = """
 
 
 @pytest.mark.alone
-def test_one_rank_is_asked_while_the_others_replay_as_ever(running, cli, tmp_path):
+def test_a_question_to_one_rank_of_many_is_refused_before_anything_is_touched(
+    running, cli, tmp_path
+):
     def ranks(limit, world=2, **environment):
         jobs = [
             running(
@@ -484,8 +486,8 @@ def test_one_rank_is_asked_while_the_others_replay_as_ever(running, cli, tmp_pat
     jobs = ranks(0, CGDEBUG_ASK="1")
     for job in [*jobs, *jobs]:
         told = cli("ask", job.pid)
-        assert told.returncode == 0, (told.stdout, told.stderr)
-        assert "c10d.allreduce_" in told.stdout, told.stdout
+        # torch records an event behind each collective of NCCL.
+        assert told.returncode == 3 and "an event node" in told.stderr, told
     asked = [job.finish()[0].split() for job in jobs]
     alone = [job.finish()[0].split() for job in ranks(int(asked[0][0]))]
     assert asked[0] == asked[1] == alone[0] == alone[1]
