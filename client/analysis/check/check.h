@@ -64,8 +64,9 @@ enum class FindingKind {
   // These may be intended, so `check` does not exit 1 because of them:
   kConstant,  // never changed while an earlier probe of its graph did: a weight, a mask?
   kZero,      // nothing but zeros in every replay
-  kLargest,   // a row with the largest number of its dtype, or a probe with the lowest, as masks
-              // have
+  // A row with the largest number of its dtype, or a probe with the lowest or bfloat16's: masks
+  // have.
+  kLargest,
   // Rows of op logs with NaN or Inf that has an excuse (masks.h):
   kMask,          // -Inf, maybe on purpose
   kAbsorbed,      // no later row inherits it
@@ -90,7 +91,7 @@ struct Finding {
   std::uint64_t first_replay = 0;
   std::uint64_t last_replay = 0;
   std::uint64_t count = 0;  // snapshots
-  double worst = 0;         // near overflow: the largest share of the dtype's maximum
+  double worst = 0;         // near overflow, largest: the largest share of the dtype's maximum
   // The daemon found it in a snapshot that is not here; `count` is 1, and later ones are not known.
   std::optional<source::Finding> told = {};
   bool is_bad() const { return kind < FindingKind::kConstant; }

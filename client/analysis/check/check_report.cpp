@@ -199,8 +199,9 @@ std::string FindingText(Source& source, const Finding& finding) {
       return fmt::format("note: {} never changed while an earlier probe did: a weight or a mask?",
                          name);
     case FindingKind::kLargest:
-      return fmt::format("note: {} holds the largest {} there is, in {}: a mask?", name,
-                         layout::DtypeName(slot.dtype), when);
+      return fmt::format(
+          "note: {} holds the largest {} there is, in {}: a mask?", name,
+          layout::DtypeName(finding.worst < 1 ? layout::Dtype::kBfloat16 : slot.dtype), when);
     case FindingKind::kMask:
       return fmt::format("note: {} holds -Inf, no NaN and no +Inf, in {}: a mask?", name, when);
     case FindingKind::kAbsorbed:

@@ -32,6 +32,11 @@ double ShareOfMaximum(const Slot& slot, const Stats& stats) {
   return stats.abs_max / info->max_finite;
 }
 
+// As that of float32 filled with torch.finfo(torch.bfloat16).min, where autocast is on.
+bool HasLowestOfBfloat16(const Stats& stats) {
+  return stats.min == -layout::FindDtype(layout::Dtype::kBfloat16)->max_finite;
+}
+
 }  // namespace
 
 Scan::Scan(source::Source& source, const CheckOptions& options)
@@ -144,8 +149,10 @@ void Scan::Look(const Key& key, const Snapshot& snapshot, const Stats& stats, Sc
   // What overflows does not stop at the lowest number there is, and stay far from the largest.
   const bool is_lowest = stats.max <= -kNearOverflowShare * stats.min;
   // float8 has its largest number wherever a value was cut off.
-  if ((is_row || is_lowest) && share == 1 && ElementBytes(slot) > 1) {
-    scanned->largest.Add(FindingKind::kLargest, index, key.replay);
+  const bool is_largest = ((is_row || is_lowest) && share == 1 && ElementBytes(slot) > 1) ||
+                          (is_lowest && share > kNearOverflowShare && HasLowestOfBfloat16(stats));
+  if (is_largest) {
+    scanned->largest.Add(FindingKind::kLargest, index, key.replay, share);
   } else if (share > kNearOverflowShare) {
     scanned->near_overflow.Add(FindingKind::kNearOverflow, index, key.replay, share);
   }

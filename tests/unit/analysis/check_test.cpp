@@ -486,6 +486,19 @@ TEST(Check, TheLowestNumberOfItsTypeIsAMaskAndNoOverflow) {
             HasSubstr("near overflow: largest"), HasSubstr("near overflow: low")));
 }
 
+TEST(Check, TheLowestBfloat16InFloat32IsAMaskAndNoOverflow) {
+  constexpr float kMax = 0x1.FEp127F;
+  MemorySource source;
+  source.Add(source.AddSlot("scores", {2}), 1, {-kMax, 3});
+  EXPECT_FALSE(CheckOf(source).found());
+  EXPECT_THAT(CheckText(source, CheckOf(source)),
+              HasSubstr("note: scores holds the largest bfloat16 there is, in replay 1: a mask?"));
+  source.Add(source.AddSlot("largest", {2}), 1, {-kMax, kMax});
+  source.Add(source.AddSlot("low", {2}), 1, {-0.99F * kMax, 3});
+  EXPECT_THAT(CheckText(source, CheckOf(source)),
+              AllOf(HasSubstr("near overflow: largest"), HasSubstr("near overflow: low")));
+}
+
 TEST(Check, AProbeWithASnapshotThatIsNotZeroInAnotherShapeIsNotAllZeros) {
   MemorySource source;
   const std::size_t one = source.AddSlot("ids", {1});
