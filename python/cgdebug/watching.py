@@ -287,6 +287,26 @@ class Watch:
             self.close()
             raise
 
+    def take_in_new(self, skip: typing.Collection[torch.nn.Module]) -> None:
+        # For CGDEBUG_WATCH: watches what was put into the model since, but none of `skip`.
+        with lock:
+            root = self._root()
+            if root is None or self._closed or self._scope is not None or self._fx is not None:
+                return
+            found, aliases = modules_of(root)
+            new = {
+                name: module
+                for name, module in found.items()
+                if module not in self._known
+                and module not in skip
+                and is_selected(name, self._select)
+            }
+            self._known.update(found.values())
+            self._prefix = _free_prefix(next(iter(found)), new, but=self)
+            self._names |= {self._prefix + name for name in new}
+            shared = shared_of(found, aliases, new)
+            self._on_modules.hook(found, new, shared, Wanted(self._select, False, False, False, {}))
+
     def _check_parts(self) -> None:
         """Now, because a probe that cannot be made later only becomes a line of explain()."""
         for action in (*self._actions, *self._part_actions):
@@ -484,17 +504,23 @@ def _heed_hooks(dynamo) -> None:
             compiled.heed_hooks(dynamo.config)
 
 
-def _free_prefix(model: str, names: collections.abc.Iterable[str]) -> str:
-    """Requires: lock."""
+def _free_prefix(model: str, names: collections.abc.Iterable[str], but: Watch | None = None) -> str:
+    """That no other watch has. but: one that keeps its own, where it can. Requires: lock."""
     taken: set[str] = set()
     for other in list(_watches):
-        if other._root() is not None:
+        if other._root() is not None and other is not but:
             taken |= other._names
-    for number in itertools.count():
-        prefix = ["", f"{model}."][number] if number < 2 else f"{model}_{number}."
+    own = () if but is None else (but._prefix,)
+    for prefix in itertools.chain(own, _prefixes(model)):
         if taken.isdisjoint(prefix + name for name in names):
             return prefix
     raise AssertionError
+
+
+def _prefixes(model: str) -> collections.abc.Iterator[str]:
+    yield from ("", f"{model}.")
+    for number in itertools.count(2):
+        yield f"{model}_{number}."
 
 
 def _check_level(

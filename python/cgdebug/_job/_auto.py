@@ -353,9 +353,12 @@ def look_at(module, note: str = "") -> None:
     from . import _aside
 
     try:
-        if not _is_inside_watched(module):
-            with _lock:
+        outer, watches = _watched_around(module)
+        with _lock:
+            if not watches:
                 _aside.call(_watch, module, note)
+            elif any(one is module for one in outer.modules()):  # else it was made in this call
+                _aside.call(_take_in_new, watches)
     except Exception as error:
         _fail(type(module).__name__, error)
 
@@ -492,8 +495,20 @@ def _follow_eager(scope) -> None:
     os.register_at_fork(after_in_child=scope.forked)
 
 
-def _is_inside_watched(module) -> bool:
-    """Whether a watched module's call is running on this thread: `module` was made in it."""
+def _take_in_new(watches: list) -> None:
+    """A module is called that was put into a model since its watch began."""
+    from .. import watching
+
+    known = typing.cast(weakref.WeakSet, _known)
+    for one in watches:
+        others = [other._known for other in list(watching._watches) if other is not one]
+        one.take_in_new({module for them in others for module in them})
+        known.update(one._known)
+
+
+def _watched_around(module) -> tuple[typing.Any, list]:
+    """The innermost watched module whose call is running on this thread around that of `module`,
+    with the watches that have it."""
     import torch
 
     from .. import watching
@@ -504,7 +519,8 @@ def _is_inside_watched(module) -> bool:
     while frame is not None:
         if frame.f_code is code:
             outer = frame.f_locals.get("self")
-            if outer is not module and any(outer in one._known for one in watches):
-                return True
+            around = [one for one in watches if outer is not module and outer in one._known]
+            if around:
+                return outer, around
         frame = frame.f_back
-    return False
+    return None, []

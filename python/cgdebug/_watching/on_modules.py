@@ -56,19 +56,29 @@ class OnModules:
     ) -> None:
         """Hooks the chosen ones of those that were found. shared: of shared_of()."""
         self._handles.append(calls.Follower(self._root()))
+        self.hook(found, chosen, shared, wanted)
+        if wanted.params:
+            self._hook_params(found, inside_scripts(found), wanted)
+
+    def remove(self) -> None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.remove()
+
+    def hook(
+        self,
+        found: dict[str, torch.nn.Module],
+        chosen: dict[str, torch.nn.Module],
+        shared: dict[str, dict[str, torch.nn.Module]],
+        wanted: Wanted,
+    ) -> None:
+        """As watch(), without what is looked at around them."""
         in_scripts = inside_scripts(found)
         for name, module in chosen.items():
             if id(module) in in_scripts:
                 self._place("fwd", name, module).note(IN_SCRIPT)
                 continue
             self._hook(name, module, wanted, shared.get(name, {}))
-        if wanted.params:
-            self._hook_params(found, in_scripts, wanted)
-
-    def remove(self) -> None:
-        handles, self._handles = self._handles, []
-        for handle in handles:
-            handle.remove()
 
     def _hook(
         self,

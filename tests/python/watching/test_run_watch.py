@@ -161,6 +161,30 @@ def test_what_the_program_watches_itself_is_not_watched_twice(run, cli, tmp_path
     assert probes_of(cli, tmp_path.name) == {f"fwd/layers.0.{s}" for s in ("up", "act", "down")}
 
 
+def test_what_is_put_into_a_model_later_is_watched_and_what_a_call_makes_is_not(run, cli, tmp_path):
+    run(
+        MODEL,
+        """
+        other = nn.Sequential(nn.Linear(8, 8))
+        other(torch.ones(1, 8))
+        net = Net()
+        net(torch.ones(1, 8))
+        net.layers[0].up, net.layers[0].down = nn.Linear(8, 5), nn.Linear(5, 8)
+        net.layers[0].act = nn.Sequential(nn.ReLU(), nn.Identity())
+        net.layers.append(Block())
+        other.append(nn.Linear(8, 8))
+        for _ in range(2):
+            other(net(torch.ones(1, 8)))
+        """,
+    )
+    probes = probes_of(cli, tmp_path.name)
+    later = {"0.act.0", "0.act.1", *(f"4{part}" for part in ("", ".up", ".act", ".down"))}
+    assert {f"fwd/layers.{name}" for name in later} | {"fwd/1"} <= probes
+    of_first = [one for one in slots_of(cli, tmp_path.name) if one["name"] == "fwd/layers.0.up"]
+    assert {tuple(one["shape"]) for one in of_first} == {(1, 16), (1, 5)}
+    assert not [name for name in probes if "Dropout" in name]
+
+
 def test_spawned_workers_are_watched_and_a_copied_model_works_there(run, cli, tmp_path):
     run(
         MODEL,
