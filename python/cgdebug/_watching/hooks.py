@@ -116,6 +116,19 @@ class LastHook(Hook):
             module_hooks.put_last(module)
 
 
+class PutBackHook(Hook):
+    """Before a call of a model: the hooks on its modules that the program took off."""
+
+    places = []
+
+    def __init__(self, put_back: typing.Callable[[], None]):
+        self._put_back = put_back
+
+    def look(self, module, *call):
+        if not torch.compiler.is_compiling():
+            self._put_back()
+
+
 class SharedHook(Hook):
     """Of a module that several modules have: each has a hook for it of its own, and the module
     whose call runs decides. Compiled code has the first alone."""

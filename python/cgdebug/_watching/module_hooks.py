@@ -37,6 +37,11 @@ class Hooks(collections.OrderedDict):
             # move_to_end() moves it for Python alone, and Dynamo's guards go by the order in C.
             super().__setitem__(one, super().pop(one))
 
+    def clear(self) -> None:
+        """By the program: those of the program."""
+        for number, _ in self._of_program():
+            del self[number]
+
     def __len__(self) -> int:
         caller = sys._getframe(1).f_code
         if caller.co_name in _ASK_WHETHER_THERE_ARE_HOOKS or caller.co_filename == _FUSED:
@@ -84,6 +89,12 @@ def register(module: torch.nn.Module, hook, before: bool = False, with_kwargs: b
             hooks[ours] = hooks.pop(handle.id)
     handle.id = ours
     return handle
+
+
+def is_there(module: torch.nn.Module, hook, handle: torch.utils.hooks.RemovableHandle) -> bool:
+    """Whether the hook still runs behind forward(). A program may empty the dict of the hooks, or
+    put another in its place."""
+    return module._forward_hooks.get(handle.id) is hook
 
 
 def stay_last(module: torch.nn.Module) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import typing
 import weakref
 
 import torch
@@ -11,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import calls, direct, hooks, module_hooks
 from .modules import IN_SCRIPT, inside_scripts, is_callable, is_selected
-from .places import Place
+from .places import Place, lock
 from .replicas import ReplicaHook
 
 
@@ -43,6 +44,8 @@ class OnModules:
         self._handles: list[
             torch.utils.hooks.RemovableHandle | calls.Follower | direct.InFront
         ] = []
+        # Behind forward(), which the program may take off with its own.
+        self._outputs: list[tuple[weakref.ref[torch.nn.Module], hooks.Hook, typing.Any]] = []
         # Of those whose forward() is called: which runs our hooks, and which did not.
         self._in_front: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._not_all_seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -55,14 +58,20 @@ class OnModules:
         wanted: Wanted,
     ) -> None:
         """Hooks the chosen ones of those that were found. shared: of shared_of()."""
-        self._handles.append(calls.Follower(self._root()))
+        root = self._root()
+        self._handles.append(calls.Follower(root))
+        if is_callable(root):
+            myself = weakref.WeakMethod(self._put_back)
+            back = hooks.PutBackHook(lambda: (myself() or (lambda: None))())
+            self._handles.append(module_hooks.register(root, back, before=True))
         self.hook(found, chosen, shared, wanted)
         if wanted.params:
             self._hook_params(found, inside_scripts(found), wanted)
 
     def remove(self) -> None:
+        outputs, self._outputs = self._outputs, []
         handles, self._handles = self._handles, []
-        for handle in handles:
+        for handle in (*(handle for _, _, handle in outputs), *handles):
             handle.remove()
 
     def hook(
@@ -103,9 +112,24 @@ class OnModules:
         ]
         if others:
             output = hooks.SharedHook(output, list(zip(others.values(), further)))
-        self._handles.append(module_hooks.register(module, output))
+        handle = module_hooks.register(module, output)
+        self._outputs.append((weakref.ref(module), output, handle))
         if not module_hooks.stay_last(module):
             self._handles.append(module_hooks.register(module, hooks.LastHook(), before=True))
+
+    def _put_back(self) -> None:
+        for alive, hook, handle in self._outputs:
+            module = alive()
+            if module is not None and not module_hooks.is_there(module, hook, handle):
+                break
+        else:
+            return
+        with lock:  # another thread may do the same
+            for number, (alive, hook, handle) in enumerate(self._outputs):
+                module = alive()
+                if module is not None and not module_hooks.is_there(module, hook, handle):
+                    handle = module_hooks.register(module, hook)
+                    self._outputs[number] = (alive, hook, handle)
 
     def put_in_front(self, module: torch.nn.Module) -> None:
         """Of one that is not called, but its forward() is."""

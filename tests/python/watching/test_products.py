@@ -1,6 +1,7 @@
 """What a program makes of a watched model is what it makes of the model alone: exported programs,
 scripts, copies, files."""
 
+import collections
 import copy
 import pickle
 import subprocess
@@ -127,6 +128,33 @@ def test_hooks_of_the_program_stay_its_own():
         assert torch.equal(net(X) * 2, plain)
         watch.close()
         assert not list(net._forward_hooks.items())
+
+
+@pytest.mark.parametrize("way", ["clear", "another dict", "each"])
+def test_a_program_that_takes_all_hooks_off_a_model_leaves_it_watched(way):
+    net = Net().eval()
+    with cgdebug.watch(net) as watch:
+        net(X)
+        before = {name: seen_of(watch, name) for name in watch.probes}
+        net.up.register_forward_hook(lambda module, args, output: output * 2)
+        for module in net.modules():
+            if way == "clear":
+                module._forward_hooks.clear()
+            elif way == "another dict":
+                module._forward_hooks = collections.OrderedDict()
+            else:
+                for number in list(module._forward_hooks):
+                    del module._forward_hooks[number]
+        plain = net(X)
+        net(X)
+        assert [seen_of(watch, name) - count for name, count in before.items()] == [2] * 4
+        assert torch.equal(plain, net(X))
+    assert not any(list(module._forward_hooks.items()) for module in net.modules())
+
+
+def seen_of(watch, name):
+    (slot,) = watch.probes[name].status().slots
+    return slot.replays
 
 
 def test_the_fused_kernels_of_transformer_layers_run_as_without_watch():
