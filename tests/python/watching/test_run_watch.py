@@ -185,6 +185,28 @@ def test_what_is_put_into_a_model_later_is_watched_and_what_a_call_makes_is_not(
     assert not [name for name in probes if "Dropout" in name]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "call = torch.compile(net, backend='aot_eager')",
+        "net.compile(backend='aot_eager'); call = net",
+    ],
+)
+def test_what_is_put_into_a_compiled_model_is_watched(run, cli, tmp_path, made):
+    run(
+        MODEL,
+        """
+        net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        MADE
+        for _ in range(2):
+            call(torch.ones(1, 8))
+        net[1] = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        call(torch.ones(1, 8))
+        """.replace("MADE", made),
+    )
+    assert {"fwd/1.0", "fwd/1.1"} <= probes_of(cli, tmp_path.name)
+
+
 def test_spawned_workers_are_watched_and_a_copied_model_works_there(run, cli, tmp_path):
     run(
         MODEL,
