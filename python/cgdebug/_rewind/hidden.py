@@ -60,22 +60,21 @@ def hidden_of(
 ) -> Hidden:
     """apart: the graph in pieces
     pool:   what nobody holds in it is the graph's own, and gone when its replay is over
-    blocks: called if there is a node that may touch more than the arguments of its op
+    blocks: called if there is a node that may touch more than the arguments of its op, more than
+            once
     words:  what may be an address in a block that may be a table; most is none, so nothing follows
             from one that leads to no memory"""
     spans, unknown, tables = Spans(), dict[str, None](), set[Block]()
-    known: list[Block] | None = None
     for place, node in enumerate(apart.nodes):
         op = node_map.op_of.get(node["handle"])
         if node["is_own"] or (op is not None and not op.may_touch_more):
             continue
         who = name_of(op) if op is not None else _no_op(node_map.behind.get(node["handle"]))
-        known = blocks() if known is None else known
         pointers = apart.pointers(place)
         if pointers is None:
             unknown[f"{who}, of whose kernel CUDA does not tell the arguments"] = None
         for address, _, _, is_host in pointers or ():
-            block = None if is_host else block_at(known, address)
+            block = None if is_host else _block_at(blocks(), address)
             if block is not None and block.end - block.begin <= _MOST_TABLE_BYTES:
                 tables.add(block)
             if op is not None and _is_given(op, address):
@@ -87,7 +86,7 @@ def hidden_of(
                 what += " beside its arguments" * (op is not None)
                 unknown[f"{who}, which is given {what}"] = None
     for address in (word for table in tables for word in words(table)):
-        block = block_at(known or [], address)
+        block = _block_at(blocks(), address)
         if block is not None and block.is_held:
             spans.add(block.begin, block.end)
     return Hidden(spans, list(unknown))
@@ -108,6 +107,6 @@ def _is_given(op: Op, address: int) -> bool:
     return any(one.extent[0] <= address < one.extent[1] for one in op.given)
 
 
-def block_at(blocks: list[Block], address: int) -> Block | None:
+def _block_at(blocks: list[Block], address: int) -> Block | None:
     place = bisect.bisect_right(blocks, address, key=lambda one: one.begin) - 1
     return blocks[place] if place >= 0 and address < blocks[place].end else None

@@ -156,8 +156,8 @@ class Ring:
                 name = one.made or one.row or "what it left"
                 of = f" of graph {owner.name}" * self.is_of_several
                 why = f"frozen at replay {slot.replay}{of}, which left NaN in {name}"
-                return self._freeze(slot.replay, owner, why)
-        return None
+                self._freeze(slot.replay, owner, why)
+                return
 
     def go_on(self) -> bool:
         """Keeps replays again, whatever has ended it; False: nothing has. Thread: any."""

@@ -91,8 +91,8 @@ class Collectives:
         self._of.set(tensor, [one for one in known if one not in (*same, *others)] or None)
         call.overwritten += same
         storage = tensor.untyped_storage()
-        for one, result in [(one, _part(storage, one.part)) for one in others]:
-            self._land(one, result)
+        for one in others:
+            self._land(one, _part(storage, one.part))
 
     def landed(self, call: Call, tensor: torch.Tensor) -> bool:
         """Whether the op, which has overwritten the tensor, is how a collective that is waited for
