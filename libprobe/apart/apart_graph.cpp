@@ -129,8 +129,26 @@ void CheckDriver(CUresult status, const char* call) {
                                            " of the CUDA driver. Type: cgdebug-cli doctor");
 }
 
-// Adds a copy of a node to `graph`; false for a kind of which nobody makes a copy alone.
-bool AddCopy(cudaGraph_t graph, cudaGraphNode_t node) {
+// Adds a copy of a kernel to `graph`, behind `before`.
+cudaGraphNode_t AddKernel(cudaGraph_t graph, cudaGraphNode_t node, const Handles& before) {
+  using Add = CUresult (*)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t,
+                           const CUDA_KERNEL_NODE_PARAMS*);
+  using CopyAttributes = CUresult (*)(CUgraphNode, CUgraphNode);
+  static const auto add = reinterpret_cast<Add>(DriverFunction("cuGraphAddKernelNode", 12000));
+  static const auto copy_attributes =
+      reinterpret_cast<CopyAttributes>(DriverFunction("cuGraphKernelNodeCopyAttributes", 12000));
+  const std::optional<capture::KernelNode> kernel = capture::KernelOf(node);
+  if (!kernel || kernel->params.blockDimX == 0) {
+    throw ProbeError(ErrorKind::kSystem, "CUDA does not tell what a kernel of the graph is given");
+  }
+  cudaGraphNode_t made = nullptr;
+  CheckDriver(add(&made, graph, before.data(), before.size(), &kernel->params),
+              "cuGraphAddKernelNode");
+  CheckDriver(copy_attributes(made, node), "cuGraphKernelNodeCopyAttributes");
+  return made;
+}
+
+cudaGraphNode_t AddMemcpy(cudaGraph_t graph, cudaGraphNode_t node, const Handles& before) {
   using GetMemcpy = CUresult (*)(CUgraphNode, CUDA_MEMCPY3D*);
   using AddMemcpy = CUresult (*)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t,
                                  const CUDA_MEMCPY3D*, CUcontext);
@@ -141,28 +159,57 @@ bool AddCopy(cudaGraph_t graph, cudaGraphNode_t node) {
       reinterpret_cast<AddMemcpy>(DriverFunction("cuGraphAddMemcpyNode", 12000));
   static const auto get_context =
       reinterpret_cast<GetContext>(DriverFunction("cuCtxGetCurrent", 12000));
+  CUDA_MEMCPY3D params = {};
+  CUcontext context = nullptr;
+  CheckDriver(get_memcpy(node, &params), "cuGraphMemcpyNodeGetParams");
+  CheckDriver(get_context(&context), "cuCtxGetCurrent");
   cudaGraphNode_t made = nullptr;
-  switch (TypeOf(node)) {
-    case cudaGraphNodeTypeEmpty:
-      CGD_CUDA(cudaGraphAddEmptyNode(&made, graph, nullptr, 0));
-      return true;
+  CheckDriver(add_memcpy(&made, graph, before.data(), before.size(), &params, context),
+              "cuGraphAddMemcpyNode");
+  return made;
+}
+
+// Adds a copy of a node that is not Bound() to `graph`, behind `before`.
+cudaGraphNode_t AddCopy(cudaGraph_t graph, cudaGraphNode_t node, const Handles& before) {
+  const cudaGraphNodeType type = TypeOf(node);
+  if (type == cudaGraphNodeTypeKernel) return AddKernel(graph, node, before);
+  if (type == cudaGraphNodeTypeMemcpy) return AddMemcpy(graph, node, before);
+  cudaGraphNode_t made = nullptr;
+  switch (type) {
     case cudaGraphNodeTypeMemset: {
       cudaMemsetParams params = {};
       CGD_CUDA(cudaGraphMemsetNodeGetParams(node, &params));
-      CGD_CUDA(cudaGraphAddMemsetNode(&made, graph, nullptr, 0, &params));
-      return true;
+      CGD_CUDA(cudaGraphAddMemsetNode(&made, graph, before.data(), before.size(), &params));
+      break;
     }
-    case cudaGraphNodeTypeMemcpy: {
-      CUDA_MEMCPY3D params = {};
-      CUcontext context = nullptr;
-      CheckDriver(get_memcpy(node, &params), "cuGraphMemcpyNodeGetParams");
-      CheckDriver(get_context(&context), "cuCtxGetCurrent");
-      CheckDriver(add_memcpy(&made, graph, nullptr, 0, &params, context), "cuGraphAddMemcpyNode");
-      return true;
+    case cudaGraphNodeTypeHost: {
+      cudaHostNodeParams params = {};
+      CGD_CUDA(cudaGraphHostNodeGetParams(node, &params));
+      CGD_CUDA(cudaGraphAddHostNode(&made, graph, before.data(), before.size(), &params));
+      break;
+    }
+    case cudaGraphNodeTypeGraph: {
+      cudaGraph_t child = nullptr;
+      CGD_CUDA(cudaGraphChildGraphNodeGetGraph(node, &child));
+      CGD_CUDA(cudaGraphAddChildGraphNode(&made, graph, before.data(), before.size(), child));
+      break;
+    }
+    case cudaGraphNodeTypeEventRecord: {
+      cudaEvent_t event = nullptr;
+      CGD_CUDA(cudaGraphEventRecordNodeGetEvent(node, &event));
+      CGD_CUDA(cudaGraphAddEventRecordNode(&made, graph, before.data(), before.size(), event));
+      break;
+    }
+    case cudaGraphNodeTypeWaitEvent: {
+      cudaEvent_t event = nullptr;
+      CGD_CUDA(cudaGraphEventWaitNodeGetEvent(node, &event));
+      CGD_CUDA(cudaGraphAddEventWaitNode(&made, graph, before.data(), before.size(), event));
+      break;
     }
     default:
-      return false;
+      CGD_CUDA(cudaGraphAddEmptyNode(&made, graph, before.data(), before.size()));
   }
+  return made;
 }
 
 // A graph that is destroyed with it.
@@ -179,29 +226,40 @@ class OwnGraph {
   cudaGraph_t graph_ = nullptr;
 };
 
-// Those that do nothing by themselves are left as they are.
-void EnableNode(cudaGraphExec_t exec, cudaGraphNode_t node, bool is_on) {
-  const cudaGraphNodeType type = TypeOf(node);
-  if (type == cudaGraphNodeTypeEmpty) return;
-  if (type != cudaGraphNodeTypeKernel && type != cudaGraphNodeTypeMemcpy &&
-      type != cudaGraphNodeTypeMemset) {
-    throw ProbeError(ErrorKind::kBadArgument, "the graph has a " + std::string(KindOf(type)) +
-                                                  ", which CUDA cannot leave out of a launch");
+// What a node needs to be run apart from its graph.
+enum class Needs {
+  kNothing,
+  kRemoval,  // it can be copied, and cannot be left out of a launch of its graph
+  kItsGraph  // it cannot be copied
+};
+Needs NeedsOf(cudaGraphNode_t node) {
+  switch (TypeOf(node)) {
+    case cudaGraphNodeTypeKernel:
+      return IsUpdatedByKernels(node) ? Needs::kItsGraph : Needs::kNothing;
+    case cudaGraphNodeTypeMemcpy:
+    case cudaGraphNodeTypeMemset:
+    case cudaGraphNodeTypeEmpty:
+    // Events: EnableNode()
+    case cudaGraphNodeTypeEventRecord:
+    case cudaGraphNodeTypeWaitEvent:
+      return Needs::kNothing;
+    case cudaGraphNodeTypeHost:
+    case cudaGraphNodeTypeGraph:
+      return Needs::kRemoval;
+    default:
+      return Needs::kItsGraph;
   }
-  CGD_CUDA(cudaGraphNodeSetEnabled(exec, node, is_on ? 1 : 0));
 }
 
-// Those of `original`, if the graph can be launched in pieces.
-Handles NodesToTakeApart(cudaGraph_t original) {
-  Handles nodes = HandlesOf(original);
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (TypeOf(nodes[i]) != cudaGraphNodeTypeConditional) continue;
-    throw ProbeError(ErrorKind::kUnsupported,
-                     "its node " + std::to_string(i) +
-                         " is a conditional node, which knows its condition only in one launch "
-                         "with the kernel that sets it");
+// Nodes that do nothing are left as they are, and so are events, which can then be recorded once
+// more, earlier: who waits for one from now on waits for the later record.
+void EnableNode(cudaGraphExec_t exec, cudaGraphNode_t node, bool is_on) {
+  const cudaGraphNodeType type = TypeOf(node);
+  if (type != cudaGraphNodeTypeKernel && type != cudaGraphNodeTypeMemcpy &&
+      type != cudaGraphNodeTypeMemset) {
+    return;
   }
-  return nodes;
+  CGD_CUDA(cudaGraphNodeSetEnabled(exec, node, is_on ? 1 : 0));
 }
 
 cudaGraphExec_t Instantiate(cudaGraph_t graph) {
@@ -213,25 +271,28 @@ cudaGraphExec_t Instantiate(cudaGraph_t graph) {
 }  // namespace
 
 struct ApartGraph::State {
-  State(cudaGraph_t original, bool copies) : graph(original) {
-    const Handles theirs = NodesToTakeApart(original);
-    // Made in any case: it fails for a graph that cannot be launched in pieces.
-    std::unique_ptr<OwnGraph> clone = std::make_unique<OwnGraph>(original);
-    handles = theirs;
-    if (copies) {
-      owned = std::move(clone);
+  State(cudaGraph_t original, bool copies, const std::unordered_set<const void*>& plain)
+      : graph(original), handles(HandlesOf(original)) {
+    const auto is_free = [&](Needs most) {
+      return std::all_of(handles.begin(), handles.end(),
+                         [&](cudaGraphNode_t node) { return NeedsOf(node) <= most; });
+    };
+    std::vector<bool> may_trail;
+    for (const cudaGraphNode_t node : handles) {
+      infos.push_back(Describe(node));
+      may_trail.push_back(infos.back().is_own);
+    }
+    dag.emplace(handles.size(), EdgesOf(original, handles));
+    pieces = dag->Cut(may_trail);
+    if (!is_free(copies ? Needs::kRemoval : Needs::kNothing)) {
+      JoinOpaque(plain);
+    } else if (copies) {
+      owned = std::make_unique<OwnGraph>(original);
       graph = owned->get();
       for (cudaGraphNode_t& node : handles) {
         CGD_CUDA(cudaGraphNodeFindInClone(&node, node, graph));
       }
     }
-    std::vector<bool> may_trail;
-    for (const cudaGraphNode_t node : theirs) {
-      infos.push_back(Describe(node));
-      may_trail.push_back(infos.back().is_own);
-    }
-    dag.emplace(theirs.size(), EdgesOf(original, theirs));
-    pieces = dag->Cut(may_trail);
     for (std::vector<cudaGraphExec_t>& one : execs) one.resize(pieces.size(), nullptr);
   }
   ~State() {
@@ -244,31 +305,51 @@ struct ApartGraph::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
+  // Makes the pieces between the first and the last node that needs something one piece, which
+  // begins with the first kernel that is not plain, if that comes earlier.
+  void JoinOpaque(const std::unordered_set<const void*>& plain) {
+    const auto has = [&](const Dag::Nodes& piece, const auto& is_one) {
+      return std::any_of(piece.begin(), piece.end(), is_one);
+    };
+    const auto is_bound = [&](const Dag::Nodes& piece) {
+      return has(piece,
+                 [&](std::uint32_t node) { return NeedsOf(handles[node]) > Needs::kNothing; });
+    };
+    const auto begins = [&](const Dag::Nodes& piece) {
+      return is_bound(piece) || has(piece, [&](std::uint32_t node) {
+               return TypeOf(handles[node]) == cudaGraphNodeTypeKernel && !infos[node].is_own &&
+                      plain.find(handles[node]) == plain.end();
+             });
+    };
+    const auto first = std::find_if(pieces.begin(), pieces.end(), begins);
+    const auto end = std::find_if(pieces.rbegin(), pieces.rend(), is_bound).base();
+    for (auto piece = first + 1; piece != end; ++piece) {
+      first->insert(first->end(), piece->begin(), piece->end());
+    }
+    opaque = static_cast<std::size_t>(first - pieces.begin());
+    pieces.erase(first + 1, end);
+  }
+
+  // Without `with_own` our own nodes are empty ones, which keep the others in order.
   cudaGraphExec_t Make(const Dag::Nodes& piece, bool with_own) const {
-    if (piece.size() == 1) {
-      const OwnGraph one;
-      if (AddCopy(one.get(), handles[piece[0]])) return Instantiate(one.get());
-    }
-    const OwnGraph part(graph);
-    std::unordered_set<cudaGraphNode_t> kept;
-    Handles own;
+    const OwnGraph part;
+    std::unordered_map<std::uint32_t, cudaGraphNode_t> made;
     for (const std::uint32_t node : piece) {
-      cudaGraphNode_t copy = nullptr;
-      CGD_CUDA(cudaGraphNodeFindInClone(&copy, handles[node], part.get()));
-      kept.insert(copy);
-      if (infos[node].is_own) own.push_back(copy);
+      Handles before;
+      for (const std::uint32_t other : dag->before(node)) {
+        const auto copy = made.find(other);
+        if (copy != made.end()) before.push_back(copy->second);
+      }
+      std::sort(before.begin(), before.end());  // an edge may be there twice
+      before.erase(std::unique(before.begin(), before.end()), before.end());
+      cudaGraphNode_t& copy = made[node];
+      if (infos[node].is_own && !with_own) {
+        CGD_CUDA(cudaGraphAddEmptyNode(&copy, part.get(), before.data(), before.size()));
+      } else {
+        copy = AddCopy(part.get(), handles[node], before);
+      }
     }
-    for (const cudaGraphNode_t node : HandlesOf(part.get())) {
-      if (kept.find(node) == kept.end()) CGD_CUDA(cudaGraphDestroyNode(node));
-    }
-    cudaGraphExec_t exec = Instantiate(part.get());
-    try {
-      for (const cudaGraphNode_t node : own) EnableNode(exec, node, with_own);
-    } catch (const ProbeError&) {
-      (void)cudaGraphExecDestroy(exec);
-      throw;
-    }
-    return exec;
+    return Instantiate(part.get());
   }
 
   bool HasOwn(std::size_t piece) const {
@@ -306,14 +387,15 @@ struct ApartGraph::State {
   std::vector<NodeInfo> infos;
   std::optional<Dag> dag;
   std::vector<Dag::Nodes> pieces;
+  std::optional<std::size_t> opaque;  // by its place in `pieces`
   // With our own nodes and without them, by piece; null: not launched yet.
   std::array<std::vector<cudaGraphExec_t>, 2> execs;
 };
 
-ApartGraph::ApartGraph(void* graph, bool copies) {
+ApartGraph::ApartGraph(void* graph, bool copies, const std::unordered_set<const void*>& plain) {
   const RelaxedCapture relaxed;
   try {
-    state_ = std::make_unique<State>(GraphOf(graph), copies);
+    state_ = std::make_unique<State>(GraphOf(graph), copies, plain);
   } catch (const std::logic_error& error) {  // what CUDA told contradicts itself
     throw ProbeError(ErrorKind::kSystem, error.what());
   }
@@ -330,6 +412,7 @@ ApartGraph::~ApartGraph() {
 const std::vector<NodeInfo>& ApartGraph::nodes() const { return state_->infos; }
 const Dag& ApartGraph::dag() const { return *state_->dag; }
 const std::vector<Dag::Nodes>& ApartGraph::pieces() const { return state_->pieces; }
+std::optional<std::size_t> ApartGraph::opaque() const { return state_->opaque; }
 
 std::optional<std::vector<MemoryPointer>> ApartGraph::Pointers(std::size_t node) const {
   if (node >= state_->handles.size()) {
@@ -342,6 +425,9 @@ void ApartGraph::Launch(std::size_t piece, void* stream, bool with_own) {
   if (piece >= state_->pieces.size()) {
     throw ProbeError(ErrorKind::kBadArgument, "the graph has no such piece");
   }
+  if (piece == state_->opaque) {
+    throw ProbeError(ErrorKind::kBadArgument, "the piece runs with its graph alone");
+  }
   if (state_->IsLeftOut(piece, with_own)) return;
   auto* const on = static_cast<cudaStream_t>(stream);
   cudaGraphNode_t one = state_->OneNodeOf(piece);
@@ -352,8 +438,8 @@ void ApartGraph::Launch(std::size_t piece, void* stream, bool with_own) {
 void ApartGraph::Prepare(bool with_own) {
   for (std::size_t i = 0; i < state_->pieces.size(); ++i) {
     cudaGraphNode_t one = state_->OneNodeOf(i);
-    const bool is_kernel = one != nullptr && CanLaunchKernel(one);
-    if (!is_kernel && !state_->IsLeftOut(i, with_own)) (void)state_->Get(i, with_own);
+    const bool is_made = (one != nullptr && CanLaunchKernel(one)) || i == state_->opaque;
+    if (!is_made && !state_->IsLeftOut(i, with_own)) (void)state_->Get(i, with_own);
   }
 }
 
@@ -404,11 +490,14 @@ CaptureOrder OrderOf(void* stream, const std::vector<NodeAccess>& accesses) {
   return order;
 }
 
-void Enable(void* exec, void* graph, bool only_own, bool is_on) {
+void ApartGraph::Enable(void* exec, bool only_own, bool is_on) {
   const RelaxedCapture relaxed;
   Handles chosen;
-  for (const cudaGraphNode_t node : HandlesOf(GraphOf(graph))) {
-    if (!only_own || capture::NameOfNode(node).empty()) chosen.push_back(node);
+  for (std::size_t piece = 0; piece < state_->pieces.size(); ++piece) {
+    if (piece == state_->opaque) continue;
+    for (const std::uint32_t node : state_->pieces[piece]) {
+      if (!only_own || state_->infos[node].is_own) chosen.push_back(state_->handles[node]);
+    }
   }
   auto* const of_graph = static_cast<cudaGraphExec_t>(exec);
   for (std::size_t i = 0; i < chosen.size(); ++i) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "libprobe/apart/dag.h"
@@ -31,11 +32,14 @@ struct NodeInfo {
 // Thread: one at a time. Fails: all of it throws ProbeError.
 class ApartGraph {
  public:
-  // Copies the nodes of `graph` (cudaGraph_t), which may then be destroyed. Without `copies` it
-  // must stay as it is until the last call of Pointers(), Launch(), Prepare() or PutInto(): that
-  // takes less memory. Takes time in proportion to the number of nodes. Fails: CUDA cannot copy it,
-  // as if kernels may update its nodes, or if it allocates memory.
-  explicit ApartGraph(void* graph, bool copies = true);
+  // Copies the nodes of `graph` (cudaGraph_t), which may then be destroyed. Without `copies`, and
+  // if there is an opaque() piece, it must stay as it is until the last call of Pointers(),
+  // Launch(), Prepare() or PutInto(): that takes less memory. Takes time in proportion to the
+  // number of nodes. `plain`: nodes, cudaGraphNode_t, of kernels that surely change nothing of the
+  // graph itself, such as the condition of a node, and take nothing that torch prepares for each
+  // replay.
+  explicit ApartGraph(void* graph, bool copies = true,
+                      const std::unordered_set<const void*>& plain = {});
   ~ApartGraph();
   ApartGraph(const ApartGraph&) = delete;
   ApartGraph& operator=(const ApartGraph&) = delete;
@@ -44,6 +48,11 @@ class ApartGraph {
   const Dag& dag() const;
   // The nodes by their places in nodes().
   const std::vector<Dag::Nodes>& pieces() const;
+  // The piece that runs only when the graph itself is launched, behind Enable(false): from the
+  // first kernel that is not plain, or the first of these nodes, to the last one of them:
+  // conditional nodes, memory that the graph allocates or frees, and what kernels update; of a
+  // graph that stays also host functions and child graphs, which CUDA cannot leave out of a launch.
+  std::optional<std::size_t> opaque() const;
   // What the node in this place of nodes() is given; see PointersOf.
   std::optional<std::vector<MemoryPointer>> Pointers(std::size_t node) const;
 
@@ -54,6 +63,12 @@ class ApartGraph {
 
   // Makes the graphs that Launch() launches, so that no launch fails in the middle of a replay.
   void Prepare(bool with_own);
+
+  // Whether the nodes that are not in the opaque piece do something when `exec` (cudaGraphExec_t),
+  // which was made of the graph, is launched from now on: ours, or all. What is off still keeps the
+  // others in order. Requires: the graph was not copied. Fails: throws ProbeError, and leaves all
+  // on.
+  void Enable(void* exec, bool only_own, bool is_on);
 
   // Makes `graph` what was copied: one node that has all of it.
   // Requires: `graph` has no nodes.
@@ -82,11 +97,6 @@ struct CaptureOrder {
 // Accesses of other nodes than those of the graph are left out.
 // Requires: `stream` is capturing. Fails: throws ProbeError.
 CaptureOrder OrderOf(void* stream, const std::vector<NodeAccess>& accesses);
-
-// Whether these nodes of `graph` do something when `exec` (cudaGraphExec_t), which was made of it,
-// is launched from now on: ours, or all. What is off still keeps the others in order.
-// Fails: throws ProbeError, and leaves all nodes on: one is neither a kernel nor a copy.
-void Enable(void* exec, void* graph, bool only_own, bool is_on);
 
 // Of each node of `graph`: handle, kind and whether it is ours; the rest is empty. Much faster than
 // to take the graph apart. Fails: throws ProbeError.

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <array>
+#include <cstring>
 #include <optional>
 
 #include "libprobe/capture/cuda_check.h"
@@ -17,6 +18,9 @@ using capture::DriverFunction;
 // CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION, which headers before CUDA 12.8 do not have. The
 // value has the layout of clusterDim.
 constexpr auto kPreferredCluster = static_cast<CUlaunchAttributeID>(11);
+// CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, which headers before CUDA 12.4 do not have. The
+// value begins with an int that says whether it is one.
+constexpr auto kUpdatedByKernels = static_cast<CUlaunchAttributeID>(13);
 
 struct Launch {
   CUfunction function = nullptr;
@@ -89,5 +93,12 @@ bool LaunchKernel(cudaGraphNode_t node, cudaStream_t stream) {
 }
 
 bool CanLaunchKernel(cudaGraphNode_t node) { return LaunchOf(node).has_value(); }
+
+bool IsUpdatedByKernels(cudaGraphNode_t node) {
+  int is_one = 0;
+  const CUlaunchAttributeValue value = AttributeOf(node, kUpdatedByKernels);
+  std::memcpy(&is_one, &value, sizeof is_one);
+  return is_one != 0;
+}
 
 }  // namespace cgdebug::apart

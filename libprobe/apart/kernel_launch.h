@@ -13,4 +13,7 @@ bool LaunchKernel(cudaGraphNode_t node, cudaStream_t stream);
 // Whether LaunchKernel() launches it.
 bool CanLaunchKernel(cudaGraphNode_t node);
 
+// Whether kernels may change what the kernel of `node` is given, and so reach its graph.
+bool IsUpdatedByKernels(cudaGraphNode_t node);
+
 }  // namespace cgdebug::apart

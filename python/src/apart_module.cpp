@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -104,13 +105,18 @@ void RegisterCaptureNodes(py::module_& module) {
 
 void RegisterGraph(py::module_& module) {
   py::class_<ApartGraph>(module, "ApartGraph")
-      .def(py::init([](std::uintptr_t graph, bool copies) {
-             const WithoutGil unlocked;
-             return std::make_unique<ApartGraph>(Pointer(graph), copies);
-           }),
-           py::arg("graph"), py::arg("copies") = true)
+      .def(
+          py::init([](std::uintptr_t graph, bool copies, const std::vector<std::uintptr_t>& plain) {
+            const WithoutGil unlocked;
+            std::unordered_set<const void*> nodes;
+            for (const std::uintptr_t node : plain) nodes.insert(Pointer(node));
+            return std::make_unique<ApartGraph>(Pointer(graph), copies, nodes);
+          }),
+          py::arg("graph"), py::arg("copies") = true,
+          py::arg("plain") = std::vector<std::uintptr_t>())
       .def_property_readonly("nodes", &NodesOf)
       .def_property_readonly("pieces", [](const ApartGraph& graph) { return graph.pieces(); })
+      .def_property_readonly("opaque", &ApartGraph::opaque)
       // By node: those that come directly after it.
       .def_property_readonly("after",
                              [](const ApartGraph& graph) {
@@ -128,18 +134,17 @@ void RegisterGraph(py::module_& module) {
           },
           py::arg("piece"), py::arg("stream"), py::arg("with_own") = true,
           py::call_guard<WithoutGil>())
+      .def(
+          "enable",
+          [](ApartGraph& graph, std::uintptr_t exec, bool only_own, bool is_on) {
+            graph.Enable(Pointer(exec), only_own, is_on);
+          },
+          py::arg("exec"), py::arg("only_own"), py::arg("is_on"), py::call_guard<WithoutGil>())
       .def("prepare", &ApartGraph::Prepare, py::arg("with_own"), py::call_guard<WithoutGil>())
       .def(
           "put_into",
           [](const ApartGraph& graph, std::uintptr_t other) { graph.PutInto(Pointer(other)); },
           py::arg("graph"), py::call_guard<WithoutGil>());
-  module.def(
-      "enable_nodes",
-      [](std::uintptr_t exec, std::uintptr_t graph, bool only_own, bool is_on) {
-        apart::Enable(Pointer(exec), Pointer(graph), only_own, is_on);
-      },
-      py::arg("exec"), py::arg("graph"), py::arg("only_own"), py::arg("is_on"),
-      py::call_guard<WithoutGil>());
   // Of each node: its handle, its kind, and whether it is ours.
   module.def(
       "node_kinds",

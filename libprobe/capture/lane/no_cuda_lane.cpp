@@ -83,16 +83,17 @@ std::int64_t StepOnGpu(std::int64_t otherwise) noexcept { return otherwise; }
 namespace cgdebug::apart {
 
 struct ApartGraph::State {};
-ApartGraph::ApartGraph(void*, bool) { capture::Refuse(); }
+ApartGraph::ApartGraph(void*, bool, const std::unordered_set<const void*>&) { capture::Refuse(); }
 ApartGraph::~ApartGraph() = default;
 const std::vector<NodeInfo>& ApartGraph::nodes() const { capture::Refuse(); }
 const Dag& ApartGraph::dag() const { capture::Refuse(); }
 const std::vector<Dag::Nodes>& ApartGraph::pieces() const { capture::Refuse(); }
+std::optional<std::size_t> ApartGraph::opaque() const { capture::Refuse(); }
+void ApartGraph::Enable(void*, bool, bool) { capture::Refuse(); }
 void ApartGraph::Launch(std::size_t, void*, bool) { capture::Refuse(); }
 void ApartGraph::Prepare(bool) { capture::Refuse(); }
 void ApartGraph::PutInto(void*) const { capture::Refuse(); }
 CaptureOrder OrderOf(void*, const std::vector<NodeAccess>&) { capture::Refuse(); }
-void Enable(void*, void*, bool, bool) { capture::Refuse(); }
 std::vector<NodeInfo> KindsOf(void*) { capture::Refuse(); }
 void RemoveNodes(void*) { capture::Refuse(); }
 bool AwaitStream(void*, std::chrono::nanoseconds) { return true; }

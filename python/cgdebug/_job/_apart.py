@@ -6,7 +6,8 @@ named, with the op that launched it, its module, its line and its tensors.
 
 torch keeps the cudaGraph_t of each graph. At its first replay the graph is copied into pieces
 (libprobe/apart) and its own nodes are removed. So torch's replay still does what it does beside the
-launch, such as moving the state of random numbers on, and launches nothing; the pieces follow.
+launch, such as moving the state of random numbers on, and launches nothing; the pieces follow. Of a
+graph that CUDA cannot copy, torch's replay launches the opaque piece, in its place.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ def generators_of(graph) -> list[torch.Generator]:
 
 def _launch_in_pieces(graph_class) -> None:
     exec_of = graph_class.raw_cuda_graph_exec
-    own_graphs(graph_class, APART, lambda graph: _Graph(raw=plain(graph_class.raw_cuda_graph)))
+    raw = plain(graph_class.raw_cuda_graph)
+    own_graphs(graph_class, APART, lambda graph: _Graph(raw, plain(exec_of)))
 
     @functools.wraps(exec_of)
     def raw_cuda_graph_exec(self):
@@ -243,8 +245,8 @@ def plain(method):
 class _Graph:
     """One torch.cuda.CUDAGraph. Thread: one at a time, as torch's own."""
 
-    def __init__(self, raw: typing.Callable):
-        self._raw = raw
+    def __init__(self, raw: typing.Callable, exec: typing.Callable):
+        self._raw, self._exec = raw, exec
         self.forget()
 
     def forget(self) -> None:
@@ -254,7 +256,7 @@ class _Graph:
         self._pieces: Pieces | None = None
         self._is_whole = False  # torch launches all of it
         self.replays, self.replayed_at = 0, 0.0
-        self.why_not_apart = ""
+        self.why_not_apart = self.opaque = ""
         self._leave_mailbox()
 
     def captured(self, graph, capture: _Capture) -> None:
@@ -271,19 +273,28 @@ class _Graph:
             self._take_apart(graph)
             self._join_mailbox()
         self.replays += 1
-        torch_replay(graph)
-        if self._pieces is not None and not self._is_whole:
-            with torch.cuda.device(self._device):
-                self._pieces.run(torch.cuda.current_stream().cuda_stream, self.replays)
+        if self._pieces is None or self._is_whole:
+            torch_replay(graph)
+            return
+        with torch.cuda.device(self._device):
+            stream = torch.cuda.current_stream().cuda_stream
+            self._pieces.run(stream, self.replays, lambda: torch_replay(graph))
 
     def _take_apart(self, graph) -> None:
-        """From here on torch launches nothing."""
+        """From here on torch launches nothing but the opaque piece."""
+        from .._rewind.touched import plain_nodes
+
         try:
             native = _native.load()
             raw = self._raw(graph)
-            pieces = Pieces(native.ApartGraph(raw), self._map, self.capture)
-            native.remove_nodes(raw)
+            apart = native.ApartGraph(raw, plain=plain_nodes(self._map))
+            pieces = Pieces(apart, self._map, self.capture)
+            if apart.opaque is None:
+                native.remove_nodes(raw)
             graph.instantiate()
+            if apart.opaque is not None:
+                self.opaque = "nodes of it that CUDA cannot copy, and those around, are one launch"
+                apart.enable(self._exec(graph), only_own=False, is_on=False)
         except Exception as error:
             self._is_whole = True
             self._say_whole(str(error).partition("\n")[0])
@@ -296,9 +307,13 @@ class _Graph:
             return
         self._is_whole = True
         with guard("a graph that was taken apart"):
-            if self._pieces is not None:
-                self._pieces.native.put_into(self._raw(graph))
-            graph.instantiate()
+            apart = self._pieces.native if self._pieces is not None else None
+            if apart is not None and apart.opaque is not None:
+                apart.enable(self._exec(graph), only_own=False, is_on=True)
+            else:
+                if apart is not None:
+                    apart.put_into(self._raw(graph))
+                graph.instantiate()
         self._say_whole(why)
 
     def _say_whole(self, why: str) -> None:
@@ -355,15 +370,21 @@ class Pieces:
         self.pieces: list[list[int]] = native.pieces
         self._map = node_map
 
-    def run(self, stream: int, replay: int) -> None:
+    def run(self, stream: int, replay: int, torch_replay: typing.Callable[[], None]) -> None:
         """Launches one piece after another on `stream`, and waits behind each.
 
+        torch_replay: launches nothing but the opaque piece, and moves random numbers on
         Fails: the error of torch, when a kernel has failed. It is then said which one."""
         await_stream = _native.probe_module().await_stream
+        if self.native.opaque is None:
+            torch_replay()
         self._wait(await_stream, stream, None, replay)
         for number in range(len(self.pieces)):
             try:
-                self.native.launch(number, stream)
+                if number == self.native.opaque:
+                    torch_replay()
+                else:
+                    self.native.launch(number, stream)
             except Exception as error:
                 self._fail(number, replay, error)
             self._wait(await_stream, stream, number, replay)
@@ -411,7 +432,7 @@ class Pieces:
     def summary(self, piece: int) -> str:
         """What a piece is, in one line: its first node."""
         shown = self._shown(piece)
-        text = f"node {shown[0]}" if len(shown) == 1 else f"one of {len(shown)} parallel nodes"
+        text = f"node {shown[0]}" if len(shown) == 1 else self._one_of(piece, len(shown))
         text += f", kernel {self.nodes[shown[0]]['name']}"
         op, is_own = self.op_of(shown[0])
         if op is None:
@@ -419,6 +440,10 @@ class Pieces:
         text += f", {'op' if is_own else 'launched behind'} {op.op} {op.name}".rstrip()
         text += f" of {op.module}" * bool(op.module) + f" ({op.site})" * bool(op.site)
         return text
+
+    def _one_of(self, piece: int, count: int) -> str:
+        what = "nodes that run in one launch" if piece == self.native.opaque else "parallel nodes"
+        return f"one of {count} {what}"
 
     def _shown(self, piece: int) -> list[int]:
         nodes = self.pieces[piece]
@@ -430,7 +455,7 @@ class Pieces:
         head = (
             f"cgdebug: node {shown[0]}"
             if len(shown) == 1
-            else f"cgdebug: one of {len(shown)} parallel nodes"
+            else f"cgdebug: {self._one_of(piece, len(shown))}"
         )
         lines = [f"{head} of graph {self.capture} {what}, in replay {replay}"]
         for number in shown[:_MOST_OPS]:

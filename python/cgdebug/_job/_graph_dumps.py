@@ -75,8 +75,9 @@ def census_text(graph) -> str:
             "it is not taken apart: its program keeps it (keep_graph=True), and may change it or "
             "launch it in another way"
         )
-    why = own.why_not_apart
-    return f"it cannot be taken apart: {why}" if why else "it can be taken apart"
+    if own.why_not_apart:
+        return f"it cannot be taken apart: {own.why_not_apart}"
+    return "it can be taken apart" + f", but {own.opaque}" * bool(own.opaque)
 
 
 def _named_dump(dump):

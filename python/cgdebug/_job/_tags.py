@@ -114,10 +114,19 @@ def _connect() -> None:
 
 def _take_note(tag: torch.Tensor, problem: str) -> None:
     """The op note_at."""
-    number = _by_address.get(tag.data_ptr(), 0) if tag.is_cuda else int(tag)
-    named = _named(number)
+    named = _named_by(tag)
     if named is not None:
         named.note(problem)
+
+
+def site_of(tag: torch.Tensor, path: str) -> str:
+    """The site key of the probe that sees a tensor there; empty: none does."""
+    named = _named_by(tag)
+    return named.sight_of(path)[0] if named is not None else ""
+
+
+def _named_by(tag: torch.Tensor) -> Named | None:
+    return _named(_by_address.get(tag.data_ptr(), 0) if tag.is_cuda else int(tag))
 
 
 def _answer(number: int, path: bytes) -> None:

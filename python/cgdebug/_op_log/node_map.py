@@ -16,7 +16,7 @@ import weakref
 import torch
 from torch.utils import _pytree
 
-from .._job import _native
+from .._job import _native, _tags
 from .._job._fail_soft import guard
 from . import models, names
 from .following import CollectorStopped, Followed
@@ -107,6 +107,18 @@ class Op(typing.NamedTuple):
         return self.call is not None and not self.op.startswith(_OF_TORCH)
 
 
+class Observed(typing.NamedTuple):
+    """What a probe was given.
+
+    probe: its name
+    given: the tensor
+    behind: the nodes that came just before"""
+
+    probe: str
+    given: Given
+    behind: tuple[int, ...]
+
+
 # Of the models that ran while something was captured, whichever code the graph then came from.
 _known = names.ModuleNames()
 _known_models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -153,6 +165,7 @@ class NodeMap:
     collective: the first op that waits for other ranks, which one rank alone leaves without nodes;
                 None: there is none
     parameters: (first byte, behind the last one) of what ops read of parameters and buffers
+    observed: what probes were given, in order
 
     Thread: any."""
 
@@ -163,6 +176,8 @@ class NodeMap:
         self.behind: dict[int, Op] = {}
         self.collective: Op | None = None
         self.parameters: set[tuple[int, int]] = set()
+        self.observed: list[Observed] = []
+        self._newest: list[int] = []  # the nodes that came last, of an op or of none
         self._nodes = _native.load().CaptureNodes(graph)
         self._new: list[int] = []  # of the op or the kernel that is running
         self._outer: list[int] = []  # of the op, before a kernel in it
@@ -205,10 +220,13 @@ class NodeMap:
         return len(self.rows)
 
     def take_unseen(self) -> list[str]:
-        for node in self._nodes.take(_current_stream()):
-            if self._last is not None:
-                self.behind[node] = self._last
+        self._of_no_op(self._nodes.take(_current_stream()))
         return []
+
+    def _of_no_op(self, nodes: list[int]) -> None:
+        self._newest = nodes or self._newest
+        if self._last is not None:
+            self.behind.update(dict.fromkeys(nodes, self._last))
 
     def take_nodes(self) -> None:
         self._new += self._nodes.take(_current_stream())
@@ -219,6 +237,7 @@ class NodeMap:
     def finish_op(self, is_explained: bool = False) -> None:
         """The op has run: the nodes that were taken are its own."""
         ran, nodes = self._ran, self._outer + self._new
+        self._newest = nodes or self._newest
         if ran is not None:
             self._last = ran
             self.op_of.update(dict.fromkeys(nodes, ran))
@@ -227,9 +246,7 @@ class NodeMap:
         self._outer, self._new, self._ran, self._made = [], [], None, None
 
     def end(self, input_ends=()) -> None:
-        for node in self._nodes.take_rest(_current_stream()):
-            if self._last is not None:
-                self.behind[node] = self._last
+        self._of_no_op(self._nodes.take_rest(_current_stream()))
 
     # --- what a MapRecorder tells
 
@@ -255,8 +272,14 @@ class NodeMap:
         nodes = self._nodes.take_rest(_current_stream())
         if is_of_op:
             self._new += nodes
-        elif self._last is not None:
-            self.behind.update(dict.fromkeys(nodes, self._last))
+        else:
+            self._of_no_op(nodes)
+
+    def observes(self, probe: str, tensor: torch.Tensor) -> None:
+        """In front of the nodes of the probe."""
+        behind = tuple(self._outer + self._new) or tuple(self._newest)
+        given = _given("", tensor, "", True, False)
+        self.observed.append(Observed(probe, given, behind))
 
     def row_name(self, number: int | None) -> str:
         return self.rows[number - 1] if number and number > UNKNOWN else ""
@@ -320,6 +343,11 @@ class MapRecorder(Recorder):
         self._begun: dict[int, tuple[list[str], Call]] = {}
 
     def _before(self, plan, args, kwargs):
+        if plan.kind is Kind.IGNORED:
+            site = _site_of(plan.name, args)
+            if site and type(args[0]) is torch.Tensor:
+                self.log.observes(site.partition(":")[2], args[0])
+            return super()._before(plan, args, kwargs)
         if plan.kind in _SENT:
             self.log.take_elsewhere(is_of_op=False)
         call = super()._before(plan, args, kwargs)
@@ -345,6 +373,9 @@ class MapRecorder(Recorder):
 
     def _after(self, call, result) -> None:
         plan = call.plan
+        if plan.kind is Kind.IGNORED:
+            super()._after(call, result)
+            return
         before, with_what = self._begun.pop(id(call), ([], Call((), {}, ())))
         super()._after(call, result)
         if plan.kind in _SENT:  # to a stream that nobody has waited for yet
@@ -409,6 +440,13 @@ class Mapping:
         finally:
             self._collector.end()
         return self.map
+
+
+def _site_of(op: str, args) -> str:
+    """The probe that a call of an op of ours observes with; empty: none."""
+    if op.startswith("cgdebug.observe_at"):
+        return _tags.site_of(args[1], args[2] if len(args) > 2 else "")
+    return args[1] if op.startswith("cgdebug.observe.") else ""
 
 
 def _results(result) -> list[torch.Tensor]:

@@ -9,8 +9,10 @@ import typing
 from .._shared._dtypes import table
 
 if typing.TYPE_CHECKING:
-    from .kept_graph import Answer, NotSeen, Row
+    from .kept_graph import Answer
     from .mailbox import Question
+    from .rows import Stats
+    from .stepping import NotSeen, Row, Stepped
     from .steps import Counts
 
 _MOST_ROWS = 40
@@ -66,6 +68,8 @@ def of(
     lines += _not_seen_lines(
         not_seen, answer.stepped.counts, _MOST_ROWS if question.rows else _MOST_NOT_SEEN
     )
+    if answer.opaque:
+        lines.append(f"note: {answer.opaque}")
     if values:
         lines.append(_save(shown, values))
     if trace:
@@ -85,10 +89,11 @@ def of(
         "not_seen": {
             "rows": [_not_seen_json(one) for one in not_seen],
             **answer.stepped.counts._asdict(),
+            "opaque": answer.opaque,
         },
     }
     if has_hashes:
-        told["hashes"] = _hashes(rows)
+        told |= _hashes(answer.stepped)
     code = mailbox.FOUND if bad else mailbox.INCONCLUSIVE if not_seen else mailbox.OK
     return code, "\n".join(lines), told
 
@@ -115,8 +120,8 @@ def of_repro(
     try:
         if id(op) in stepped.beside:
             raise repro.CannotWrite(
-                f"{op.op} {op.name} runs in parallel with other ops, and what it was given can be "
-                f"copied only before all of them, so it may not be there yet"
+                f"{op.op} {op.name} runs in one launch with other ops, and what it was given can "
+                f"be copied only before all of them, so it may not be there yet"
             )
         script = repro.write(op, answer.replay, answer.graph, given, made, directory)
     except repro.CannotWrite as error:
@@ -134,7 +139,7 @@ def of_repro(
         "verified": answer.verified,
     }
     if has_hashes:
-        told["hashes"] = _hashes(stepped.rows)
+        told |= _hashes(stepped)
     return mailbox.OK, text, told
 
 
@@ -148,20 +153,21 @@ def _us_text(row: Row) -> str:
     return "" if row.us is None else f"{row.us:.1f} us"
 
 
-def _hashes(rows: list[Row]) -> dict[str, list[typing.Any]]:
-    """By name, of those that have a name of their own: as the client compares them with an op log
-    (client/cli/commands/find/left_rows.cpp)."""
-    times = collections.Counter(row.name for row in rows)
-    return {
-        row.name: [
-            row.op.op if row.op else "input",
-            row.stats.elements,
-            f"{row.stats.hash:016x}",
-            f"{row.stats.ordered:08x}",
-        ]
-        for row in rows
+def _hashes(stepped: Stepped) -> dict[str, dict[str, typing.Any]]:
+    """By name, of rows that have a name of their own, and of probes: as the client compares them
+    with what the replay left (client/cli/commands/find/left_rows.cpp)."""
+    times = collections.Counter(row.name for row in stepped.rows)
+    rows = {
+        row.name: [row.op.op if row.op else "input", *_hash(row.stats)]
+        for row in stepped.rows
         if times[row.name] == 1
     }
+    probes = {name: ["", *_hash(stats)] for name, stats in stepped.observed.items()}
+    return {"hashes": rows, "hashes_of_probes": probes}
+
+
+def _hash(stats: Stats) -> tuple[int, str, str]:
+    return stats.elements, f"{stats.hash:016x}", f"{stats.ordered:08x}"
 
 
 def _is_bad(row: Row) -> bool:
@@ -198,8 +204,8 @@ def _not_seen_lines(not_seen: list[NotSeen], counts: Counts, most: int) -> list[
         lines.append(f"not seen: {len(not_seen) - most} more rows")
     if not_seen or counts.of_no_op:
         lines.append(
-            f"of {counts.nodes} nodes {counts.alone} ran alone and {counts.parallel} in parallel; "
-            f"{counts.of_no_op} were made by no op, and what these write is in no row"
+            f"of {counts.nodes} nodes {counts.alone} ran alone and {counts.parallel} together with "
+            f"others; {counts.of_no_op} were made by no op, and what these write is in no row"
         )
     return lines
 

@@ -15,22 +15,21 @@ from .._job import _apart, _native
 from .._job._fail_soft import guard, reason_of, tell
 from .._op_log.node_map import known_parameters
 from . import caches, hidden, mailbox, ring_of, takes_questions
-from .memory import Copy, Spans, tensor_at
+from .memory import Copy, Spans
 from .recorder import Recorder
-from .rows import ROW_BYTES, RowMaker, Stats, unpack, unpack_all
-from .steps import Steps, why_not_stepped
-from .times import Times
-from .touched import Touched, listed
+from .rows import unpack_all
+from .stepping import Stepping
+from .steps import opaque_text
+from .touched import Touched, listed, plain_nodes
 
 if typing.TYPE_CHECKING:
-    from .._op_log.node_map import Given, NodeMap, Op
+    from .._op_log.node_map import NodeMap
     from .mailbox import Question
     from .ring import Ring
-    from .steps import Counts
+    from .stepping import Stepped
 
 
 _NOTHING = contextlib.nullcontext()
-_NO_STATS = unpack(bytes(ROW_BYTES))
 
 
 class Refused(Exception):
@@ -41,55 +40,9 @@ class NotReproduced(Refused):
     """The replay that was run again is not the same one."""
 
 
-class Row(typing.NamedTuple):
-    """What an op wrote, or an input of the graph; op: None for that.
-
-    value: a copy, if it was asked for
-    us:    for how long the device ran the op, alone; None: that is not known"""
-
-    op: Op | None
-    given: Given
-    stats: Stats
-    value: torch.Tensor | None = None
-    us: float | None = None
-
-    @property
-    def name(self) -> str:
-        """As an op log calls it."""
-        if self.op is None:
-            return self.given.row
-        known = self.op.name if self.given.reads else self.given.row
-        return self.given.made or known or self.op.op
-
-
-class NotSeen(typing.NamedTuple):
-    """What an op wrote, and nobody could look at.
-
-    row:    without statistics
-    reason: as a sentence
-    place:  so many rows were surely written before it
-    """
-
-    row: Row
-    reason: str
-    place: int
-
-
-class Stepped(typing.NamedTuple):
-    """What was seen of a replay that ran in pieces.
-
-    given:  by id of the op: copies of what it was called with, where they were asked for
-    beside: ids of the ops that something else ran beside"""
-
-    rows: list[Row]
-    not_seen: list[NotSeen]
-    counts: Counts
-    given: dict[int, list[torch.Tensor]]
-    beside: set[int]
-
-
 class Answer(typing.NamedTuple):
-    """capture: of the graph; replay: which one; verified: by what, as a sentence"""
+    """capture: of the graph; replay: which one; verified: by what, as a sentence
+    opaque: what of it was launched as one, as a sentence; empty: nothing"""
 
     graph: str
     capture: int
@@ -97,6 +50,7 @@ class Answer(typing.NamedTuple):
     stepped: Stepped
     verified: str
     seconds: float
+    opaque: str = ""
 
 
 class KeptGraph:
@@ -126,6 +80,7 @@ class KeptGraph:
         self._recorder: Recorder | None = None
         self._caches: list[caches.Cache] = []  # it writes a part of them
         self.why_not_apart = ""  # as a sentence
+        self.opaque = ""  # what of it is launched as one, as a sentence
         self._why_not = ""  # nothing is kept
         self._has_begun = False
 
@@ -141,15 +96,16 @@ class KeptGraph:
         self.label = capture.label
         if self.capture:
             try:
-                self.why_not_apart = self._look_at_nodes(graph)
+                self._look_at_nodes(graph)
             except Exception as error:
                 self.why_not_apart = reason_of(error)
             mailbox.join(self)
 
-    def _look_at_nodes(self, graph) -> str:
+    def _look_at_nodes(self, graph) -> None:
         if self._map is None:
-            return "its ops could not be followed while it was captured"
-        return why_not_stepped(_native.load().node_kinds(self._raw(graph)), self._map)
+            self.why_not_apart = "its ops could not be followed while it was captured"
+        else:
+            self.opaque = opaque_text(_native.load().node_kinds(self._raw(graph)), self._map)
 
     @property
     def name(self) -> str:
@@ -204,8 +160,8 @@ class KeptGraph:
                     f"it has a collective, {touched.collective or waits}: a rank that ran it "
                     f"again alone would wait for the others for ever"
                 )
-            if self.why_not_apart:
-                return self.why_not_apart
+            if self.why_not_apart or self.opaque:
+                return self.why_not_apart or self.opaque
             if touched.unknown:
                 return "what it reads and writes is not known: " + listed(touched.unknown)
             self._recorder = Recorder(
@@ -286,41 +242,55 @@ class KeptGraph:
     def _take_apart(self, graph):
         if self._pieces is None:
             # torch keeps the graph until reset(), behind which forget() follows.
-            self._pieces = _native.load().ApartGraph(self._raw(graph), copies=False)
+            plain = plain_nodes(self._map)
+            self._pieces = _native.load().ApartGraph(self._raw(graph), copies=False, plain=plain)
+            if self._pieces.opaque is not None and not self.opaque:
+                self.opaque = "kernels of it change others: these run in one launch with more nodes"
         return self._pieces
 
-    def _enable(self, graph, only_own: bool, is_on: bool) -> None:
-        """Fails: Refused."""
+    @contextlib.contextmanager
+    def _left_out(self, graph, apart, only_own: bool) -> typing.Iterator[None]:
+        """Our nodes of the graph, or all but the opaque piece, do nothing in a launch of it.
+        Fails: Refused."""
+        exec = self._exec(graph)
         try:
-            _native.load().enable_nodes(self._exec(graph), self._raw(graph), only_own, is_on)
+            apart.enable(exec, only_own, is_on=False)
         except Exception as error:
             raise Refused(reason_of(error)) from None
+        try:
+            yield
+        finally:
+            apart.enable(exec, only_own, is_on=True)
 
     def _next(self, graph, torch_replay, question: Question) -> None:
         """This replay runs in pieces. Its results are the job's."""
         begun = time.monotonic()
-        has_run = False
+        has_begun = False
         try:
             with _unseen():
                 if self.why_not_apart or self._touched is None:
                     raise Refused(self.why_not_apart or self._why_not)
                 apart = self._take_apart(graph)
                 apart.prepare(with_own=True)
-                self._enable(graph, only_own=False, is_on=False)
-                has_run = True
-                try:
-                    torch_replay(graph)  # moves random numbers on, and launches nothing
-                finally:
-                    self._enable(graph, only_own=False, is_on=True)
-                stepped = self._step(apart, question, with_own=True)
+                stepping = self._stepping(apart, question)
+                with self._left_out(graph, apart, only_own=False):
+                    has_begun = True
+                    stepped = stepping.run(lambda: torch_replay(graph), with_own=True)
         except Exception as error:
-            if not has_run:
+            if not has_begun:
                 torch_replay(graph)
             question.refuse(reason_of(error))
             return
         seconds = time.monotonic() - begun
         verified = "it is the job's own replay, run in pieces"
-        question.done(Answer(self.name, self.capture, self.replays, stepped, verified, seconds))
+        question.done(self._answer(self.replays, stepped, verified, seconds))
+
+    def _stepping(self, apart, question: Question) -> Stepping:
+        assert self._touched is not None and self._map is not None
+        return Stepping(apart, self._map, self._touched, self._device, question)
+
+    def _answer(self, replay: int, stepped: Stepped, verified: str, seconds: float) -> Answer:
+        return Answer(self.name, self.capture, replay, stepped, verified, seconds, self.opaque)
 
     def _past(self, graph, torch_replay, question: Question) -> Answer:
         """Fails: Refused; all is as it was then."""
@@ -360,22 +330,19 @@ class KeptGraph:
 
     def _run_again(self, graph, torch_replay, apart, recorder, asked, question, begun) -> Answer:
         held = list[tuple[int, torch.Tensor]]()
+        stepping = self._stepping(apart, question)
         first = recorder.restore(asked)
-        self._enable(graph, only_own=True, is_on=False)
         with contextlib.ExitStack() as written:
-            try:
+            with self._left_out(graph, apart, only_own=True):
                 for replay in range(first, asked):
                     recorder.give(replay)
                     written.callback(self._put_aside(recorder))
                     torch_replay(graph)
                     held.append((replay, recorder.left_now()))
-                recorder.give(asked)
-                written.callback(self._put_aside(recorder))
-                self._enable(graph, only_own=False, is_on=False)
-                torch_replay(graph)  # random numbers
-            finally:
-                self._enable(graph, only_own=False, is_on=True)
-            stepped = self._step(apart, question, with_own=False)
+            recorder.give(asked)
+            written.callback(self._put_aside(recorder))
+            with self._left_out(graph, apart, only_own=False):
+                stepped = stepping.run(lambda: torch_replay(graph), with_own=False)
             held.append((asked, recorder.left_now()))
         for replay, left in held:
             then, again = recorder.left_by(replay), unpack_all(left)
@@ -391,7 +358,7 @@ class KeptGraph:
         verified = f"{len(recorder.left)} tensors have the bits that replay {asked} left in them"
         if first < asked:
             verified += f", as have those of the {asked - first} replays before it, from {first} on"
-        return Answer(self.name, self.capture, asked, stepped, verified, time.monotonic() - begun)
+        return self._answer(asked, stepped, verified, time.monotonic() - begun)
 
     def _put_aside(self, recorder) -> typing.Callable[[], None]:
         return caches.put_aside(self._caches, recorder.touched, recorder.inputs)
@@ -406,86 +373,6 @@ class KeptGraph:
     def _generators(self, graph) -> list[torch.Generator]:
         """Those that a replay may move on."""
         return [torch.cuda.default_generators[self._device], *_apart.generators_of(graph)]
-
-    def _step(self, apart, question: Question, with_own: bool) -> Stepped:
-        """Launches the graph piece by piece, and looks at what each op has written."""
-        assert self._touched is not None and self._map is not None
-        maker = RowMaker(self._device)
-        steps = Steps(apart, self._map)
-        times = Times(self._device)
-        given_to: dict[int, list[torch.Tensor]] = {}
-        inputs = self._inputs(maker)
-        made = [one for op in self._touched.ops for one in op.given if self._is_row(maker, one)]
-        space = maker.space(len(inputs) + len(made))
-        rows: list[Row] = []
-        not_seen: list[NotSeen] = []
-
-        def look(op: Op | None, given: list[Given]) -> None:
-            tensors = [tensor_at(one, self._device).contiguous() for one in given]
-            maker.compute(maker.batch(tensors), space, len(rows))
-            for one, tensor in zip(given, tensors):
-                row = Row(op, one, _NO_STATS)
-                keeps = question.values and question.wants(row.name)
-                rows.append(row._replace(value=tensor.clone()) if keeps else row)
-
-        if inputs:
-            look(None, inputs)
-        stream = torch.cuda.current_stream(self._device).cuda_stream
-        for piece in range(len(apart.pieces)):
-            for op in steps.begins.get(piece, ()) if question.repro else ():
-                names = [Row(op, one, _NO_STATS).name for one in op.given if one.writes]
-                if op.call and id(op) not in steps.beside and any(map(question.wants, names)):
-                    given_to[id(op)] = [self._copy_of(one) for one in op.call.tensors]
-            launch = functools.partial(apart.launch, piece, stream, with_own)
-            alone = steps.alone.get(piece)
-            if alone is None:
-                launch()
-            else:
-                times.run(alone, launch)
-            place = len(rows)
-            for op in steps.ends.get(piece, ()):
-                seen: list[Given] = []
-                for one in op.given:
-                    if not self._is_row(maker, one):
-                        continue
-                    if reason := steps.why_not_seen(op, one):
-                        not_seen.append(NotSeen(Row(op, one, _NO_STATS), reason, place))
-                    else:
-                        seen.append(one)
-                if seen:
-                    look(op, seen)
-        stats = unpack_all(space)
-        us = times.us()
-        rows = [row._replace(stats=one, us=us.get(id(row.op))) for row, one in zip(rows, stats)]
-        return Stepped(rows, not_seen, steps.counts, given_to, steps.beside)
-
-    def _is_here(self, maker: RowMaker, given: Given) -> bool:
-        is_one = given.device == self._device and maker.can(given.dtype)
-        return is_one and given.extent[0] < given.extent[1]
-
-    def _is_row(self, maker: RowMaker, given: Given) -> bool:
-        return given.writes and self._is_here(maker, given)
-
-    def _copy_of(self, given: Given) -> torch.Tensor:
-        if given.extent[0] < given.extent[1] and given.device == self._device:
-            return tensor_at(given, self._device).clone()
-        dtype = getattr(torch, given.dtype)
-        return torch.empty(given.shape, dtype=dtype, device=torch.device("cuda", self._device))
-
-    def _inputs(self, maker: RowMaker) -> list[Given]:
-        """What the graph reads before any op of it has written it, once each."""
-        assert self._touched is not None
-        written, found = Spans(), dict[str, "Given"]()
-        for op in self._touched.ops:
-            for one in op.given:
-                is_input = one.reads and one.row.startswith("in/") and one.row not in found
-                is_there = self._is_here(maker, one)
-                if is_input and is_there and not written.inside(*one.extent):
-                    found[one.row] = one
-            for one in op.given:
-                if one.writes:
-                    written.add(*one.extent)
-        return list(found.values())
 
 
 def _unseen(makes_tensors: bool = True):

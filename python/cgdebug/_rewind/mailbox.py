@@ -39,13 +39,15 @@ _listener: socket.socket | None = None
 class Asked(typing.Protocol):
     """A graph that takes questions, and says what it cannot do.
 
-    why_not_apart: as a sentence; empty: it can be run op by op"""
+    why_not_apart: as a sentence; empty: it can be run op by op
+    opaque:        what of it cannot, as a sentence; empty: nothing"""
 
     capture: int
     label: str
     replays: int
     replayed_at: float
     why_not_apart: str
+    opaque: str
 
     @property
     def name(self) -> str: ...
@@ -239,6 +241,8 @@ def _list() -> tuple[int, str, dict[str, typing.Any]]:
         line = f"graph {one['graph']}: {one['replays']} replays; {one['kept']}"
         if one["why_not_apart"] and one["why_not_apart"] != one["kept"]:
             line += f"; it cannot be taken apart: {one['why_not_apart']}"
+        if one["opaque"] and one["opaque"] != one["kept"]:
+            line += f"; {one['opaque']}"
         lines.append(line)
     if any(one["frozen_at"] for one in known):
         lines.append(f"to keep replays again, type: cgdebug-cli ask {os.getpid()} --go-on")
@@ -278,6 +282,7 @@ def states() -> list[dict[str, typing.Any]]:
             "bytes": one.kept_bytes(),
             "frozen_at": one.frozen_at(),
             "why_not_apart": one.why_not_apart,  # empty: it can be
+            "opaque": one.opaque,
         }
         for one in sorted(graphs, key=lambda one: one.capture)
     ]

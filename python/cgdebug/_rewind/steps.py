@@ -1,7 +1,7 @@
 """In which piece of a graph each op runs, and whether what it writes can be looked at behind it.
 
 A piece of several nodes is launched as a whole (libprobe/apart): when it is over, another op of it
-may have overwritten what an op wrote. Nothing is said of such memory.
+may have overwritten what an op wrote, or it is gone. Nothing is said of such memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if typing.TYPE_CHECKING:
     from .._op_log.node_map import Given, NodeMap, Op
 
 _WRITES_NOTHING = ("empty", "event_node", "memory_node")
-_CAN_BE_LEFT_OUT = ("kernel", "memcpy", "memset", "empty")  # as Enable() of libprobe/apart
+_CAN_RUN_APART = ("kernel", "memcpy", "memset", "empty", "event_node")  # as libprobe/apart
 
 
 class Counts(typing.NamedTuple):
@@ -36,6 +36,8 @@ class Steps:
     """begins, ends: by piece, the ops whose first, and whose last, node is in it
     beside: ids of the ops that share a piece with something else
     alone: by piece: the op of all its nodes, if no other piece has some of them and others', too
+    single: by node (cudaGraphNode_t) that may write: its piece, if no other such node is in it
+    has_memory: the graph allocates or frees memory, which may be gone behind the opaque piece
     """
 
     def __init__(self, apart: typing.Any, node_map: NodeMap):
@@ -44,19 +46,23 @@ class Steps:
         self._op_at = [None if node["is_own"] else op for node, op in zip(nodes, ops)]
         self.beside = set[int]()
         self._why_not = dict[tuple[int, tuple[int, int]], str]()  # by id of the op, and extent
+        self.has_memory = any(node["kind"] == "memory_node" for node in nodes)
         writing = [not node["is_own"] and node["kind"] not in _WRITES_NOTHING for node in nodes]
         after = apart.after
         alone = of_no_op = 0
         first, last, op_of = dict[int, int](), dict[int, int](), dict[int, "Op"]()
-        self.alone = dict[int, "Op"]()
+        self.alone, self.single = dict[int, "Op"](), dict[int, int]()
         mixed = set[int]()  # ids of ops
         for number, piece in enumerate(apart.pieces):
             here = [node for node in piece if writing[node]]
             of_no_op += sum(self._op_at[node] is None for node in here)
             if len(here) == 1:
                 alone += 1
+                self.single[nodes[here[0]]["handle"]] = number
             elif here:
                 self._look_at(piece, here, _before(after, piece))
+            if number == apart.opaque and self.has_memory:
+                self._hide_all(filter(None, (self._op_at[node] for node in here)))
             doing = [
                 self._op_at[node] for node in piece if nodes[node]["kind"] not in _WRITES_NOTHING
             ]
@@ -82,6 +88,11 @@ class Steps:
         """Why nobody knows what `op` wrote there, as a sentence; empty: it can be looked at."""
         return self._why_not.get((id(op), given.extent), "")
 
+    def _hide_all(self, ops: typing.Iterable[Op]) -> None:
+        why = "it ran in one launch with nodes that allocate and free memory"
+        for op in ops:
+            self._why_not.update(((id(op), one.extent), why) for one in op.given)
+
     def _look_at(self, piece: list[int], here: list[int], before: list[int]) -> None:
         """here: those of the piece that may write"""
         place = {node: number for number, node in enumerate(piece)}
@@ -105,7 +116,9 @@ class Steps:
             if beside:
                 other = self._op_at[piece[(beside & -beside).bit_length() - 1]]
                 who = name_of(other) if other is not None else "a node that no op made"
-                why = f"{who} runs beside it, and nobody tells which memory that writes"
+                why = (
+                    f"{who} runs beside it or behind it, and nobody tells which memory that writes"
+                )
                 for one in op.given:
                     self._why_not.setdefault((key, one.extent), why)
         for writer, given, by_too, given_too in _overlapping(ops.values()):
@@ -147,26 +160,21 @@ def _overlapping(
         reaching.append((op, one))
 
 
-def why_not_stepped(nodes: typing.Iterable[tuple[int, str, bool]], node_map: NodeMap) -> str:
-    """Which node cannot be left out of a launch, so that it would run twice, and what to do, as a
-    sentence; empty: none. nodes: handle, kind, and whether it is ours"""
+def opaque_text(nodes: typing.Iterable[tuple[int, str, bool]], node_map: NodeMap) -> str:
+    """What of a graph is launched as one, and because of which node, as a sentence; empty: nothing,
+    as far as kinds of nodes tell. nodes: handle, kind, and whether it is ours"""
     for number, (handle, kind, is_own) in enumerate(nodes):
-        if kind in _CAN_BE_LEFT_OUT:
+        if kind in _CAN_RUN_APART:
             continue
         what = f"its node {number}, {'an' if kind[0] in 'aeiou' else 'a'} {kind.replace('_', ' ')}"
-        if is_own:
-            return (
-                f"{what} of a probe in the callback lane, cannot be left out of a launch. Type: "
-                f"CGDEBUG_LANE=direct, in front of the same command"
-            )
         op = node_map.op_of.get(handle)
         before = node_map.behind.get(handle)
-        if op is not None:
+        if is_own:
+            what += " of a probe in the callback lane"
+        elif op is not None:
             what += f" of {name_of(op)}"
         elif before is not None:
             what += f", launched behind {name_of(before)}"
-        return (
-            f"{what}, cannot be left out of a launch, so it would run twice. Rows need no second "
-            f"run. Type: cgdebug-cli run --watch 'op:*' -- COMMAND"
-        )
+        text = f"{what}, runs in one launch with nodes around it"
+        return text + ". Type: CGDEBUG_LANE=direct, in front of the same command" * is_own
     return ""

@@ -88,6 +88,13 @@ class Touched:
         return Spans([*outside, *self.written.common(own).common(held)])
 
 
+def plain_nodes(node_map: NodeMap | None) -> list[int]:
+    """The nodes of which it is sure that they draw no random numbers, and that they change nothing
+    of the graph itself: ops of torch cannot."""
+    made = node_map.op_of.items() if node_map is not None else ()
+    return [node for node, op in made if not _may_be_random(op)]
+
+
 def _may_be_random(op: Op) -> bool:
     namespace, _, rest = op.op.partition(".")
     base, _, overload = rest.partition(".")

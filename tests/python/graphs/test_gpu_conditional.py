@@ -1,7 +1,6 @@
 """Probes in the bodies of conditional nodes of torch's captures, made by hand with the CUDA driver, and
 from torch 2.12 on by torch itself."""
 
-import contextlib
 import importlib.util
 import json
 
@@ -13,92 +12,15 @@ from cgdebug import TensorCompare, TensorRecord, TensorStats
 from cgdebug._job import _apart
 from conftest import wait_until
 
-driver = pytest.importorskip("cuda.bindings.driver")
-nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+pytest.importorskip("cuda.bindings.driver")
+pytest.importorskip("cuda.bindings.nvrtc")
+captured_loop = pytest.importorskip("captured_loop")
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
-
-KERNELS = r"""
-extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned value);
-extern "C" __global__ void enter(unsigned long long handle, const int* left) {
-  cudaGraphSetConditional(handle, *left > 0);
-}
-extern "C" __global__ void count_down(unsigned long long handle, int* left) {
-  *left -= 1;
-  cudaGraphSetConditional(handle, *left > 0);
-}
-"""
-
-
-def done(answer):
-    status, *values = answer
-    assert int(status) == 0, status
-    return values[0] if len(values) == 1 else values
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    torch.zeros(1, device="cuda")
-    program = done(nvrtc.nvrtcCreateProgram(KERNELS.encode(), b"kernels.cu", 0, None, None))
-    done(nvrtc.nvrtcCompileProgram(program, 1, [b"--gpu-architecture=compute_80"]))
-    ptx = b" " * done(nvrtc.nvrtcGetPTXSize(program))
-    done(nvrtc.nvrtcGetPTX(program, ptx))
-    module = done(driver.cuModuleLoadData(ptx))
-    names = ("enter", "count_down")
-    return {name: done(driver.cuModuleGetFunction(module, name.encode())) for name in names}
-
-
-def launch(kernel, handle, left):
-    import ctypes
-
-    stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
-    values = (int(handle), left.data_ptr())
-    arguments = (values, (ctypes.c_uint64, ctypes.c_void_p))
-    done(driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, arguments, 0))
-
-
-def capture_info(stream):
-    """Its graph, and the nodes that what comes next depends on."""
-    answer = done(driver.cuStreamGetCaptureInfo(driver.CUstream(stream.cuda_stream)))
-    _, _, graph, dependencies, *_ = answer
-    return graph, dependencies or []
-
-
-@contextlib.contextmanager
-def loop(kernels, left):
-    """What is captured inside runs while *left, which it counts down, is not 0."""
-    outer = torch.cuda.current_stream()
-    graph, _ = capture_info(outer)
-    context = done(driver.cuCtxGetCurrent())
-    handle = done(
-        driver.cuGraphConditionalHandleCreate(
-            graph, context, 0, driver.CU_GRAPH_COND_ASSIGN_DEFAULT
-        )
-    )
-    launch(kernels["enter"], handle, left)
-    _, before = capture_info(outer)
-    params = driver.CUgraphNodeParams()
-    params.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
-    params.conditional.handle = handle
-    params.conditional.type = driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
-    params.conditional.size = 1
-    params.conditional.ctx = context
-    node = done(driver.cuGraphAddNode(graph, before, None, len(before), params))
-    body = params.conditional.phGraph_out[0]
-    done(
-        driver.cuStreamUpdateCaptureDependencies(
-            driver.CUstream(outer.cuda_stream), [node], None, 1, 1
-        )
-    )
-    side = torch.cuda.Stream()
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    stream = driver.CUstream(side.cuda_stream)
-    done(driver.cuStreamBeginCaptureToGraph(stream, body, None, None, 0, mode))
-    try:
-        with torch.cuda.stream(side):
-            yield
-            launch(kernels["count_down"], handle, left)
-    finally:
-        done(driver.cuStreamEndCapture(stream))
+    return captured_loop.load_kernels()
 
 
 @pytest.fixture
@@ -113,7 +35,7 @@ def captured(kernels):
         with torch.cuda.graph(graph, capture_error_mode="relaxed"):
             for probe in before:
                 probe(x)
-            with loop(kernels, left):
+            with captured_loop.loop(kernels, left):
                 x.add_(1)
                 for probe in probes:
                     probe(x)
@@ -234,16 +156,27 @@ def test_probes_in_the_branches_of_a_cond_that_torch_captures(graph_probe):
     assert "taken in 2 of 4 replays" in str(yes.status().slots[0])
 
 
-def test_a_graph_with_a_conditional_node_is_not_launched_in_pieces(kernels, capsys):
+def test_blocking_launches_a_loop_as_one_and_the_rest_in_pieces(kernels, capsys):
     x, left = torch.zeros(64, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda")
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with torch.cuda.graph(graph, capture_error_mode="relaxed"), loop(kernels, left):
-        x.add_(1)
-    own = _apart._Graph(raw=_apart.plain(torch.cuda.CUDAGraph.raw_cuda_graph))
-    for _ in range(2):
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        with captured_loop.loop(kernels, left):
+            x.add_(1)
+        y = x * 2
+        y.add_(1)
+    raw, exec_of = (getattr(torch.cuda.CUDAGraph, f"raw_cuda_graph{end}") for end in ("", "_exec"))
+    own = _apart._Graph(_apart.plain(raw), _apart.plain(exec_of))
+    own.capture = 1
+    for replay in (1, 2):
         left.fill_(3)
         own.replay(graph, torch.cuda.CUDAGraph.replay)
+        torch.cuda.synchronize()
+        assert (x[0].item(), y[0].item()) == (3 * replay, 6 * replay + 1)
+    kinds = [[own._pieces.nodes[node]["kind"] for node in piece] for piece in own._pieces.pieces]
+    assert kinds == [["kernel", "conditional_node"], ["kernel"], ["kernel"]]
+    own.leave_whole(graph, "somebody launches it")
+    left.fill_(3)
+    graph.replay()
     torch.cuda.synchronize()
-    assert x[0].item() == 6
-    told = capsys.readouterr().err
-    assert "is launched as a whole" in told and "conditional node" in told, told
+    assert y[0].item() == 19
+    assert "is launched as a whole" in capsys.readouterr().err

@@ -112,7 +112,7 @@ APART = CAPTURES.replace(
         label, replayed_at, replays = "", 0.0, 0
 
         def __init__(self, capture, why_not_apart):
-            self.capture, self.why_not_apart = capture, why_not_apart
+            self.capture, self.why_not_apart, self.opaque = capture, why_not_apart, ""
             self.name = str(capture)
             mailbox.join(self)
 

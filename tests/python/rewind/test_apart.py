@@ -14,7 +14,7 @@ from cgdebug._job import _apart, _graph_dumps, _native
 from cgdebug._op_log import node_map
 from cgdebug._op_log.node_map import Given, Op
 from cgdebug._rewind import mailbox
-from cgdebug._rewind.kept_graph import Row
+from cgdebug._rewind.stepping import Row
 
 OP = Op(
     "fwd/layers.3/mm_0",
@@ -45,6 +45,7 @@ def pieces():
     native = types.SimpleNamespace(
         nodes=[node(10), node(11, "stray"), node(12, "Leaf", is_own=True), node(13, "other")],
         pieces=[[0], [1], [2], [3, 0]],
+        opaque=None,
     )
     node_map = types.SimpleNamespace(op_of={10: OP}, behind={11: OP})
     return _apart.Pieces(native, node_map, capture=5)
@@ -73,6 +74,19 @@ def test_a_piece_is_named_in_one_line_for_where_and_why(pieces):
         "(model.py:7 in forward)"
     )
     assert pieces.summary(3) == "one of 2 parallel nodes, kernel other"
+    pieces.native.opaque = 3
+    assert pieces.summary(3) == "one of 2 nodes that run in one launch, kernel other"
+
+
+@pytest.mark.parametrize("opaque, ran", [(None, "all0123"), (1, "0all23"), (3, "012all")])
+def test_torch_launches_the_opaque_piece_in_its_place(pieces, monkeypatch, opaque, ran):
+    told = []
+    module = types.SimpleNamespace(await_stream=lambda stream, most_s: True)
+    monkeypatch.setattr(_apart._native, "probe_module", lambda: module)
+    pieces.native.opaque = opaque
+    pieces.native.launch = lambda number, stream: told.append(str(number))
+    pieces.run(0, 1, lambda: told.append("all"))
+    assert "".join(told) == ran
 
 
 def test_a_node_that_no_op_made_says_behind_which_it_was_launched(pieces):
@@ -256,15 +270,17 @@ def test_a_dump_says_whether_a_graph_can_be_taken_apart(tmp_path, monkeypatch):
     )
     graph._cgdebug_kept = None
     assert "its program keeps it (keep_graph=True)" in first_line(graph)
-    graph._cgdebug_kept = types.SimpleNamespace(why_not_apart="")
+    graph._cgdebug_kept = types.SimpleNamespace(why_not_apart="", opaque="")
     assert first_line(graph) == "// cgdebug: it can be taken apart"
+    graph._cgdebug_kept.opaque = "its node 3 runs with others"
+    assert first_line(graph).endswith("taken apart, but its node 3 runs with others")
     graph._cgdebug_kept = types.SimpleNamespace(why_not_apart="its node 3 is there")
     assert first_line(graph) == "// cgdebug: it cannot be taken apart: its node 3 is there"
 
 
 def test_a_graph_that_is_launched_in_pieces_says_so_when_it_is_asked(monkeypatch):
     monkeypatch.setattr(mailbox, "_listener", object())  # this process takes no questions
-    one = _apart._Graph(raw=lambda graph: 0)
+    one = _apart._Graph(raw=lambda graph: 0, exec=lambda graph: 0)
     one.capture = 7
     question = mailbox.Question(None, [], values=False)
     assert one.ask(question) and "launches its graphs in pieces already" in question.reason

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import re
-import struct
 import subprocess
 import sys
 import textwrap
@@ -143,25 +142,34 @@ def test_our_own_leaves_hold_no_graph_together_and_count_their_replays():
     probe.close()
 
 
-def test_a_graph_that_allocates_is_refused_with_the_reason():
-    graph = torch.cuda.CUDAGraph(keep_graph=True)
-    x = torch.ones(8, device="cuda")
-    with torch.cuda.graph(graph):
-        x.add_(1)
-    raw = graph.raw_cuda_graph()
-    driver = ctypes.CDLL("libcuda.so.1")
-    node, address = ctypes.c_void_p(), ctypes.c_ulonglong()
-    params = (ctypes.c_byte * 512)()
-    # CUDA_MEM_ALLOC_NODE_PARAMS: pinned memory of this device, 512 bytes
-    ctypes.memmove(params, struct.pack("iiii", 1, 0, 1, torch.cuda.current_device()), 16)
-    ctypes.memmove(ctypes.addressof(params) + 104, struct.pack("Q", 512), 8)
-    made = driver.cuGraphAddMemAllocNode(
-        ctypes.byref(node), ctypes.c_void_p(raw), None, ctypes.c_size_t(0), params
-    )
-    assert made == 0, f"the parameters of this test are wrong: {made}"
-    del address
-    with pytest.raises(RuntimeError, match="cudaGraphClone"):
-        _native.load().ApartGraph(raw)
+@pytest.mark.parametrize("name", ["loop", "child", "random", "memory", "event"])
+def test_what_cuda_cannot_leave_out_is_one_piece_of_a_graph_that_stays(name):
+    opaque_programs = pytest.importorskip("opaque_programs")
+    program = opaque_programs.Program(getattr(opaque_programs, name), keep_graph=True)
+    before = program.save()
+    program.graph.replay()
+    after = program.save()
+    program.restore(before)
+    apart = in_pieces(program.graph, copies=False)
+    exec_ = program.graph.raw_cuda_graph_exec()
+    assert (apart.opaque is None) == (name == "event")
+    apart.prepare(with_own=True)
+    apart.enable(exec_, only_own=False, is_on=False)
+    if apart.opaque is None:
+        program.graph.replay()
+    stream = torch.cuda.current_stream().cuda_stream
+    for number in range(len(apart.pieces)):
+        if number == apart.opaque:
+            with pytest.raises(RuntimeError, match="runs with its graph alone"):
+                apart.launch(number, stream)
+            program.graph.replay()
+        else:
+            apart.launch(number, stream)
+    apart.enable(exec_, only_own=False, is_on=True)
+    assert all(torch.equal(a, b) for a, b in zip(program.save(), after))
+    program.restore(before)
+    program.graph.replay()
+    assert all(torch.equal(a, b) for a, b in zip(program.save(), after)), "and as a whole again"
 
 
 # --- CGDEBUG_LAUNCH_BLOCKING ------------------------------------------------------------------------

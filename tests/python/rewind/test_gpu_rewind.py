@@ -47,7 +47,11 @@ class Running:
         environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self.process = subprocess.Popen(
             [sys.executable, "-c", program],
-            env={**os.environ, **environment, "PYTHONPATH": f"{HERE}:{os.environ['PYTHONPATH']}"},
+            env={
+                **os.environ,
+                **environment,
+                "PYTHONPATH": f"{HERE}:{HERE.parent}:{os.environ['PYTHONPATH']}",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -419,6 +423,9 @@ def test_collectives_are_refused_before_anything_is_touched(running, cli):
     job = running(code.replace("127.0.0.1:0", "127.0.0.1:29563"))
     told = cli("ask", f"{job.pid}@5")
     assert told.returncode == 3 and "has a collective" in told.stderr, (told.stdout, told.stderr)
+    told = cli("--json", "ask", job.pid)
+    names = [row["name"] for row in json.loads(told.stdout)["rows"]]
+    assert told.returncode == 0 and "fwd/mul_0" in names, told
     job.finish()
 
 
@@ -463,9 +470,7 @@ RANKS = """
 
 
 @pytest.mark.alone
-def test_a_question_to_one_rank_of_many_is_refused_before_anything_is_touched(
-    running, cli, tmp_path
-):
+def test_a_rank_that_is_asked_goes_on_with_the_bits_of_all(running, cli, tmp_path):
     def ranks(limit, world=2, **environment):
         jobs = [
             running(
@@ -485,9 +490,9 @@ def test_a_question_to_one_rank_of_many_is_refused_before_anything_is_touched(
 
     jobs = ranks(0, CGDEBUG_ASK="1")
     for job in [*jobs, *jobs]:
-        told = cli("ask", job.pid)
         # torch records an event behind each collective of NCCL.
-        assert told.returncode == 3 and "an event node" in told.stderr, told
+        told = cli("ask", job.pid)
+        assert told.returncode == 0 and " rows, 0 with NaN" in told.stdout, told
     asked = [job.finish()[0].split() for job in jobs]
     alone = [job.finish()[0].split() for job in ranks(int(asked[0][0]))]
     assert asked[0] == asked[1] == alone[0] == alone[1]
@@ -814,7 +819,14 @@ def test_the_census_says_which_graphs_can_be_taken_apart(running, cli, tmp_path)
     job.finish()
 
 
-def test_a_past_replay_is_held_against_the_rows_of_its_op_log(running, cli):
+@pytest.mark.parametrize(
+    "watch, compared, said",
+    [
+        ("op:*", "rows_compared", "rows that the replay left in its op log were compared"),
+        ("*", "probes_compared", "probes saw in the replay was compared"),
+    ],
+)
+def test_a_past_replay_is_held_against_what_it_left(running, cli, watch, compared, said):
     code = """
         one = rewind_programs.Training()
         for number in range(1, 21):
@@ -825,14 +837,16 @@ def test_a_past_replay_is_held_against_the_rows_of_its_op_log(running, cli):
                 one.replay()
         go_on(when_asked, DONE)
     """
-    job = running(code, CGDEBUG="1", CGDEBUG_WATCH="op:*")
+    job = running(code, CGDEBUG="1", CGDEBUG_WATCH=watch)
     told = cli("--json", "ask", f"{job.pid}@-1")
     answer = json.loads(told.stdout)
     assert told.returncode == 0 and answer["replay"] == 20, told
-    assert answer["rows_compared"] > 100 and "hashes" not in answer, answer["rows_compared"]
+    # Three blocks of three layers each, what is around them, and the blocks.
+    assert answer[compared] >= (100 if watch == "op:*" else 15), answer
+    assert "hashes" not in answer and "hashes_of_probes" not in answer
     told = cli("ask", f"{job.pid}@-1")
     assert told.returncode == 0, (told.stdout, told.stderr)
-    assert "rows that the replay left in its op log were compared" in told.stdout, told.stdout
+    assert said in told.stdout, told.stdout
     job.finish()
 
 
@@ -862,6 +876,43 @@ def test_a_row_that_differs_is_named_although_the_outputs_do_not(running, cli):
         told
     )
     assert re.search(r"first in row #\d+ fwd/index_add__0", told.stderr), told.stderr
+    job.finish()
+
+
+def test_a_probe_that_saw_other_bits_is_named_although_the_outputs_do_not_differ(running, cli):
+    code = """
+        torch.use_deterministic_algorithms(False)
+        index = torch.randint(0, 8, (1 << 18,), device="cuda")
+        x = torch.randn(1 << 18, device="cuda")
+        class Total(torch.nn.Module):
+            def forward(self, x):
+                return torch.zeros(8, device="cuda").index_add_(0, index, x)  # in any order
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.total = Total()
+            def forward(self, x):
+                return self.total(x).mul(0).abs()
+        model = Model()
+        cgdebug.watch(model)
+        model(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = model(x)
+        for _ in range(8):
+            graph.replay()
+            be_read()
+        def when_asked():
+            if graph._cgdebug_kept._question is not None:
+                graph.replay()
+        go_on(when_asked, DONE)
+    """
+    job = running(code)
+    told = cli("ask", f"{job.pid}@-1")
+    assert told.returncode == 3 and "makes other bits than it left in its probes" in told.stderr, (
+        told
+    )
+    assert "first in what probe total saw" in told.stderr, told.stderr
     job.finish()
 
 
@@ -1002,7 +1053,7 @@ def test_a_row_that_an_op_beside_it_overwrites_is_not_seen(running, cli, tmp_pat
     told = cli("ask", job.pid + place, "fwd/mul_1")
     assert told.returncode == 0, told
     told = cli("repro", job.pid + place, "fwd/mul_0", "-o", tmp_path / "repro")
-    assert told.returncode == 2 and "runs in parallel with other ops" in told.stderr, told
+    assert told.returncode == 2 and "runs in one launch with other ops" in told.stderr, told
     job.finish()
 
 
@@ -1018,9 +1069,44 @@ def test_a_graph_with_a_probe_of_the_callback_lane_says_how_it_can_be_asked(runn
         go_on(graph.replay, DONE)
     """
     job = running(code, CGDEBUG_LANE="callback")
-    for place in ("", "@-2"):
-        told = cli("ask", job.pid + place)
-        assert told.returncode == 3, (told.stdout, told.stderr)
-        assert "a host function of a probe in the callback lane" in told.stderr, told.stderr
-        assert "CGDEBUG_LANE=direct" in told.stderr, told.stderr
+    told = cli("ask", f"{job.pid}@-2")
+    assert told.returncode == 3, told
+    for text in (told.stderr, cli("ask", job.pid).stdout):
+        assert "a host function of a probe in the callback lane" in text, text
+        assert "CGDEBUG_LANE=direct" in text, text
+    told = cli("ask", job.pid, "fwd/mul_0", "fwd/add_0")
+    assert told.returncode == 0 and "in [1, 1]" in told.stdout, told
     job.finish()
+
+
+@pytest.mark.parametrize("name", ["loop", "child", "random", "memory", "event"])
+def test_rows_around_what_cuda_cannot_leave_out_are_seen(running, cli, name):
+    code = """
+        import opaque_programs
+        one = opaque_programs.Program(opaque_programs.NAME)
+        start, count = one.save(), [0]
+        torch.cuda.manual_seed(3)
+        def more():
+            count[0] += 1
+            one.replay()
+        go_on(more, DONE)
+        asked = one.save()
+        one.restore(start)
+        torch.cuda.manual_seed(3)
+        for _ in range(count[0]):
+            one.replay()
+        print(all(torch.equal(a, b) for a, b in zip(asked, one.save())))
+    """
+    job = running(code.replace("NAME", name), CGDEBUG_REWIND="", CGDEBUG_ASK="1")
+    for _ in range(3):
+        told = cli("--json", "ask", job.pid)
+        assert told.returncode in (0, 3), told
+        answer = json.loads(told.stdout)
+        seen = {row["name"] for row in answer["rows"]}
+        assert {"fwd/mul_0", "fwd/add_0"} <= seen, "in front of it, and behind it"
+        kind = {"loop": "a conditional node", "memory": "a memory node", "event": ""}
+        assert kind.get(name, "a child graph") in answer["not_seen"]["opaque"]
+        assert bool(answer["not_seen"]["opaque"]) == (name != "event")
+    told = cli("ask", job.pid, "--list")
+    assert ("runs in one launch" in told.stdout) == (name != "event"), told
+    assert job.finish()[0].split()[-1] == "True"

@@ -335,7 +335,7 @@ LISTENS = """
 
     class Graph:
         capture, label, replays, replayed_at, name = 1, "decode", 7, 1.0, "decode"
-        why_not_apart = ""
+        why_not_apart = opaque = ""
         def ask(self, question):
             return True
         def withdraw(self, question):
@@ -403,14 +403,14 @@ def test_a_job_keeps_replays_again_when_it_is_told_to(listening, cli):
 
 
 LOGGED = """
-    import json, os, sys
+    import contextlib, json, os, sys
     import cgdebug, torch
     from cgdebug._rewind import mailbox
 
     def answer(asked):
         said = {"verdict": "nothing_found", "graph": "decode", "capture": 0, "replay": 2, "rows": []}
         if asked.get("hashes"):
-            said["hashes"] = json.load(open(sys.argv[1]))
+            said |= json.load(open(sys.argv[2]))
         if asked.get("repro"):
             said["script"] = asked["repro"] + "/repro.py"
         return 0, "replay 2 of graph decode: verified", said
@@ -418,23 +418,68 @@ LOGGED = """
     mailbox._answer_one = answer
     mailbox._listen()
     net = torch.nn.Linear(4, 4)
-    with cgdebug.debug_mode(net, eager=True):
+    probe = cgdebug.CudaGraphTensorProbe("out", [cgdebug.TensorStats()], mode="always")
+    with cgdebug.debug_mode(net, eager=True) if sys.argv[1] == "log" else contextlib.nullcontext():
         for number in range(3):
-            net(torch.full((2, 4), float(number)))
+            made = net(torch.full((2, 4), float(number)))
+            if sys.argv[1] == "probe":
+                probe(made)
     print(os.getpid(), flush=True)
     sys.stdin.readline()
 """
 
 
-def test_a_past_replay_is_held_against_the_rows_that_it_left(daemon, cli, tmp_path):
-    told = tmp_path / "hashes.json"
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(LOGGED), str(told)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+@pytest.fixture
+def logged(daemon, tmp_path):
+    """logged(what): (pid, file): a job that says of its second replay what is in the file, after
+    three calls with a "log" or a "probe"."""
+    started = []
+
+    def start(what):
+        told = tmp_path / "hashes.json"
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(LOGGED), what, str(told)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process.stdout.readline().strip(), told
+
+    yield start
+    for process in started:
+        process.communicate("\n", timeout=30)
+
+
+def test_a_past_replay_is_held_against_what_its_probes_saw(logged, cli):
+    pid, told = logged("probe")
+    saw = wait_until(
+        lambda: (one := cli("show", "out@2", "--json")).returncode == 0 and one.stdout,
+        "what the second call made is there",
     )
-    pid = process.stdout.readline().strip()
+    stats = json.loads(saw)["stats"]
+    same = ["", stats["count"], stats["xor_hash"], stats["ordered_hash"]]
+
+    def asked(**seen):
+        told.write_text(json.dumps({"hashes_of_probes": seen}))
+        one, as_json = cli("ask", f"{pid}@2"), cli("--json", "ask", f"{pid}@2")
+        answer = json.loads(as_json.stdout)
+        assert one.returncode == as_json.returncode and "hashes_of_probes" not in answer
+        return one, answer
+
+    one, answer = asked(out=same, other=same)
+    assert one.returncode == 0 and answer["probes_compared"] == 1, (one, answer)
+    assert "what a probe saw in the replay was compared, and has the same bits" in one.stdout
+    for other in ([*same[:2], "0123456789abcdef", same[3]], [*same[:3], "01234567"]):
+        one, answer = asked(out=other)
+        assert one.returncode == 3 and "left in its probes, first in what probe out" in one.stderr
+        assert answer["reason"] == "not_reproduced" and answer["probe"] == "out"
+    one, answer = asked(out=["", 5, *other[2:]])
+    assert one.returncode == 0 and "probes_compared" not in answer, "of another size"
+
+
+def test_a_past_replay_is_held_against_the_rows_that_it_left(logged, cli, tmp_path):
+    pid, told = logged("log")
     shown = wait_until(
         lambda: (one := cli("ops", f"{pid}@2", "--json")).returncode == 0 and one.stdout,
         "the rows are there",
@@ -452,7 +497,7 @@ def test_a_past_replay_is_held_against_the_rows_that_it_left(daemon, cli, tmp_pa
     assert {"fwd/addmm_0", "in/addmm_0.mat1"} <= {name.replace("Linear/", "") for name in hashes}
 
     def asked(changed):
-        told.write_text(json.dumps(changed))
+        told.write_text(json.dumps({"hashes": changed}))
         one, as_json = cli("ask", f"{pid}@2"), cli("--json", "ask", f"{pid}@2")
         answer = json.loads(as_json.stdout)
         assert one.returncode == as_json.returncode and "hashes" not in answer
@@ -479,7 +524,6 @@ def test_a_past_replay_is_held_against_the_rows_that_it_left(daemon, cli, tmp_pa
     assert one.returncode == 0 and "rows_compared" not in answer and "op log" not in one.stdout
     # The next replay has left nothing yet.
     assert "rows_compared" not in json.loads(cli("--json", "ask", pid).stdout)
-    process.communicate("\n", timeout=30)
 
 
 def recorder_in(ring, name=""):

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from cgdebug._job import _apart
-from cgdebug._op_log.node_map import Call, Given, Op, extent_of
-from cgdebug._rewind import answer_text, kept_graph, mailbox
+from cgdebug._op_log.node_map import Call, Given, Observed, Op, extent_of
+from cgdebug._rewind import answer_text, mailbox, stepping
 from cgdebug._rewind.kept_graph import Answer, KeptGraph
 from cgdebug._rewind.rows import Stats
-from cgdebug._rewind.steps import Counts, Steps, why_not_stepped
+from cgdebug._rewind.steps import Counts, Steps, opaque_text
 from cgdebug._rewind.touched import Touched
 
 
@@ -28,9 +28,9 @@ def op(name, *what, is_exact=True, kind="aten.mul.out"):
 
 class Apart:
     """nodes: by number, what made each: an op, None (no op) or "own"; or (that, kind)
-    launched: what a piece does"""
+    launched: what a node does"""
 
-    def __init__(self, *nodes, edges=(), pieces=None, launched=None):
+    def __init__(self, *nodes, edges=(), pieces=None, launched=None, opaque=None):
         nodes = [one if type(one) is tuple else (one, "kernel") for one in nodes]
         self.nodes = [
             {"handle": 100 + number, "name": "k", "kind": kind, "is_own": made == "own"}
@@ -45,8 +45,9 @@ class Apart:
             behind={},
             parameters=set(),
             collective=None,
+            observed=[],
         )
-        self._launched = launched
+        self._launched, self.opaque = launched, opaque
 
     @property
     def kinds(self):
@@ -181,18 +182,16 @@ class Clock:
 def stepped(monkeypatch):
     """stepped(apart, tensors, question): Stepped, of ops that write these tensors."""
 
-    def step(apart, tensors, question):
+    def step(apart, tensors, question, torch_replay=lambda: None):
         by_address = {one.data_ptr(): one for one in tensors}
         stream = types.SimpleNamespace(cuda_stream=0)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-        monkeypatch.setattr(kept_graph, "RowMaker", Maker)
-        monkeypatch.setattr(kept_graph, "Times", Clock)
-        monkeypatch.setattr(kept_graph, "unpack_all", lambda rows: [one for one in rows if one])
-        monkeypatch.setattr(kept_graph, "tensor_at", lambda one, _: by_address[one.extent[0]])
-        kept = KeptGraph.__new__(KeptGraph)
-        kept._device, kept._map = 0, apart.map
-        kept._touched = Touched(apart.map, 0)
-        return kept._step(apart, question, with_own=True)
+        monkeypatch.setattr(stepping, "RowMaker", Maker)
+        monkeypatch.setattr(stepping, "Times", Clock)
+        monkeypatch.setattr(stepping, "unpack_all", lambda rows: [one for one in rows if one])
+        monkeypatch.setattr(stepping, "tensor_at", lambda one, _: by_address[one.extent[0]])
+        one = stepping.Stepping(apart, apart.map, Touched(apart.map, 0), 0, question)
+        return one.run(torch_replay, with_own=True)
 
     return step
 
@@ -239,7 +238,7 @@ def test_a_row_that_was_overwritten_in_its_piece_is_not_shown(stepped):
     code, text, answered = answer_text.of(one, answer, "")
     assert code == mailbox.INCONCLUSIVE and answered["verdict"] == "inconclusive"
     assert "not seen: fwd/mul_0: fwd/div_0 (a.py:1 in f) may write the same memory" in text
-    assert "of 4 nodes 0 ran alone and 4 in parallel; 0 were made by no op" in text
+    assert "of 4 nodes 0 ran alone and 4 together with others; 0 were made by no op" in text
     told = json.loads(json.dumps(answered))["not_seen"]
     assert [row["name"] for row in told["rows"]] == ["fwd/mul_0"] and told["parallel"] == 4
 
@@ -315,7 +314,7 @@ def test_no_script_is_written_of_an_op_that_runs_beside_others(stepped, tmp_path
     one, answer = asked(stepped, branch(), row, repro=True)
     assert answer.stepped.given == {}
     code, text, _ = answer_text.of_repro(one, answer, str(tmp_path / "repro"))
-    assert code == mailbox.TROUBLE and "runs in parallel with other ops" in text, text
+    assert code == mailbox.TROUBLE and "runs in one launch with other ops" in text, text
     assert not (tmp_path / "repro").exists()
 
 
@@ -363,21 +362,109 @@ def test_an_op_of_which_a_node_runs_beside_others_has_no_time():
 # --- graphs that cannot be stepped, or not in pieces
 
 
-def test_a_node_that_cannot_be_left_out_is_named_with_what_to_do():
+def test_what_is_launched_as_one_is_named_with_what_to_do():
     one = op("fwd/add_0", given(BUFFER))
-    apart = Apart(one, "own", (None, "empty"), (None, "memcpy"), (None, "memset"))
-    assert why_not_stepped(apart.kinds, apart.map) == ""
+    apart = Apart(
+        one, "own", (None, "empty"), (None, "memcpy"), (None, "memset"), (one, "event_node")
+    )
+    assert opaque_text(apart.kinds, apart.map) == ""
     apart = Apart(one, ("own", "host_function"))
-    told = why_not_stepped(apart.kinds, apart.map)
-    assert "its node 1, a host function of a probe in the callback lane" in told
+    told = opaque_text(apart.kinds, apart.map)
+    assert "its node 1, a host function of a probe in the callback lane, runs in one launch" in told
     assert "CGDEBUG_LANE=direct" in told
-    apart = Apart(one, (None, "event_node"))
+    apart = Apart(one, (None, "conditional_node"))
     apart.map.behind[101] = one
-    told = why_not_stepped(apart.kinds, apart.map)
-    assert "its node 1, an event node, launched behind fwd/add_0 (a.py:1 in f)" in told
-    assert "run --watch 'op:*'" in told
+    told = opaque_text(apart.kinds, apart.map)
+    assert "its node 1, a conditional node, launched behind fwd/add_0 (a.py:1 in f)" in told
+    assert "CGDEBUG_LANE" not in told
     apart = Apart((one, "child_graph"))
-    assert "its node 0, a child graph of fwd/add_0" in why_not_stepped(apart.kinds, apart.map)
+    assert "its node 0, a child graph of fwd/add_0" in opaque_text(apart.kinds, apart.map)
+
+
+def three(kind, stepped, *rows, value=7.0):
+    """add; mul and a node of that kind, which run in one launch; div writes `value`."""
+    tensors = [torch.zeros(4) for _ in range(3)]
+    names = ["fwd/add_0", "fwd/mul_0", "fwd/div_0"]
+    ops = [op(name, given(extent_of(one), row=name)) for name, one in zip(names, tensors)]
+    told = []
+
+    def run(number, value):
+        return lambda: (told.append(number), tensors[number].fill_(value))
+
+    apart = Apart(
+        ops[0],
+        ops[1],
+        (None, kind),
+        ops[2],
+        edges=[(0, 1), (1, 2), (2, 3)],
+        pieces=[[0], [1, 2], [3]],
+        launched=[run(0, 1.0), None, None, run(2, value)],
+        opaque=1,
+    )
+    one = question(*rows)
+    made = stepped(apart, tensors, one, run(1, 3.0))
+    assert told == [0, 1, 2]
+    return one, Answer("1", 1, 5, made, "it is the job's own replay", 0.0, "its node 2 is one")
+
+
+@pytest.mark.parametrize("kind", ["conditional_node", "child_graph", "memory_node"])
+def test_ops_around_the_opaque_piece_are_seen_and_in_it_nothing_is_inferred(stepped, kind):
+    one, answer = three(kind, stepped)
+    assert [(row.name, row.stats.max) for row in answer.stepped.rows] == [
+        ("fwd/add_0", 1.0),
+        ("fwd/div_0", 7.0),
+    ]
+    code, text, told = answer_text.of(one, answer, "")
+    assert code == mailbox.INCONCLUSIVE and "not seen: fwd/mul_0: " in text
+    assert "note: its node 2 is one" in text and told["not_seen"]["opaque"] == "its node 2 is one"
+    why = "memory" if kind == "memory_node" else "runs beside it or behind it"
+    assert why in told["not_seen"]["rows"][0]["reason"]
+    code, text, _ = answer_text.of(*three(kind, stepped, value=torch.nan), "")
+    assert code == mailbox.FOUND and "here, or earlier in what was not seen: fwd/div_0" in text
+    code, _, _ = answer_text.of(*three(kind, stepped, "fwd/div_0"), "")
+    assert code == mailbox.OK
+
+
+def test_inputs_of_a_graph_that_frees_memory_are_not_looked_at(stepped):
+    source, made = torch.ones(4), torch.zeros(4)
+    reads = given(extent_of(source), True, False, "in/x")
+    one = op("fwd/neg_0", reads, given(extent_of(made), row="fwd/neg_0"))
+    for kind, seen in (("memory_node", ["fwd/neg_0"]), ("empty", ["in/x", "fwd/neg_0"])):
+        apart = Apart(one, (None, kind), pieces=[[0], [1]], launched=[lambda: None] * 2, opaque=1)
+        answer = stepped(apart, [source, made], question())
+        assert [row.name for row in answer.rows] == seen
+        assert [one.row.name for one in answer.not_seen] == ["in/x"] * (kind == "memory_node")
+
+
+def test_what_probes_were_given_is_looked_at_where_a_replay_has_left_it(stepped):
+    apart, tensors = branch()
+    buffer = given(extent_of(tensors[0]))
+
+    def saw(*names, replay=3, behind=(100,)):
+        apart.map.observed = [Observed(name, buffer, behind) for name in names]
+        one = mailbox.Question(replay, [], values=False)
+        seen = stepped(apart, tensors, one).observed
+        return {name: stats.max for name, stats in seen.items()}
+
+    assert saw("mul") == {}, "something beside it may have overwritten it"
+    apart.pieces = [[0], [1], [2], [3]]
+    assert saw("mul", "twice", "again", "twice") == {"mul": 2.0, "again": 2.0}
+    assert saw("div", behind=(101, 102)) == {"div": 7.0}
+    assert saw("mul", behind=()) == saw("mul", behind=(100, 999)) == {}, "when is not known"
+    assert saw("mul", replay=None) == {}, "nobody compares the next replay"
+
+
+def test_a_look_that_fails_ends_no_replay(stepped, monkeypatch):
+    apart, tensors = branch()
+    apart.pieces = [[0], [1], [2], [3]]
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("no memory for a copy")
+
+    monkeypatch.setattr(Maker, "compute", fail)
+    with pytest.raises(torch.OutOfMemoryError, match="no memory for a copy"):
+        stepped(apart, tensors, question())
+    assert [one[0].item() for one in tensors] == [7.0, 2.0, 1.0], "all of it has run"
 
 
 class TorchGraph:

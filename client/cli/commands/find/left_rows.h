@@ -1,4 +1,4 @@
-// left_rows.h: whether a replay that was run again made the rows that it left in its op log.
+// left_rows.h: whether a replay that was run again made what it left in an op log and in probes.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 namespace cgdebug::cli {
 
 // `answer`: of a job that was asked about a replay that is over, with "hashes". They are held
-// against the rows of that replay in the job's op log, by name. If one differs, the answer becomes
-// that of a replay that was not reproduced; else it says how many are the same. Takes the hashes
-// away. Without such a log it stays as it is.
+// against the rows of that replay in the job's op log, and against what its probes saw, by name. If
+// one differs, the answer becomes that of a replay that was not reproduced; else it says how many
+// are the same. Takes the hashes away. Where the job has neither it stays as it is.
 // Requires: the context is connected.
 void CompareLeftRows(Context& context, std::int64_t pid, JobAnswer* answer);
 
