@@ -55,6 +55,13 @@ def go_on_behind(stream, node):
     done(driver.cuStreamUpdateCaptureDependencies(on, [node], None, 1, 1))
 
 
+def another_stream(stream):
+    """torch gives the same streams out again and again."""
+    while (other := torch.cuda.Stream()) == stream:
+        pass
+    return other
+
+
 @contextlib.contextmanager
 def loop(kernels, left):
     """What is captured inside runs while *left, which it counts down, is not 0."""
@@ -77,7 +84,7 @@ def loop(kernels, left):
     node = done(driver.cuGraphAddNode(graph, before, None, len(before), params))
     body = params.conditional.phGraph_out[0]
     go_on_behind(outer, node)
-    side = torch.cuda.Stream()
+    side = another_stream(outer)
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     stream = driver.CUstream(side.cuda_stream)
     done(driver.cuStreamBeginCaptureToGraph(stream, body, None, None, 0, mode))

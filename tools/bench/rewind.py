@@ -1,9 +1,10 @@
 """What it costs to keep the last replays of a graph (CGDEBUG_REWIND), and how long an answer takes.
 
     python tools/bench/rewind.py          about a minute on one GPU
+    python tools/bench/rewind.py --ask    keeps no replay, and asks about the next one
 
-Each program is captured twice, with and without keeping its replays, and both graphs are timed in
-turns. "answer": how long the job takes from a question to its verified answer, for the first question
+Each program is captured twice, one of them so that it can be asked about, and both graphs are timed
+in turns. "answer": how long the job takes from a question to its answer, for the first question
 (which makes the pieces of the graph) and for the second.
 """
 
@@ -12,10 +13,13 @@ import json
 import os
 import socket
 import statistics
+import sys
 import threading
 import time
 
-os.environ["CGDEBUG_REWIND"] = os.environ.get("CGDEBUG_REWIND", "200")
+KEEPS = "--ask" not in sys.argv
+os.environ["CGDEBUG_REWIND"] = os.environ.get("CGDEBUG_REWIND", "200") if KEEPS else ""
+os.environ["CGDEBUG_ASK"] = "1"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
@@ -102,14 +106,16 @@ def clock(graph):
 
 
 def ask(graph, replay):
-    """Seconds of an answer, or why there is none."""
+    """Seconds of an answer, with how many nodes were launched, or why there is none. replay: None:
+    the next one"""
     told = []
 
     def question():
         peer = socket.socket(socket.AF_UNIX)
         peer.connect(str(mailbox.path_of(os.getpid())))
         name = str(graph._cgdebug_kept.capture)
-        peer.sendall(json.dumps({"graph": name, "replay": replay}).encode() + b"\n")
+        asked = {"graph": name} | ({"replay": replay} if replay else {})
+        peer.sendall(json.dumps(asked).encode() + b"\n")
         told.append(b"".join(iter(lambda: peer.recv(1 << 16), b"")))
 
     thread = threading.Thread(target=question)
@@ -120,7 +126,10 @@ def ask(graph, replay):
     head, _, rest = told[0].partition(b"\n")
     _, text, _ = map(int, head.split())
     answer = json.loads(rest[text:])
-    return answer.get("seconds") or answer
+    if "seconds" not in answer:
+        return str(answer)
+    nodes, seconds = answer["not_seen"]["nodes"], answer["seconds"]
+    return f"{seconds * 1e3:.0f} ms ({nodes} nodes, {seconds / nodes * 1e6:.1f} us each)"
 
 
 def main():
@@ -143,8 +152,7 @@ def main():
         alone_ms, kept_ms = (statistics.median(one) for one in zip(*times))
         ratio = statistics.median(b / a for a, b in times)
         of = kept._cgdebug_kept
-        answers = [ask(kept, of.replays - 20) for _ in range(2)]
-        texts = [f"{one * 1e3:.0f} ms" if isinstance(one, float) else str(one) for one in answers]
+        texts = [ask(kept, of.replays - 20 if KEEPS else None) for _ in range(2)]
         print(
             f"{name}: {alone_ms:.3f} ms alone, {kept_ms:.3f} kept, x {ratio:.4f}; "
             f"{of.state_text()}; answer {texts[0]}, then {texts[1]}",

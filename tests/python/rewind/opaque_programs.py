@@ -36,6 +36,7 @@ class Program:
     def restore(self, saved):
         for one, was in zip((self.x, self.between, self.total, self.result), saved):
             one.copy_(was)
+        torch.cuda.manual_seed(3)
         torch.cuda.synchronize()
 
 
@@ -46,14 +47,14 @@ def loop(program, y):
 
 
 def child(program, y):
-    side = torch.cuda.Stream()
+    outer = torch.cuda.current_stream()
+    side = captured_loop.another_stream(outer)
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     stream = driver.CUstream(side.cuda_stream)
     done(driver.cuStreamBeginCapture(stream, mode))
     with torch.cuda.stream(side):
         program.between.add_(y)
     graph = done(driver.cuStreamEndCapture(stream))
-    outer = torch.cuda.current_stream()
     into, before = captured_loop.capture_info(outer)
     node = done(driver.cuGraphAddChildGraphNode(into, before, len(before), graph))
     captured_loop.go_on_behind(outer, node)
