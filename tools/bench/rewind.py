@@ -17,8 +17,9 @@ import sys
 import threading
 import time
 
-KEEPS = "--ask" not in sys.argv
-os.environ["CGDEBUG_REWIND"] = os.environ.get("CGDEBUG_REWIND", "200") if KEEPS else ""
+os.environ["CGDEBUG_REWIND"] = (
+    "" if "--ask" in sys.argv else os.environ.get("CGDEBUG_REWIND", "200")
+)
 os.environ["CGDEBUG_ASK"] = "1"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -30,6 +31,7 @@ import cgdebug  # noqa: F401
 from cgdebug._rewind import mailbox
 
 ROUNDS, REPLAYS = 9, 100
+KEEPS = bool(os.environ["CGDEBUG_REWIND"])
 
 
 class Block(nn.Module):
