@@ -45,6 +45,7 @@ def of(
     bad = [row for row in shown if _is_bad(row)]
     masks = [row for row in shown if not row.stats.is_finite and not _is_bad(row)]
     first = bad[0] if bad else None
+    has_gap = bool(not_seen or (answer.stepped.counts.of_no_op and not question.rows))
     at = next((number for number, row in enumerate(rows) if row is first), 0)
     may_be_earlier = first is not None and any(one.place <= at for one in not_seen)
     lines = [f"replay {answer.replay} of graph {answer.graph}: {answer.verified}"]
@@ -54,16 +55,12 @@ def of(
         lines += [_row_text(row) for row in shown[:_MOST_ROWS]]
         if len(shown) > _MOST_ROWS:
             lines.append(f"and {len(shown) - _MOST_ROWS} more rows: ask for fewer, or with --json")
+    slowest = _slowest(shown, question.slowest)
+    if question.slowest:
+        lines += _slowest_lines(shown, slowest)
     summary = f"{len(shown)} rows, {len(bad)} with NaN or Inf"
     if masks:
         summary += f", {len(masks)} with -Inf alone (masks?), the first {masks[0].name}"
-    slowest = _slowest(shown, question.slowest)
-    if question.slowest:
-        lines.append("the slowest ops, each launched alone, which a replay may overlap:")
-        lines += [f"  {_us_text(row)}  {row.name}  {row.op.op}" for row in slowest if row.op]
-        unknown = len({id(row.op) for row in shown if row.op and row.us is None})
-        if unknown:
-            lines.append(f"  and {unknown} ops of which no time is known")
     lines.append(f"{summary}; {answer.seconds * 1e3:.0f} ms")
     lines += _not_seen_lines(
         not_seen, answer.stepped.counts, _MOST_ROWS if question.rows else _MOST_NOT_SEEN
@@ -75,7 +72,7 @@ def of(
     if trace:
         lines.append(_save_trace(answer, shown, trace))
     told = {
-        "verdict": "found" if bad else "inconclusive" if not_seen else "nothing_found",
+        "verdict": "found" if bad else "inconclusive" if has_gap else "nothing_found",
         "graph": answer.graph,
         "capture": answer.capture,
         "replay": answer.replay,
@@ -94,7 +91,7 @@ def of(
     }
     if has_hashes:
         told |= _hashes(answer.stepped)
-    code = mailbox.FOUND if bad else mailbox.INCONCLUSIVE if not_seen else mailbox.OK
+    code = mailbox.FOUND if bad else mailbox.INCONCLUSIVE if has_gap else mailbox.OK
     return code, "\n".join(lines), told
 
 
@@ -147,6 +144,15 @@ def _slowest(rows: list[Row], most: int) -> list[Row]:
     """A row of each op that takes longest, the slowest first."""
     of_op = {id(row.op): row for row in reversed(rows) if row.us is not None}
     return sorted(of_op.values(), key=lambda row: -(row.us or 0.0))[:most]
+
+
+def _slowest_lines(shown: list[Row], slowest: list[Row]) -> list[str]:
+    lines = ["the slowest ops, each launched alone, which a replay may overlap:"]
+    lines += [f"  {_us_text(row)}  {row.name}  {row.op.op}" for row in slowest if row.op]
+    unknown = len({id(row.op) for row in shown if row.op and row.us is None})
+    if unknown:
+        lines.append(f"  and {unknown} ops of which no time is known")
+    return lines
 
 
 def _us_text(row: Row) -> str:

@@ -647,8 +647,9 @@ def test_kernels_that_no_op_launched_change_nothing_in_a_second_run(running, cli
     code = code.replace("Engine()", "EngineOfOtherKernels(); added = []")
     job = running(code)
     told = cli("ask", f"{job.pid}@25")
-    assert told.returncode == 0, (told.stdout, told.stderr)
+    assert told.returncode == 3, (told.stdout, told.stderr)
     assert "3 were made by no op" in told.stdout and "replay 25 left" in told.stdout
+    assert cli("ask", f"{job.pid}@25", "fwd/mul_0").returncode == 0, "that row was seen"
     told = cli("ask", f"{job.pid}@30")
     assert told.returncode == 1 and "first NaN: in/" in told.stdout, (told.stdout, told.stderr)
     assert job.finish()[0].endswith("cache is True\nTrue\n")

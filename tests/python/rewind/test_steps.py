@@ -454,6 +454,16 @@ def test_what_probes_were_given_is_looked_at_where_a_replay_has_left_it(stepped)
     assert saw("mul", replay=None) == {}, "nobody compares the next replay"
 
 
+def test_nothing_is_found_over_nodes_that_no_op_made_is_not_said(stepped):
+    tensor = torch.zeros(4)
+    made = op("fwd/add_0", given(extent_of(tensor), row="fwd/add_0"))
+    for node, code in ((None, mailbox.INCONCLUSIVE), ((None, "empty"), mailbox.OK)):
+        apart = Apart(made, node, pieces=[[0], [1]], launched=[lambda: None] * 2)
+        assert answer_text.of(*asked(stepped, (apart, [tensor])), "")[0] == code
+        one_row = asked(stepped, (apart, [tensor]), "fwd/add_0")
+        assert answer_text.of(*one_row, "")[0] == mailbox.OK, "that row was seen"
+
+
 def test_a_look_that_fails_ends_no_replay(stepped, monkeypatch):
     apart, tensors = branch()
     apart.pieces = [[0], [1], [2], [3]]
