@@ -10,8 +10,8 @@ A row is shown as soon as its program has run at each level.
 Code that Inductor makes keeps tensors that are watched, so last bits may differ there at the levels "*" and "fx:*": the
 table then says how far from eager code the outputs are, as part of the largest value, watched and alone.
 
-On a GPU a program with Inductor runs alone twice: where these two differ, as they may if the first has to compile, a watched
-one is the same if it is that of either.
+On a GPU a program is watched when it has run alone: two processes that compile the same code at a time may choose unlike
+kernels for it, alone too.
 
 A cell is "same" only if everything was compared. What cannot run is "not run", with the reason. Exit code: 0 nothing
 differs, 1 something does.
@@ -67,7 +67,6 @@ LEVELS = {
     "fx:*": ("fx:*", False),
 }
 QUICK_LEVELS = ("*", "op:*")
-AGAIN = "again"  # instead of a level: alone, a second time
 FUSES_LESS = ("*", "fx:*")  # the levels that change what Inductor fuses
 DEADLINE_S = 600
 NOISE = 4 * torch.finfo(torch.float32).eps
@@ -94,7 +93,7 @@ PRELOADED = (
 
 
 class Task(typing.NamedTuple):
-    """One process: a program at a level, "" or AGAIN if it is alone; or who opens its files afterwards."""
+    """One process: a program at a level, "" if it is alone; or who opens its files afterwards."""
 
     program: Program
     level: str
@@ -103,11 +102,14 @@ class Task(typing.NamedTuple):
 
     @property
     def folder(self) -> pathlib.Path:
-        return FOLDER / f"{self.program.name}-{[*LEVELS, '', AGAIN].index(self.level)}"
+        return FOLDER / f"{self.program.name}-{[*LEVELS, ''].index(self.level)}"
 
     @property
     def key(self):
         return (self.program.name, self.level, self.reopens)
+
+    def may_begin(self, results: dict) -> bool:
+        return not self.on_gpu or not self.level or (self.program.name, "", False) in results
 
 
 # --- in the child -------------------------------------------------------------------------------------------------
@@ -198,8 +200,11 @@ def run_all(tasks: list[Task], jobs: int, told) -> dict:
     running: dict[int, tuple[Task, float]] = {}
     waiting = list(tasks)
     while waiting or running:
-        while waiting and len(running) < jobs:
-            task = waiting.pop(0)
+        while len(running) < jobs:
+            task = next((one for one in waiting if one.may_begin(results)), None)
+            if task is None:
+                break
+            waiting.remove(task)
             task.folder.mkdir(exist_ok=True)
             sys.stdout.flush()
             pid = os.fork()
@@ -259,8 +264,7 @@ def judge(program: Program, level: str, results: dict) -> tuple[str, str]:
         if watched.found[what] != alone.found[what]:
             text = f"{what} {alone.found[what]} -> {watched.found[what]}"
             return "differs", text if len(text) < 300 else f"{text[:300]}..."
-    again = results.get((program.name, AGAIN, False), alone)
-    if watched.found["values"] not in [one.found["values"] for one in (alone, again) if one.found]:
+    if watched.found["values"] != alone.found["values"]:
         eager = results.get((name_in_eager(program), "", False))
         if (
             program.backend != "inductor"
@@ -393,8 +397,6 @@ def tasks_of(chosen: list[Program], levels: list[str], on_gpu: bool) -> list[Tas
     tasks = []
     for program in chosen:
         tasks += [Task(program, level, on_gpu=on_gpu) for level in ("", *levels)]
-        if program.backend == "inductor" and on_gpu:
-            tasks.append(Task(program, AGAIN, on_gpu=on_gpu))
         if program.backend == "inductor" and set(levels) & set(FUSES_LESS):
             eager = Program(name_in_eager(program), program.function, "eager", (), False, None)
             tasks.append(Task(eager, "", on_gpu=on_gpu))
