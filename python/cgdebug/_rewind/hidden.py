@@ -8,6 +8,7 @@ small memory to which they point: a table of pointers.
 from __future__ import annotations
 
 import bisect
+import functools
 import typing
 
 import torch
@@ -49,6 +50,12 @@ def blocks_of(device: int) -> list[Block]:
             found.append(Block(at, end, pool, block["state"] != "inactive"))
             at = end
     return sorted(found)
+
+
+def look(node_map: NodeMap, apart: typing.Any, pool: typing.Any, device: int) -> Hidden:
+    """hidden_of() what a graph of this device has now."""
+    blocks = functools.cache(lambda: blocks_of(device))
+    return hidden_of(node_map, apart, pool, blocks, lambda table: words_in(blocks(), table, device))
 
 
 def hidden_of(

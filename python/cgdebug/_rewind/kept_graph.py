@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
 import typing
@@ -181,19 +180,12 @@ class KeptGraph:
 
     def _look_at(self, graph, node_map: NodeMap) -> Touched:
         """What it touches, but for the caches of an engine, which are in _caches then."""
-        apart, device = self._take_apart(graph), self._device
-        touched = Touched(node_map, device)
-        blocks = functools.cache(lambda: hidden.blocks_of(device))
-        found = hidden.hidden_of(
-            node_map,
-            apart,
-            graph.pool(),
-            blocks,
-            lambda table: hidden.words_in(blocks(), table, device),
-        )
-        touched.add_hidden(found.spans, found.unknown, Spans(known_parameters(device)))
+        touched = Touched(node_map, self._device)
+        found = hidden.look(node_map, self._take_apart(graph), graph.pool(), self._device)
+        touched.add_hidden(found.spans, found.unknown, Spans(known_parameters(self._device)))
         touches = Spans([*touched.inputs, *touched.state])
-        self._caches = [one for one in caches.of_device(device) if touches.inside(*one.extent)]
+        known = caches.of_device(self._device)
+        self._caches = [one for one in known if touches.inside(*one.extent)]
         touched.leave_out(caches.spans_of(self._caches))
         return touched
 
@@ -345,14 +337,10 @@ class KeptGraph:
                 stepped = stepping.run(lambda: torch_replay(graph), with_own=False)
             held.append((asked, recorder.left_now()))
         for replay, left in held:
-            then, again = recorder.left_by(replay), unpack_all(left)
-            for one, was, now in zip(recorder.left, then, again):
-                if (was.ordered, was.hash) != (now.ordered, now.hash):
-                    what = one.made or one.row or "memory"
-                    raise NotReproduced(
-                        f"replay {replay}, run again, leaves other bits in "
-                        f"{what} {one.dtype}{list(one.shape)}{self._why_other()}"
-                    )
+            if other := _other_bits(recorder, replay, left):
+                raise NotReproduced(
+                    f"replay {replay}, run again, leaves other bits in {other}{self._why_other()}"
+                )
         if not recorder.left:
             raise NotReproduced("the graph leaves nothing by which a second run could be verified")
         verified = f"{len(recorder.left)} tensors have the bits that replay {asked} left in them"
@@ -373,6 +361,15 @@ class KeptGraph:
     def _generators(self, graph) -> list[torch.Generator]:
         """Those that a replay may move on."""
         return [torch.cuda.default_generators[self._device], *_apart.generators_of(graph)]
+
+
+def _other_bits(recorder: Recorder, replay: int, left: torch.Tensor) -> str:
+    """The first tensor that is not what the replay left there; empty: none. left: its rows now"""
+    then, again = recorder.left_by(replay), unpack_all(left)
+    for one, was, now in zip(recorder.left, then, again):
+        if (was.ordered, was.hash) != (now.ordered, now.hash):
+            return f"{one.made or one.row or 'memory'} {one.dtype}{list(one.shape)}"
+    return ""
 
 
 def _unseen(makes_tensors: bool = True):

@@ -139,7 +139,7 @@ def test_a_job_that_was_asked_goes_on_with_the_bits_of_one_that_was_not(running,
             first = int(os.environ["FIRST"])
             for _ in range(first):
                 one.replay()
-        for _ in range(500):
+        for _ in range(1000):
             one.replay()
         import hashlib
         digest = hashlib.sha256()
