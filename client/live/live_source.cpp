@@ -168,7 +168,7 @@ class LiveSource : public source::Source {
       }
     }
     std::optional<Key> last;
-    for (const auto& [ordinal, snapshot] : live_[slot].snapshots) {
+    for (const Snapshot& snapshot : live_[slot].snapshots) {
       const bool is_meant = !iteration || snapshot.key.iteration == *iteration;
       if (snapshot.key.replay == replay && is_meant) last = snapshot.key;
     }
@@ -177,13 +177,13 @@ class LiveSource : public source::Source {
 
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
     source::CountSnapshotRead();
-    auto known = live_[slot].snapshots.find(key.id);
-    if (known == live_[slot].snapshots.end()) {
+    const Snapshot* known = live_[slot].Known(key.id);
+    if (known == nullptr) {
       const Result<std::vector<Key>> keys = Keys(slot);
       if (!keys.ok()) return keys.error();
-      known = live_[slot].snapshots.find(key.id);
+      known = live_[slot].Known(key.id);
     }
-    if (known != live_[slot].snapshots.end()) return known->second;
+    if (known != nullptr) return *known;
     return Error{fmt::format("the daemon no longer keeps {}@{}", SlotText(slots_[slot]),
                              ReplayText(slots_[slot], key))};
   }
@@ -304,9 +304,29 @@ class LiveSource : public source::Source {
  private:
   struct Live {
     Probe probe;
-    std::size_t group = 0;                             // its place in groups_
-    std::optional<std::vector<Key>> keys = {};         // all of them
-    std::map<std::uint64_t, Snapshot> snapshots = {};  // by ordinal
+    std::size_t group = 0;                      // its place in groups_
+    std::optional<std::vector<Key>> keys = {};  // all of them
+    std::vector<Snapshot> snapshots = {};       // by ordinal
+
+    // Null without one. They are many, and mostly have consecutive ordinals.
+    Snapshot* Known(std::uint64_t ordinal) {
+      if (snapshots.empty() || ordinal < snapshots.front().key.id) return nullptr;
+      const std::uint64_t place = ordinal - snapshots.front().key.id;
+      if (place < snapshots.size() && snapshots[place].key.id == ordinal) return &snapshots[place];
+      const auto found = PlaceOf(ordinal);
+      return found == snapshots.end() || found->key.id != ordinal ? nullptr : &*found;
+    }
+    void Put(Snapshot snapshot) {
+      if (Snapshot* const known = Known(snapshot.key.id)) {
+        *known = std::move(snapshot);
+      } else {
+        snapshots.insert(PlaceOf(snapshot.key.id), std::move(snapshot));
+      }
+    }
+    std::vector<Snapshot>::iterator PlaceOf(std::uint64_t ordinal) {
+      return std::ranges::lower_bound(snapshots, ordinal, {},
+                                      [](const Snapshot& one) { return one.key.id; });
+    }
   };
   // Slots of one graph, one after another.
   struct Group {
@@ -340,7 +360,7 @@ class LiveSource : public source::Source {
         while (slot < end && order_of(slot) < kept.slot) ++slot;
         if (slot == end) break;
         if (order_of(slot) != kept.slot) continue;
-        live_[slot].snapshots.insert_or_assign(kept.ordinal, ToSnapshot(slot, kept));
+        live_[slot].Put(ToSnapshot(slot, kept));
       }
       if (!reply->more || reply->items.empty()) return end;
       const answers::Kept& last = reply->items.back();
@@ -363,7 +383,7 @@ class LiveSource : public source::Source {
     if (!read.ok()) return read.error();
     for (; begin < *read; ++begin) {
       std::vector<Key> keys;
-      for (const auto& [ordinal, snapshot] : live_[begin].snapshots) {
+      for (const Snapshot& snapshot : live_[begin].snapshots) {
         if (snapshot.key.replay > live_[begin].probe.replay) break;
         keys.push_back(snapshot.key);
       }

@@ -3,8 +3,8 @@
 
 A job calls a model `--steps` times with `--shapes` lengths in turn, each call about 200 rows of an
 op log, under a daemon of its own: memory of the job, the daemon and /dev/shm, the time of a step at
-step 100 and at the last one, and, while the job lives, how long the commands take. With --record it
-is recorded, and the commands read the recording as well.
+step 100 and at the last one, and, while the job lives, how long the commands take, and how much CPU
+time they and the daemon. With --record it is recorded, and the commands read the recording as well.
 
 Needs a build and torch, no GPU: python3 tools/bench/eager_calls.py --build <build>
 """
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import pathlib
+import resource
 import shutil
 import statistics
 import subprocess
@@ -66,6 +67,7 @@ LIVE = {
     "ops @call": ["ops", "live@call:{last}"],
     "where": ["where", "live"],
     "check": ["check", "live"],
+    "top": ["--json", "top"],
     "status": ["status"],
     "probes": ["probes"],
 }
@@ -80,6 +82,15 @@ def memory_mib(pid):
     text = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return int(fields["RssAnon"].split()[0]) / 1024
+
+
+def cpu_s(daemon):
+    """What the daemon and the commands that have ended took."""
+    text = pathlib.Path(f"/proc/{daemon.pid}/stat").read_text(encoding="utf-8")
+    fields = text.rpartition(")")[2].split()
+    mine = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ticks = int(fields[11]) + int(fields[12])
+    return mine.ru_utime + mine.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def median_ms(times):
@@ -138,7 +149,9 @@ class Bench:
         figures["shm_mib"] = (shutil.disk_usage("/dev/shm").used - used) / 2**20
         for name, words in LIVE.items():
             words = [word.format(last=options.steps) for word in words]
+            before = cpu_s(daemon)
             figures[f"{name} s"] = min(self.cli(*words)[0] for _ in range(options.rounds))
+            figures[f"{name}, CPU s"] = (cpu_s(daemon) - before) / options.rounds
         figures["daemon_mib_after"] = memory_mib(daemon.pid)
         job.communicate("\n", timeout=60)
         if options.record:

@@ -258,3 +258,32 @@ def test_what_is_done_before_a_step_is_set_is_in_no_call(eager_rows):
         """
     )
     assert rows["fwd/exp_0"] == 3 and "fwd/tan_0" not in rows
+
+
+def test_a_live_log_says_of_each_call_what_its_recording_says(daemon, cli, job, tmp_path):
+    """Also of older calls, of which not all rows are kept, and of rows that came before with the
+    same shape in a call that was not the last one."""
+    running = job("""
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        with cgdebug.debug_mode(net, eager=True), torch.no_grad():
+            for n in range(1, 201):
+                y = net(torch.full((1 + n % 3, 4), float(n)))
+                if n % 3 == 0: y.exp()
+            print("ready", flush=True)
+            sys.stdin.readline()
+    """)
+    assert running.line() == "ready"
+    key = str(running.pid)
+    frozen = str(tmp_path / "frozen.cgrec")
+    assert cli("freeze", key, "-o", frozen).returncode == 3  # older calls are not kept
+    kept = 0
+    for call in (200, 199, 198, 196, 190, 100, 1):
+        live, recorded = (cli("--json", "ops", f"{source}@call:{call}") for source in (key, frozen))
+        assert live.returncode == recorded.returncode, (call, live, recorded)
+        live, recorded = json.loads(live.stdout), json.loads(recorded.stdout)
+        if "rows" not in live:
+            continue
+        assert live["rows"] == recorded["rows"] and live["rows"]
+        assert (live["between"], live["lost"]) == (recorded["between"], recorded["lost"])
+        kept += 1
+    assert kept >= 4
