@@ -57,7 +57,17 @@ client::ConnectOptions Context::MakeConnectOptions() const {
   return connect;
 }
 
-int Context::Connect() { return ConnectWith(MakeConnectOptions()); }
+int Context::Connect() {
+  client::ConnectOptions connect = MakeConnectOptions();
+  if (const std::string file = FileText(); !file.empty()) {
+    connect.start_daemon = false;  // it would see nothing of a file
+    const bool is_connected = client_.Connect(connect).ok();
+    if (!is_connected && client_.last_failure() == client::Failure::kNoDaemon) {
+      return Fail(kExitNoMatch, file);
+    }
+  }
+  return ConnectWith(connect);
+}
 
 int Context::ConnectWith(const client::ConnectOptions& connect) {
   const Result<void> connected = client_.Connect(connect);
@@ -115,7 +125,6 @@ int Context::Fail(ExitCode code, std::string_view message) const {
 }
 
 std::string Context::FileText() const {
-  if (client_.last_failure() != client::Failure::kNothingMatched) return {};
   const auto is_command = [](const std::string& word) {
     return std::ranges::find(Commands(), word, &Command::name) != Commands().end();
   };
@@ -154,7 +163,8 @@ void Context::NoteSkipped() {
 }
 
 int Context::Fail(const Error& error) {
-  const std::string file = FileText();
+  const bool is_none = client_.last_failure() == client::Failure::kNothingMatched;
+  const std::string file = is_none ? FileText() : "";
   const std::string& message = file.empty() ? error.message : file;
   if (live::SaidNoSession(client_)) return FailNoJob(message);
   switch (client_.last_failure()) {

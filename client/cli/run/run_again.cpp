@@ -2,7 +2,34 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "daemon/core/base/suggest.h"
+
 namespace cgdebug::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+void AddNamesIn(const fs::path& folder, std::vector<std::string>* names) {
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(folder, failure)) {
+    names->push_back(entry.path().filename().string());
+  }
+}
+
+// " Close: 'python'." of the programs that the shell would find.
+std::string CloseInPath(const std::string& program) {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  std::vector<std::string> names;
+  for (std::string folder; std::getline(folders, folder, ':');) AddNamesIn(folder, &names);
+  return DidYouMean(program, names);
+}
+
+}  // namespace
 
 std::string RunAgain::NoGraphText() const {
   const std::string_view level = LevelOfCaptures();
@@ -38,6 +65,25 @@ std::string RunAgain::WatchAllCommand() const {
   return command;
 }
 
+std::string RunAgain::InsteadText() const {
+  const std::string& program = options_.command.front();
+  std::error_code ignored;
+  const bool is_file = fs::is_regular_file(program, ignored);
+  if (is_file && program.ends_with(".py")) {
+    return fmt::format(". Type: {}", WithProgram("python " + ShellWord(program)));
+  }
+  if (!is_file && program.find(' ') != std::string::npos) {
+    return fmt::format(". Type it without the quotes: {}", WithProgram(program));
+  }
+  if (program.find('/') == std::string::npos) {
+    const std::string close = CloseInPath(program);
+    return close.empty() ? ". Type: echo $PATH" : "." + close;
+  }
+  fs::path folder = is_file ? fs::path(program) : fs::path(program).parent_path();
+  while (folder.has_parent_path() && !fs::exists(folder, ignored)) folder = folder.parent_path();
+  return fmt::format(". Type: ls -l {}", ShellWord(folder.empty() ? "." : folder.string()));
+}
+
 std::string_view RunAgain::LevelOfCaptures() const {
   const std::string_view level = LevelOf(options_);
   return options_.eager || level == "module" || level == "fx" ? std::string_view() : level;
@@ -45,6 +91,15 @@ std::string_view RunAgain::LevelOfCaptures() const {
 
 std::string RunAgain::LogEagerCommand(std::string_view level) const {
   return WatchCommand(fmt::format("'{}:*' --eager", level));
+}
+
+std::string RunAgain::WithProgram(const std::string& program) const {
+  std::string command = "cgdebug-cli";
+  const std::size_t place = words_.size() - options_.command.size();
+  for (std::size_t i = 0; i < words_.size(); ++i) {
+    command += " " + (i == place ? program : ShellWord(words_[i]));
+  }
+  return command;
 }
 
 std::string RunAgain::WatchCommand(std::string_view what) const {

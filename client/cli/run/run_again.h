@@ -25,6 +25,8 @@ class RunAgain {
   // What watches all of its modules; empty if this run did. Whoever watches something else than
   // modules still does.
   std::string WatchAllCommand() const;
+  // Of a command that could not be run: what was meant, or where to look.
+  std::string InsteadText() const;
 
  private:
   // The level of an op log that the job was told to make of what it captures: "op"; empty
@@ -32,6 +34,8 @@ class RunAgain {
   std::string_view LevelOfCaptures() const;
   std::string LogEagerCommand(std::string_view level) const;
   std::string WatchCommand(std::string_view what) const;
+  // What was typed, but for the program of the job.
+  std::string WithProgram(const std::string& program) const;
 
   const std::vector<std::string>& words_;
   const RunOptions& options_;

@@ -123,7 +123,12 @@ int OpenFile(Context& context, const std::string& path, const std::string& sessi
     }
     return context.Fail(kExitTrouble, opened.error().message + (more.empty() ? "" : ".") + more);
   }
-  if (!opened.ok()) return context.Fail(kExitTrouble, opened.error().message);
+  if (!opened.ok()) {
+    const bool is_folder = std::filesystem::is_directory(path, ignored);
+    const std::string more =
+        is_folder ? fmt::format(". Type: find {} -name '*.cgrec'", ShellWord(path)) : "";
+    return context.Fail(kExitTrouble, opened.error().message + more);
+  }
   *source = *std::move(opened);
   return session.empty() ? static_cast<int>(kExitOk) : PickSession(context, session, source);
 }
@@ -147,7 +152,8 @@ void NoteNewerJob(Context& context) {
 template <typename Job, typename Open>
 int AskForJob(Context& context, const std::string& text, const std::string& wanted, Job* job,
               const Open& open) {
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  const int failed = context.ConnectWith(context.MakeConnectOptions());
+  if (failed != kExitOk) return failed;
   std::string session = text == "live" ? wanted : text;
   if (session.starts_with("live:")) session.erase(0, 5);
   Result<Job> opened = open(session);

@@ -2,15 +2,16 @@
 
 import shlex
 import shutil
+import subprocess
 
 import pytest
 import torch
 
 import cgdebug
 from cgdebug import _recording
-from conftest import wait_until
+from conftest import find_program, wait_until
 
-# What is typed, in a folder with the recordings a.cgrec and b.cgrec, while a job called near-1 with
+# What is typed, in a folder with the recordings a.cgrec and b.cgrec and the program x.py, while a job called near-1 with
 # the probes fwd/blocks.0, fwd/blocks.1 and head lives; and what the answer has to say.
 NEAR_MISSES = """
 run --wach '*' -- python x.py                    | Close: '--watch'
@@ -24,6 +25,10 @@ run --fail-on compare -- true                    | knows nan, inf, mismatch and 
 run --on nna -- true                             | --on is nan (NaN or Inf)
 run --config cgdbug.toml -- true                 | cannot read cgdbug.toml
 run -o a.cgrec                                   | Type for example: cgdebug-cli run -- python train.py
+run -- 'python x.py'                             | run -- python x.py
+run --watch '*' -- pyhton x.py                   | Close: 'python
+run --watch '*' -- ./x.py -n 1                   | run --watch '*' -- python ./x.py -n 1
+run -- ./nowhere/x                               | Type: ls -l .
 chekc                                            | Close: 'check'
 rnu -- true                                      | Close: 'run'
 help chekc                                       | Close: 'check'
@@ -34,6 +39,7 @@ ops dif a.cgrec b.cgrec                          | Type: cgdebug-cli
 diff --frist a.cgrec b.cgrec                     | Close: '--first'
 config --clfags                                  | Close: '--cflags'
 check a.cgerc                                    | Close: 'a.cgrec'
+info empty                                       | Type: find empty -name '*.cgrec'
 check ./a.cgerc                                  | Close: './a.cgrec'
 check a                                          | Close: 'a.cgrec'
 diff a.cgrec b.cgerc                             | Close: 'b.cgrec'
@@ -101,6 +107,8 @@ def folder(tmp_path_factory):
             writer.append(slot, replay, torch.full((2,), float(replay)).numpy(), step=replay)
     writer.close()
     shutil.copytree(path / "a.cgrec", path / "b.cgrec")
+    (path / "x.py").touch()
+    (path / "empty").mkdir()
     return path
 
 
@@ -130,6 +138,18 @@ def test_sixty_near_misses_get_the_right_proposal(cli, near_job, folder, monkeyp
         if expected not in said or answer.returncode in (0, 1) or answer.returncode >= 128:
             wrong.append(f"{typed}\n    exit {answer.returncode}: {said}\n    not: {expected}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("command", ["tail", "status", "graphs"])
+def test_a_file_where_a_live_job_is_asked_starts_no_daemon(command, folder, tmp_path):
+    socket = tmp_path / "daemon.sock"
+    answer = subprocess.run(
+        [find_program("cgdebug-cli"), "--socket", str(socket), command, "a.cgrec"],
+        cwd=folder, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert f"'a.cgrec' is a file, and {command} asks live jobs" in answer.stderr
+    assert answer.returncode == 4 and "daemon started" not in answer.stderr
+    assert not socket.exists()
 
 
 def test_a_watch_of_modules_that_found_nothing_leads_to_a_log_of_its_ops(cli, tmp_path):

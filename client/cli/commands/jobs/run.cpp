@@ -248,7 +248,7 @@ class JobRun {
     Job job;
     const Result<void> started = job.Start(options_.command, variables, *signals_);
     if (!started.ok()) {
-      context_.Say(started.error().message);
+      context_.Say(started.error().message + RunAgain(context_.words, options_).InsteadText());
       // Without this it would wait for a job that never comes, and keep the daemon running.
       recording_.End({}, RunSummary());
       return job.exit_code();
