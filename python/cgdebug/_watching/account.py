@@ -10,7 +10,7 @@ from .._op_log.scopes import Scope, captured_before
 from ..actions import Action, TensorRecord
 from ..probe import CudaGraphTensorProbe
 from . import compiled
-from .places import NO_TENSOR, Place
+from .places import IS_PARAMETER, NO_TENSOR, Place
 
 _MISSING = object()
 
@@ -40,9 +40,10 @@ class Account:
 
     def _add_place(self, place: Place) -> None:
         is_seen = [self._add_probe(place, one) for one in list(place.probes.values()) if one]
-        if any(is_seen) and place.problem:
-            self.problems[place.name] = place.problem
-        elif not any(is_seen) and (place.problem or not place.probes):
+        problem = "" if place.problem == IS_PARAMETER and place.probes else place.problem
+        if any(is_seen) and problem:
+            self.problems[place.name] = problem
+        elif not any(is_seen) and (problem or not place.probes):
             self.miss(place.name, self._why_not(place))
 
     def _add_probe(self, place: Place, probe: CudaGraphTensorProbe) -> bool:

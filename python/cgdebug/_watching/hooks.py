@@ -325,7 +325,7 @@ def _attributes_of(value) -> dict[str, object]:
 
 
 _NO_SKETCH = "of a tensor with a class of its own no sketch is made"
-_IS_LEAF = "the output is a leaf, such as a parameter: look at its .grad"
+_IS_LEAF = "the output is a leaf: look at its .grad"
 
 
 def _observe_now(place: Place, grad: Place | None, path: str, tensor: torch.Tensor) -> None:
@@ -339,7 +339,10 @@ def _observe_now(place: Place, grad: Place | None, path: str, tensor: torch.Tens
         _observe_sketch(place, path, tensor)
     if grad is None or not tensor.requires_grad:
         return
-    if tensor.is_leaf:  # a hook on a leaf would stay with the parameter for ever
+    if isinstance(tensor, torch.nn.Parameter):  # such as a bias that is handed on
+        grad.note_parameter()
+        return
+    if tensor.is_leaf:  # a hook on a leaf would stay with it for ever
         grad.note(_IS_LEAF)
         return
     for key in grad.keys_of(path):
@@ -394,6 +397,9 @@ def _observe_traced(place: Place, grad: Place | None, path: str, tensor: torch.T
     if place.has_sketches:
         _tags.observe(sketches.of(tensor), place.tag, places.SKETCH + path)
     if grad is None or not tensor.requires_grad:
+        return
+    if isinstance(tensor, torch.nn.Parameter):
+        grad.note_parameter()
         return
     problem = _IS_LEAF if tensor.is_leaf else _why_no_gradient()
     if problem:

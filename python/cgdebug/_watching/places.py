@@ -15,6 +15,7 @@ from ..actions import Action
 from ..probe import CudaGraphTensorProbe, living
 
 NO_TENSOR = "it holds no tensor"
+IS_PARAMETER = "the output is a parameter, whose gradient params=True looks at"
 MAX_DEPTH = 8  # of nested tuples and dicts
 TOO_DEEP = f"a tensor of it lies deeper than in {MAX_DEPTH} containers"
 _MAX_TENSORS = 64  # of one output
@@ -73,7 +74,8 @@ class Place:
         self.has_parts = bool(owner._part_actions)
         self.has_sketches = bool(owner._sketch_actions) and name.startswith("fwd/")
         self.looks_inside = name.startswith("fwd/")  # of objects of the program's own classes
-        self.note_no_tensor = _to_note_no_tensor(self.token)
+        self.note_no_tensor = _to_say(self.token, NO_TENSOR)
+        self.note_parameter = _to_say(self.token, IS_PARAMETER)
         self.note_depth = _to_note_depth(self.token)
         self.note_object = _to_note_object(self.token)
 
@@ -172,16 +174,17 @@ class _PlaceProbe(CudaGraphTensorProbe):
             super()._warn_of_twin()
 
 
-def _to_note_no_tensor(token: str) -> typing.Callable[[], None]:
-    """Dynamo calls it while it traces, and makes no difference between those of two places."""
+def _to_say(token: str, problem: str) -> typing.Callable[[], None]:
+    """Why nothing is seen, if nothing is. Dynamo calls it while it traces, and makes no difference
+    between those of two places."""
 
-    def note_no_tensor() -> None:
+    def say() -> None:
         place = of_token(token)
         if place is not None and not place.probes and not place.problem:
-            place.problem = NO_TENSOR
+            place.problem = problem
 
-    note_no_tensor._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return note_no_tensor
+    say._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return say
 
 
 def _to_note_depth(token: str) -> typing.Callable[[], None]:

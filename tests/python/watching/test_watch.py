@@ -577,13 +577,33 @@ def test_parameters_of_a_list_are_seen_through_the_module_around_it():
 
 
 def test_a_leaf_output_gets_no_gradient_hook():
-    weight = nn.Parameter(torch.ones(2))
-    net = Returns(lambda: weight)
+    leaf = torch.ones(2, requires_grad=True)
+    net = Returns(lambda: leaf)
     with cgdebug.watch(net, "Returns", grads=True) as w:
         for _ in range(3):
             (net() * 2).sum().backward()
-        assert not weight._backward_hooks
+        assert not leaf._backward_hooks
         assert "leaf" in w.explain().not_seen["grad/Returns"]
+
+
+@pytest.mark.parametrize("how", ["called", "compiled"])
+def test_gradients_lack_nothing_where_a_parameter_is_handed_on(how):
+    class Linear(nn.Linear):
+        """As a parallel layer, whose bias is added later."""
+
+        def forward(self, x):
+            return nn.functional.linear(x, self.weight), self.bias, None
+
+    net, alone = nn.Sequential(Linear(2, 2)), nn.Sequential(Returns(lambda *_: net[0].bias))
+    with cgdebug.watch(net, grads=True) as w, cgdebug.watch(alone, grads=True) as of_alone:
+        for model in (net, alone):
+            call = torch.compile(model, backend="aot_eager") if how == "compiled" else model
+            made = call(torch.ones(1, 2))
+            sum(one.sum() for one in made if one is not None).backward()
+        assert not w.explain().problems and not w.explain().not_seen
+        assert "grad/0/0" in w.explain().seen
+        assert "params=True" in of_alone.explain().not_seen["grad/Sequential.0"]
+        assert not net[0].bias._backward_hooks
 
 
 def test_checkpointed_modules_and_threads_are_seen():
