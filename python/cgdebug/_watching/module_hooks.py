@@ -73,7 +73,7 @@ def register(module: torch.nn.Module, hook, before: bool = False, with_kwargs: b
         # A dict with hooks stays: their handles refer to it. So does that of a ScriptModule.
         stays = isinstance(module, torch.jit.ScriptModule) or getattr(module, name)
         if not isinstance(getattr(module, name), Hooks) and not stays:
-            setattr(module, name, Hooks())
+            vars(module)[name] = Hooks()  # a class may refuse to have attributes set
     # Those of the class, because a ScriptModule has others, which refuse.
     kind = torch.nn.Module
     add = kind.register_forward_pre_hook if before else kind.register_forward_hook
@@ -140,7 +140,7 @@ def aside(model: torch.nn.Module, why: str):
                 continue
             before.append((module, name, hooks))
             rest = [(number, hook) for number, hook in hooks.items() if hook not in ours]
-            setattr(module, name, collections.OrderedDict(rest))
+            vars(module)[name] = collections.OrderedDict(rest)
             for place in (place for hook in ours for place in hook.places):
                 place.note(why)
     try:
@@ -148,7 +148,7 @@ def aside(model: torch.nn.Module, why: str):
             yield
     finally:
         for module, name, hooks in before:
-            setattr(module, name, hooks)
+            vars(module)[name] = hooks
 
 
 @contextlib.contextmanager
