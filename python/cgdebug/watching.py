@@ -11,7 +11,7 @@ import weakref
 
 import torch
 
-from ._job import _native
+from ._job import _aside, _native
 from ._job._after_import import call_after_import
 from ._op_log.capture_cost import CaptureCost
 from ._op_log.extras import Extras, after_run
@@ -34,6 +34,10 @@ __all__ = ["Watch", "WatchReport", "watch"]
 _FX_NOTE = (
     "level fx changes what Inductor fuses: it keeps each tensor that is watched. Behind matmul and "
     "attention, where the probes are, results stay bit for bit those without probes"
+)
+_PUT_IN_LATER = (
+    "it was put into the model, which was not called since. If only parts of the model are called, "
+    "call watch() again"
 )
 _MAX_SHOWN = 8
 _VALUES_OF_TRIGGER = 8
@@ -102,6 +106,8 @@ def watch(
             32 bytes by which `cgdebug-cli diff A B --by request` compares rows that cgdebug.rows()
             told. A recording has those of all calls. They are "sketch/fwd/layers.3.attn", and are
             computed by two small kernels behind the module.
+
+    What is put into the model later is watched from the next call of the model on.
 
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,
@@ -202,6 +208,8 @@ class Watch:
     Thread: any.
     """
 
+    leaves_others = False  # what is put into the model later and has another watch
+
     def __init__(
         self,
         model,
@@ -238,7 +246,7 @@ class Watch:
         found, aliases = modules_of(model)
         self._root = weakref.ref(next(iter(found.values())))
         self._known = weakref.WeakSet(found.values())
-        self._on_modules = OnModules(self._root, self._known, self._place)
+        self._on_modules = OnModules(self._root, self._known, self._place, self.take_in_new)
         chosen = _chosen_of(found, select, skip)
         shared = shared_of(found, aliases, chosen) if level == "module" else {}
         for name, first in aliases.items():
@@ -249,11 +257,11 @@ class Watch:
         _native.finish_at_exit()
         if needs_daemon(enabled_actions([*self._actions, *self._part_actions])):
             _native.start_daemon()
-        wanted = Wanted(select, grads, inputs, params, shards_of(model) if params else {})
+        self._wanted = Wanted(select, grads, inputs, params, shards_of(model) if params else {})
         with lock:
             self._enlist(found, chosen, level)
             if level == "module":
-                self._watch_modules(found, chosen, shared, wanted)
+                self._watch_modules(found, chosen, shared)
             elif level == "fx":
                 self._open_pass(model, found, bool(grads))
             else:
@@ -277,35 +285,41 @@ class Watch:
             },
         )
 
-    def _watch_modules(self, found, chosen, shared, wanted: Wanted) -> None:
+    def _watch_modules(self, found, chosen, shared) -> None:
         call_after_import("torch._dynamo", _heed_hooks)
         try:
-            self._on_modules.watch(found, chosen, shared, wanted)
+            self._on_modules.watch(found, chosen, shared, self._wanted)
             for module in direct.called_in_code(found, sys._getframe(2)):
                 self._on_modules.put_in_front(module)
         except BaseException:
             self.close()
             raise
 
-    def take_in_new(self, skip: typing.Collection[torch.nn.Module]) -> None:
-        # For CGDEBUG_WATCH: watches what was put into the model since, but none of `skip`.
+    def take_in_new(self) -> None:
+        # Watches what was put into the model since.
         with lock:
             root = self._root()
             if root is None or self._closed or self._scope is not None or self._fx is not None:
                 return
+            if not self._on_modules.has_new():
+                return
+            others = [
+                one._known for one in list(_watches) if self.leaves_others and one is not self
+            ]
             found, aliases = modules_of(root)
             new = {
                 name: module
                 for name, module in found.items()
-                if module not in self._known
-                and module not in skip
-                and is_selected(name, self._select)
+                if module not in self._known and not any(module in them for them in others)
+            }
+            chosen = {
+                name: module for name, module in new.items() if is_selected(name, self._select)
             }
             self._known.update(found.values())
-            self._prefix = _free_prefix(next(iter(found)), new, but=self)
-            self._names |= {self._prefix + name for name in new}
-            shared = shared_of(found, aliases, new)
-            self._on_modules.hook(found, new, shared, Wanted(self._select, False, False, False, {}))
+            self._prefix = _free_prefix(next(iter(found)), chosen, but=self)
+            self._names |= {self._prefix + name for name in chosen}
+            shared = shared_of(found, aliases, chosen)
+            self._on_modules.hook(found, new, chosen, shared, self._wanted)
 
     def _check_parts(self) -> None:
         """Now, because a probe that cannot be made later only becomes a line of explain()."""
@@ -426,7 +440,7 @@ class Watch:
         if root is None or self._closed:
             return {}
         return {
-            name: "it was put into the model after watch(): call watch() again"
+            name: _PUT_IN_LATER
             for name, module in modules_of(root)[0].items()
             if module not in self._known and is_callable(module) and is_selected(name, self._select)
         }
@@ -496,6 +510,14 @@ def _restore_without_watches() -> None:
     with lock:
         if not list(_watches):  # its length counts the one that is about to go
             compiled.restore()
+
+
+def _take_in_new() -> None:
+    for one in list(_watches):
+        _aside.call(one.take_in_new)
+
+
+compiled.before_each_compilation(_take_in_new)
 
 
 def _heed_hooks(dynamo) -> None:

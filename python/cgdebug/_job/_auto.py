@@ -41,7 +41,6 @@ _OF_GRAPHS = ("CGDEBUG_LAUNCH_BLOCKING", "CGDEBUG_RACES", "CGDEBUG_ASK", "CGDEBU
 _lock = threading.RLock()
 _started = False
 _known: weakref.WeakSet | None = None  # modules that need no further look
-_have_new: weakref.WeakSet | None = None  # those into which others were put meanwhile
 _told: set[tuple[str, str]] = set()  # the failures that were printed
 _passed_over: str = ""  # the class of the first module that is no model
 _found_model = False  # whether another was called
@@ -92,14 +91,13 @@ def start() -> None:
 
 
 def _install(torch) -> None:
-    global _known, _have_new
+    global _known
     if not is_wanted():
         return
     from .._watching.compiled import leave_out_global_hooks
 
-    _known, _have_new = weakref.WeakSet(), weakref.WeakSet()
+    _known = weakref.WeakSet()
     torch.nn.modules.module.register_module_forward_pre_hook(_before_call)
-    torch.nn.modules.module.register_module_module_registration_hook(_before_put_in)
     # No module that is exported is watched: its program must not have a node of ours.
     leave_out_global_hooks(_before_call)
     # This hook works on an OptimizedModule: the warning does not apply.
@@ -109,7 +107,6 @@ def _install(torch) -> None:
     @functools.wraps(compile_module)
     def compile_watched(self, *args, **kwargs):
         look_at(self)  # its later calls do not come here
-        _take_in_put_in()
         return compile_module(self, *args, **kwargs)
 
     torch.nn.Module.compile = compile_watched
@@ -181,19 +178,6 @@ def _before_call(module, args) -> None:
             _tell_of_signal()
 
 
-def _before_put_in(parent, name, module) -> None:
-    """A global hook: `module` becomes a part of another one. Where that is watched and runs as
-    compiled code, no call tells later that there is something new."""
-    import torch
-
-    if module is None or torch.compiler.is_compiling():
-        return
-    known, have_new = (typing.cast(weakref.WeakSet, one) for one in (_known, _have_new))
-    with _fail_soft.guard("what is put into a model later"):
-        if parent in known and module not in known:
-            have_new.add(parent)
-
-
 class _Here(threading.local):
     is_looking = False  # this thread begins a watch, or looks whether it must
     passed_by = ""  # the class of a module that was called meanwhile
@@ -218,7 +202,6 @@ def _look_at_call(module) -> None:
         look_at(model)
         _begin_if_root(model)  # its hooks come too late for this call
     elif type(module).__name__ == "OptimizedModule":
-        _take_in_put_in()
         _begin_if_root(module)  # the hooks of the model in it are compiled
     if _eager is None:
         return
@@ -438,6 +421,7 @@ def _watch(module, note: str) -> None:
         skip=watched,
         eager=eager,
     )
+    made.leaves_others = True
     made.notes += (note,) * bool(note)
     if rank < 2 and level == "module":
         _stand_ins.add(made)
@@ -512,29 +496,11 @@ def _follow_eager(scope) -> None:
     os.register_at_fork(after_in_child=scope.forked)
 
 
-def _take_in_put_in() -> None:
-    """Before a call of compiled code, or before it is made."""
-    from .. import watching
-    from . import _aside
-
-    have_new = typing.cast(weakref.WeakSet, _have_new)
-    if have_new:
-        watches = [
-            one for one in list(watching._watches) if any(it in one._known for it in have_new)
-        ]
-        have_new.clear()
-        with _lock:
-            _aside.call(_take_in_new, watches)
-
-
 def _take_in_new(watches: list) -> None:
     """What was put into a model since its watch began is watched, too."""
-    from .. import watching
-
     known = typing.cast(weakref.WeakSet, _known)
     for one in watches:
-        others = [other._known for other in list(watching._watches) if other is not one]
-        one.take_in_new({module for them in others for module in them})
+        one.take_in_new()
         known.update(one._known)
 
 

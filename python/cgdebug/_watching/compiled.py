@@ -6,10 +6,12 @@ import contextlib
 import functools
 import sys
 import types
+import typing
 
 import torch
 
 from .._job._after_import import call_after_import
+from .._job._fail_soft import guard
 from . import module_hooks
 
 # Dynamo keeps code for a module whose hooks have changed since, and gives it to others of the
@@ -60,6 +62,25 @@ def _make_no_frame_of(function, inner: bool, _dynamo) -> None:
         eval_frame.set_code_exec_strategy(function.__code__, strategy)
     except (ImportError, AttributeError):
         pass  # an older torch compiles it, which takes time and changes nothing
+
+
+def before_each_compilation(action: typing.Callable[[], None]) -> None:
+    """Calls action() before Dynamo traces anything. It forgets callbacks when it is reset."""
+    call_after_import("torch._dynamo.callback", functools.partial(_act_before, action))
+
+
+def _act_before(action, callback) -> None:
+    handler = callback.callback_handler
+    run = handler.run_start_callbacks
+
+    @functools.wraps(run)
+    def run_after_action(*args, **kwargs):
+        with guard("before a compilation"):
+            action()
+        return run(*args, **kwargs)
+
+    make_no_frames_of(run_after_action)  # Dynamo would hold its lock and wait for it
+    handler.run_start_callbacks = run_after_action
 
 
 def leave_out_global_hooks(*functions) -> None:

@@ -116,17 +116,17 @@ class LastHook(Hook):
             module_hooks.put_last(module)
 
 
-class PutBackHook(Hook):
-    """Before a call of a model: the hooks on its modules that the program took off."""
+class CatchUpHook(Hook):
+    """Before a call of a model: what the program has changed in it."""
 
     places = []
 
-    def __init__(self, put_back: typing.Callable[[], None]):
-        self._put_back = put_back
+    def __init__(self, catch_up: typing.Callable[[], None]):
+        self._catch_up = catch_up
 
     def look(self, module, *call):
         if not torch.compiler.is_compiling():
-            self._put_back()
+            self._catch_up()
 
 
 class SharedHook(Hook):

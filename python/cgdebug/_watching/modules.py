@@ -20,7 +20,7 @@ def modules_of(
     waiting = [(model, "")]
     while waiting:
         module, name = waiting.pop()
-        module = _unwrapped(module)
+        module = unwrapped(module)
         shown = name or type(module).__name__
         if id(module) in names:
             aliases[shown] = names[id(module)]
@@ -35,7 +35,7 @@ def modules_of(
     return found, aliases
 
 
-def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     inner: torch.nn.Module | None = module
     while inner is not None:
         module, inner = inner, None

@@ -11,7 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import calls, direct, hooks, module_hooks
-from .modules import IN_SCRIPT, inside_scripts, is_callable, is_selected
+from .modules import IN_SCRIPT, inside_scripts, is_callable, is_selected, unwrapped
 from .places import Place, lock
 from .replicas import ReplicaHook
 
@@ -37,10 +37,13 @@ class OnModules:
         root: weakref.ref[torch.nn.Module],
         known: weakref.WeakSet[torch.nn.Module],
         make_place: collections.abc.Callable[[str, str, torch.nn.Module], Place],
+        take_in_new: collections.abc.Callable[[], None],
     ):
         self._root = root
         self._known = known
         self._place = make_place
+        self._take_in_new = take_in_new
+        self._by_id: dict[int, weakref.ref[torch.nn.Module]] = {}  # those that are known
         self._handles: list[
             torch.utils.hooks.RemovableHandle | calls.Follower | direct.InFront
         ] = []
@@ -61,12 +64,10 @@ class OnModules:
         root = self._root()
         self._handles.append(calls.Follower(root))
         if is_callable(root):
-            myself = weakref.WeakMethod(self._put_back)
-            back = hooks.PutBackHook(lambda: (myself() or (lambda: None))())
-            self._handles.append(module_hooks.register(root, back, before=True))
-        self.hook(found, chosen, shared, wanted)
-        if wanted.params:
-            self._hook_params(found, inside_scripts(found), wanted)
+            myself = weakref.WeakMethod(self._catch_up)
+            catch_up = hooks.CatchUpHook(lambda: (myself() or (lambda: None))())
+            self._handles.append(module_hooks.register(root, catch_up, before=True))
+        self.hook(found, found, chosen, shared, wanted)
 
     def remove(self) -> None:
         outputs, self._outputs = self._outputs, []
@@ -77,17 +78,22 @@ class OnModules:
     def hook(
         self,
         found: dict[str, torch.nn.Module],
+        new: dict[str, torch.nn.Module],
         chosen: dict[str, torch.nn.Module],
         shared: dict[str, dict[str, torch.nn.Module]],
         wanted: Wanted,
     ) -> None:
-        """As watch(), without what is looked at around them."""
+        """As watch(), without what is looked at around them. new: those found that have no hooks
+        yet, of which some are chosen."""
+        self._by_id = {}
         in_scripts = inside_scripts(found)
         for name, module in chosen.items():
             if id(module) in in_scripts:
                 self._place("fwd", name, module).note(IN_SCRIPT)
                 continue
             self._hook(name, module, wanted, shared.get(name, {}))
+        if wanted.params:
+            self._hook_params(found, new, in_scripts, wanted)
 
     def _hook(
         self,
@@ -117,7 +123,32 @@ class OnModules:
         if not module_hooks.stay_last(module):
             self._handles.append(module_hooks.register(module, hooks.LastHook(), before=True))
 
+    def _catch_up(self) -> None:
+        self._put_back()
+        if self.has_new():
+            self._take_in_new()
+
+    def has_new(self) -> bool:
+        """Whether the program has put something into a module. It may do so past __setattr__, as
+        what quantizes a model does."""
+        with lock:
+            if len(self._by_id) != len(self._known):  # one is gone: another may have its id
+                self._by_id = {id(module): weakref.ref(module) for module in self._known}
+            is_known = self._by_id.__contains__
+            for alive in self._by_id.values():
+                module = alive()
+                if module is None or not module._modules:
+                    continue
+                parts = module._modules.values()
+                if not all(map(is_known, map(id, parts))) and any(map(self._is_new, parts)):
+                    return True
+            return False
+
+    def _is_new(self, part: torch.nn.Module | None) -> bool:
+        return part is not None and part not in self._known and unwrapped(part) not in self._known
+
     def _put_back(self) -> None:
+        """The hooks that the program took off."""
         for alive, hook, handle in self._outputs:
             module = alive()
             if module is not None and not module_hooks.is_there(module, hook, handle):
@@ -162,16 +193,17 @@ class OnModules:
     def _hook_params(
         self,
         found: dict[str, torch.nn.Module],
+        new: dict[str, torch.nn.Module],
         in_scripts: set[int],
         wanted: Wanted,
     ) -> None:
-        """`in_scripts`: see inside_scripts().
+        """new: those whose parameters are looked at; in_scripts: see inside_scripts().
 
         A container such as a ParameterList is never called; the module around it is, so that one
         gets the hook."""
         by_owner: dict[str, list] = {}
         root = next(iter(found))
-        for name, module in found.items():
+        for name, module in new.items():
             owner = name
             while not is_callable(found.get(owner, found[root])) and owner != root:
                 owner = owner.rpartition(".")[0] or root

@@ -540,17 +540,47 @@ def test_a_failing_forward_and_what_cannot_be_seen_do_not_stop_the_job(caplog):
         assert len(report.seen) == 64
 
 
+def test_a_module_that_lets_no_attribute_be_set_is_seen():
+    class Frozen(nn.Linear):
+        def __setattr__(self, name, value):
+            if "bias" in self._parameters:  # it is made
+                raise AttributeError(name)
+            super().__setattr__(name, value)
+
+    net = nn.Sequential(Frozen(2, 2))
+    with cgdebug.watch(net, inputs=True) as w:
+        net(torch.ones(1, 2))
+        assert {"fwd/0", "in/0"} <= set(w.explain().seen)
+
+
 def test_explain_names_what_never_ran_and_what_came_later():
     net = Net(1)
     with cgdebug.watch(net, grads=True) as w:
-        net.layers.append(Block())
         net(torch.ones(1, 8))
+        net.layers.append(Block())
         report = w.explain()
         assert report.not_seen["fwd/unused"] == "its module was never called"
         assert report.not_seen["grad/layers.0.attn"] == "no gradient came"
-        assert "call watch() again" in report.not_watched["layers.1.attn"]
+        assert "was not called since" in report.not_watched["layers.1.attn"]
         assert report.shm_bytes > 0 and report.snapshots == 5
         assert "fwd/unused" in str(report) and "MiB of /dev/shm" in str(report)
+
+
+@pytest.mark.parametrize("how", ["called", "compiled", "compiled in place"])
+def test_what_is_put_into_a_model_later_is_watched_also_past_setattr(how):
+    net = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8)))
+    x = torch.ones(1, 8)
+    with cgdebug.watch(net, "!*.2", grads=True, inputs=True, params=True) as w:
+        call = torch.compile(net, backend="eager") if how == "compiled" else net
+        if how == "compiled in place":
+            net.compile(backend="eager")
+        call(x)
+        net[1]._modules["0"] = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Identity())
+        call(x).sum().backward()
+        seen = set(w.explain().seen)
+        assert not w.explain().not_watched
+    new = {"in/1.0.1", "fwd/1.0.1", "grad/1.0.1", "in/1.0.0", "param/1.0.0.weight"}
+    assert new <= seen and "fwd/1.0.2" not in seen
 
 
 def test_lazy_modules_are_seen_when_their_parameters_exist():

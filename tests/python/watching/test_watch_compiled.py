@@ -230,6 +230,20 @@ def test_code_of_what_is_not_watched_is_not_run_for_what_is():
         assert len(w.explain().seen) == 7
 
 
+def test_backward_below_a_graph_break_is_compiled_while_a_watch_looks_for_new_modules():
+    net = Net(2)
+    with cgdebug.watch(net) as w:
+
+        @torch.compile(backend="aot_eager")
+        def step(x):
+            loss = net(x).sum()
+            loss.backward()
+            return loss
+
+        step(shape_of(3))
+        assert "fwd/layers.1" in w.explain().seen
+
+
 def test_a_second_watch_sees_code_that_was_compiled_under_the_first():
     net = Net(3)
     counter = CompileCounterWithBackend("eager")

@@ -23,7 +23,7 @@ from itertools import chain
 
 import torch
 
-from ..._watching.modules import _unwrapped, modules_of
+from ..._watching.modules import modules_of, unwrapped
 from .. import written
 from ..memory import Memory
 
@@ -69,7 +69,7 @@ def parameters_and_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
 
 def names_of(model: torch.nn.Module) -> ModelNames:
     """Looks through wrappers. What is returned tells of the model as it is now, and stays so."""
-    model = _unwrapped(model)
+    model = unwrapped(model)
     walk, places = _walk_of(model)
     state = None if walk is None else _state_of(places)
     if walk is None or state is None:
