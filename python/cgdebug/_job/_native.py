@@ -342,7 +342,11 @@ def _leave_out_of_branches() -> None:
 
 # What of torch has bodies in which it keeps no probes.
 WITH_BODIES = ("cond", "switch", "while_loop", "map", "scan", "associative_scan")
-_TRACES_BODIES = {f"torch._higher_order_ops.{name}": f"torch.{name}" for name in WITH_BODIES}
+OF_REGIONS = "invoke_subgraph"
+_TRACES_BODIES = {
+    **{f"torch._higher_order_ops.{name}": f"torch.{name}" for name in WITH_BODIES},
+    f"torch._higher_order_ops.{OF_REGIONS}": "torch.compiler.nested_compile_region",
+}
 
 
 def _observe_functional(mode, op, classes, args=(), kwargs=None):
@@ -350,11 +354,12 @@ def _observe_functional(mode, op, classes, args=(), kwargs=None):
     while frame is not None:
         branch = _TRACES_BODIES.get(frame.f_globals.get("__name__", ""))
         if branch is not None:
-            named = op.name() == "cgdebug::observe"
-            name = f"probe {args[1].partition(':')[2]!r}" if named else "a probe"
+            probe = args[1].partition(":")[2] if op.name() == "cgdebug::observe" else ""
+            name = f"probe {probe!r}" if probe else "a probe"
+            why = f"it lies in a body of {branch}, where torch keeps no probes"
+            not_seen(probe or name, why)
             warnings.warn(
-                f"cgdebug: {name} sees nothing in compiled code: it "
-                f"lies in a body of {branch}, where torch keeps no probes. Call it on what goes "
+                f"cgdebug: {name} sees nothing in compiled code: {why}. Call it on what goes "
                 "into the body or comes out of it",
                 RuntimeWarning,
                 stacklevel=2,

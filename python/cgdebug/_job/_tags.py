@@ -165,24 +165,34 @@ def _prepare_gpu(gpu: int) -> None:
 
 
 @constant_in_traces
-def needs_name() -> bool:
-    """Whether the probe that is being traced must be named in the code: an exported program belongs
-    to the job, and of a body of torch.cond or of a loop a message says which probe it lost. Comes
-    before every observation that is traced."""
+def needs_name() -> str:
+    """Whether the probe that is being traced must be named in the code, and not empty if so: an
+    exported program belongs to the job, and of a body of torch.cond or of a loop a message says
+    which probe it lost. So it is with IN_REGION. Comes before every observation that is traced."""
     _native.know_dtensor()
     _compile_cache.allow()
     if torch.compiler.is_exporting():
-        return True
+        return "exported"
     frame = sys._getframe()
     while frame is not None:
         is_torchs = frame.f_code.co_filename.endswith("higher_order_ops.py")
-        if is_torchs and type(frame.f_locals.get("self")).__name__.startswith(_BODIES):
-            return True
+        kind = type(frame.f_locals.get("self")).__name__ if is_torchs else ""
+        if kind.startswith(_BODIES):
+            return "body"
+        if kind.startswith(_REGION):
+            return IN_REGION
         frame = typing.cast(typing.Any, frame.f_back)
-    return False
+    return ""
 
 
-# How Dynamo's classes for them begin: "WhileLoop" for while_loop.
-_BODIES = tuple(name.title().replace("_", "") for name in _native.WITH_BODIES)
+def _start_of_class(name: str) -> str:
+    """How Dynamo's class for it begins: "WhileLoop" for while_loop."""
+    return name.title().replace("_", "")
+
+
+_BODIES = tuple(map(_start_of_class, _native.WITH_BODIES))
+_REGION = _start_of_class(_native.OF_REGIONS)
+# Layers share the code of a region, and autograd fails where an op with an effect is in it.
+IN_REGION = "compiled code of torch.compiler.nested_compile_region has no probes"
 
 _native.when_op_loads(_connect)

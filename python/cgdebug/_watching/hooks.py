@@ -382,7 +382,11 @@ def _observe(token: str, key: str, tensor: torch.Tensor, shard: str = "") -> Non
 def _observe_traced(place: Place, grad: Place | None, path: str, tensor: torch.Tensor) -> None:
     """Dynamo traces this. The tag of a place is an input of the code, which layers that are alike
     share; a text of a place would be a part of it."""
-    if _tags.needs_name():
+    needs_name = _tags.needs_name()
+    if needs_name == _tags.IN_REGION:
+        place.note_region()
+        return
+    if needs_name:
         for key in _keys_of(place.token, path):
             torch.ops.cgdebug.observe(tensor, key)
         return

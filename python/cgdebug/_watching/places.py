@@ -76,7 +76,8 @@ class Place:
         self.looks_inside = name.startswith("fwd/")  # of objects of the program's own classes
         self.note_no_tensor = _to_say(self.token, NO_TENSOR)
         self.note_parameter = _to_say(self.token, IS_PARAMETER)
-        self.note_depth = _to_note_depth(self.token)
+        self.note_depth = _to_note(self.token, TOO_DEEP)
+        self.note_region = _to_note(self.token, _tags.IN_REGION)
         self.note_object = _to_note_object(self.token)
 
     def note(self, problem: str) -> None:
@@ -187,16 +188,16 @@ def _to_say(token: str, problem: str) -> typing.Callable[[], None]:
     return say
 
 
-def _to_note_depth(token: str) -> typing.Callable[[], None]:
+def _to_note(token: str, problem: str) -> typing.Callable[[], None]:
     """Likewise."""
 
-    def note_depth() -> None:
+    def note() -> None:
         place = of_token(token)
         if place is not None:
-            place.note(TOO_DEEP)
+            place.note(problem)
 
-    note_depth._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return note_depth
+    note._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return note
 
 
 def _to_note_object(token: str) -> typing.Callable[[type], None]:

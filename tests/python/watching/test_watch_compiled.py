@@ -244,6 +244,60 @@ def test_backward_below_a_graph_break_is_compiled_while_a_watch_looks_for_new_mo
         assert "fwd/layers.1" in w.explain().seen
 
 
+class Region(nn.Module):
+    """Layers of it share the graph of their body."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), act)
+
+    @torch.compiler.nested_compile_region
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_regions_of_compiled_code_keep_their_gradients_and_are_told_as_not_seen():
+    def gradients(net):
+        torch._dynamo.reset()
+        torch.compile(net, backend="aot_eager", fullgraph=True)(shape_of(3)).sum().backward()
+        return [parameter.grad for parameter in net.parameters()]
+
+    net = nn.Sequential(Region(nn.ReLU()), Region(nn.ReLU()))
+    alone = gradients(copy.deepcopy(net))
+    with cgdebug.watch(net) as w:
+        assert all(map(torch.equal, gradients(net), alone))
+        report = w.explain()
+    assert set(report.seen) == {"fwd/0", "fwd/1", "fwd/Sequential"}
+    assert len(report.not_seen) == 6
+    assert all("nested_compile_region" in why for why in report.not_seen.values())
+
+
+def test_what_compiled_branches_lose_is_told_to_the_verdict(job):
+    started = job(
+        """
+        from torch import nn
+
+        class Branches(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.yes, self.no = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                return torch.cond(x.sum() > 0, lambda x: self.yes(x), lambda x: self.no(x), (x,))
+
+        net = Branches()
+        w = cgdebug.watch(net)
+        torch.compile(net, backend="aot_eager")(torch.ones(1, 4))
+        try:
+            cgdebug.check("nan")
+        except NotCheckedError as error:
+            print("not watched, the first fwd/" in str(error) and "body of torch.cond" in str(error))
+        """
+    )
+    assert started.line() == "True"
+    started.finish()
+
+
 def test_a_second_watch_sees_code_that_was_compiled_under_the_first():
     net = Net(3)
     counter = CompileCounterWithBackend("eager")
