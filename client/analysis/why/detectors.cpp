@@ -72,6 +72,11 @@ std::string ParameterName(const Evidence& evidence, const Row& row) {
   return name.starts_with(kInput) ? name.substr(kInput.size()) : name;
 }
 
+bool IsOfModule(const Evidence& evidence, const Row& row) {
+  const std::string& name = evidence.NameOf(row);
+  return name.rfind('/') != name.find('/');
+}
+
 bool IsStepped(const Evidence& evidence, const Log& log, const Row& row) {
   const std::string& name = evidence.NameOf(row);
   return row.is_input() && IsNamedInput(name) && !name.ends_with(".grad") &&

@@ -94,6 +94,8 @@ std::string ParameterName(const Evidence& evidence, const Row& row);
 // "it reads in/a, which ..." of an input in a run; `what` is the rest of the sentence.
 Fact ReadFact(const Evidence& evidence, std::size_t log, std::size_t input, std::size_t run,
               std::string_view what);
+// Whether it has the name of an op that a module calls: "fwd/layers.3/mm_0", not "fwd/mm_0".
+bool IsOfModule(const Evidence& evidence, const Row& row);
 // Whether it is a parameter that an optimizer reads.
 bool IsStepped(const Evidence& evidence, const Log& log, const Row& row);
 // The rows that are made of `row`, in the order of the log.

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
+#include <cstddef>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <set>
@@ -12,9 +15,11 @@
 #include <utility>
 
 #include "client/analysis/diff/align.h"
+#include "client/analysis/ops/op_details.h"
 #include "client/analysis/ops/op_log.h"
 #include "daemon/core/numerics/stats.h"
 #include "daemon/core/numerics/stats_difference.h"
+#include "proto/layout/ordered_hash.h"
 
 namespace cgdebug::analysis::why {
 namespace {
@@ -35,6 +40,40 @@ Change ChangeOf(const Stats& before, const Stats& now) {
   if (!numerics::DifferencesOf(before, now).empty()) return Change::kChanged;
   const bool knows_places = before.has_ordered_hash && now.has_ordered_hash;
   return knows_places || !numerics::OrderMatters(now) ? Change::kSame : Change::kUnknown;
+}
+
+// The number of the row that `self` of an op is, which writes over all of it; 0: none that is
+// known.
+std::uint32_t OverwrittenBy(const Slot& slot, std::string_view op) {
+  constexpr std::array kOverwriting = {std::string_view("copy_"), std::string_view("fill_"),
+                                       std::string_view("zero_")};
+  constexpr std::string_view kSelf = "self=#";
+  if (std::ranges::find(kOverwriting, BaseOf(op)) == kOverwriting.end()) return 0;
+  const std::string arguments = ParseOpDetails(slot.details).arguments;
+  if (!arguments.starts_with(kSelf)) return 0;
+  std::uint32_t number = 0;
+  const char* const end = arguments.data() + arguments.size();
+  const char* const at = std::from_chars(arguments.data() + kSelf.size(), end, number).ptr;
+  return at == end || *at == ',' ? number : 0;  // else a view of it
+}
+
+// Whether the last dimension of integers is 0, 1, 2 and so on: by their hash, which knows places.
+bool CountsUp(const Slot& slot, const Stats& stats) {
+  constexpr std::uint64_t kMostElements = 1 << 20;
+  const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
+  const std::uint64_t length = slot.shape.empty() ? 0 : slot.shape.back();
+  if (info == nullptr || info->is_floating || length < 2 || stats.count > kMostElements ||
+      stats.min != 0 || stats.max != static_cast<double>(length - 1) || !stats.has_ordered_hash) {
+    return false;
+  }
+  const std::size_t bytes = layout::DtypeBytes(slot.dtype);
+  std::vector<std::byte> counted(stats.count * bytes);
+  for (std::uint64_t i = 0; i < stats.count; ++i) {
+    const std::uint64_t value = i % length;  // little-endian
+    std::memcpy(&counted[i * bytes], &value, bytes);
+  }
+  const std::uint64_t sum = layout::OrderedSum(slot.dtype, counted.data(), stats.count, false);
+  return layout::OrderedHash(sum) == stats.ordered_hash;
 }
 
 // Reads the logs of one process and graph.
@@ -147,6 +186,9 @@ class LogReader {
       const bool is_covered = text.is_covered && inputs.size() == text.inputs.size();
       rows.push_back(RowOf(*one.row, std::move(inputs), is_covered));
       by_number[text.number] = rows.back();
+      Row& row = log_.rows[rows.back()];
+      const auto over = by_number.find(OverwrittenBy(source_.slots()[one.row->slot], text.op));
+      if (over != by_number.end() && over->second < rows.back()) row.overwrites = over->second;
     }
     return rows;
   }
@@ -170,6 +212,9 @@ class LogReader {
                            .count = count,
                            .inputs = std::move(inputs),
                            .at = std::vector<Seen>(log_.runs.size())});
+      log_.rows.back().needs_no_gradient =
+          log_.rows.back().is_input() &&
+          ParseOpDetails(slot.details).arguments == "requires_grad=False";
       keys_.emplace_back();
     }
     log_.rows[row->second].is_covered &= is_covered;
@@ -190,8 +235,10 @@ class LogReader {
     } else if (IsPaddingRow(slot.text.op)) {
       if (const std::optional<Stats> stats = Read(slot.slot, key)) {
         log_.rows[row].padding.resize(log_.runs.size());
-        log_.rows[row].padding[place->second] = {
-            .is_here = true, .mixes = slot.text.op != kPaddingOp, .nonfinite = stats->nonfinite()};
+        log_.rows[row].padding[place->second] = {.is_here = true,
+                                                 .mixes = slot.text.op != kPaddingOp,
+                                                 .nonfinite = stats->nonfinite(),
+                                                 .abs_max = stats->abs_max};
       }
     } else if (slot.text.op == kInputEnd) {
       ends_[row][place->second] = {slot.slot, key};
@@ -219,6 +266,7 @@ class LogReader {
       const auto& [slot, key] = at;
       const std::optional<Stats> stats = Read(slot, key);
       if (!stats) continue;
+      if (!before) row.counts_up = CountsUp(source_.slots()[slot], *stats);
       row.at[run] = {.is_here = true,
                      .change = before ? ChangeOf(*before, *stats) : Change::kUnknown,
                      .nan = stats->nan,
@@ -227,7 +275,8 @@ class LogReader {
                      .zero = stats->zero,
                      .min = stats->min,
                      .max = stats->max,
-                     .abs_max = stats->abs_max};
+                     .abs_max = stats->abs_max,
+                     .xor_hash = stats->has_hash ? stats->hash : 0};
       before = *stats;
       times_[{place, run}] = {slot, {key.replay, key.iteration}};
       if (const auto ends = ends_.find(place); ends != ends_.end()) {
@@ -360,6 +409,25 @@ bool IsZero(const Row& row) {
   return IsConstant(row) && std::ranges::all_of(row.at, [](const Seen& seen) {
            return !seen.is_here || (seen.min == 0 && seen.max == 0);
          });
+}
+
+std::size_t MadeBefore(const Log& log, const Row& input) {
+  const std::vector<std::size_t> runs = RunsOf(input);
+  if (runs.empty() || input.count < 2) return SIZE_MAX;
+  const Seen& seen = input.at[runs.front()];
+  if (seen.xor_hash == 0 || seen.min == seen.max) return SIZE_MAX;
+  for (std::size_t place = 0; place < log.rows.size(); ++place) {
+    const Row& row = log.rows[place];
+    if (row.is_input() || row.count != input.count) continue;
+    for (std::size_t run = 0; run < runs.front(); ++run) {
+      const Seen& made = row.at[run];
+      if (made.is_here && made.xor_hash == seen.xor_hash && made.min == seen.min &&
+          made.max == seen.max) {
+        return place;
+      }
+    }
+  }
+  return SIZE_MAX;
 }
 
 bool IsNamedInput(std::string_view name) {

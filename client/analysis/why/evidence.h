@@ -27,6 +27,7 @@ struct Seen {
   Change change = Change::kUnknown;
   std::uint64_t nan = 0, pos_inf = 0, neg_inf = 0, zero = 0;
   double min = 0, max = 0, abs_max = 0;  // NaN without a finite element
+  std::uint64_t xor_hash = 0;            // of its elements in any order; 0: unknown, or by chance
 
   std::uint64_t nonfinite() const { return nan + pos_inf + neg_inf; }
   // Not finite, and nothing excuses it.
@@ -38,6 +39,7 @@ struct Padding {
   bool is_here = false;
   bool mixes = false;  // whether the op may have read other rows for a row
   std::uint64_t nonfinite = 0;
+  double abs_max = 0;  // NaN without a finite element
 };
 
 // What one run has of an input at the end of its graph.
@@ -59,6 +61,12 @@ struct Row {
   std::vector<Seen> at;               // by run
   std::vector<Padding> padding = {};  // likewise; empty: its rows are known in none
   std::vector<AtEnd> at_end = {};     // likewise; empty: it is not looked at again
+  // The row whose values its op writes over as a whole and does not read, as a place in Log::rows;
+  // SIZE_MAX: none that is known.
+  std::size_t overwrites = SIZE_MAX;
+  bool needs_no_gradient = false;  // a parameter, as the program says: it is not trained
+  // Whether its last dimension is 0, 1, 2 and so on throughout, when it is first seen.
+  bool counts_up = false;
 
   bool is_input() const { return op == "input"; }
 };
@@ -121,6 +129,10 @@ bool IsConstant(const Row& row);
 bool IsZero(const Row& row);
 // Whether an input is a parameter or buffer of a model, which has a name there.
 bool IsNamedInput(std::string_view name);
+
+// The row that an earlier run made and whose elements an input still has, as a place; SIZE_MAX:
+// none.
+std::size_t MadeBefore(const Log& log, const Row& input);
 
 // "replay 12 of bs=8", "call 3"; with the rank, if there is one.
 std::string RunText(const Log& log, std::size_t run);

@@ -199,6 +199,25 @@ def run_frozen_positions():
     infer(Decoder(), lambda call: (torch.randint(0, 64, (4,)), position))
 
 
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.decoder, self.segments = Decoder(), nn.Embedding(2, 64)
+
+    def forward(self, tokens, position, segments, mask):
+        scores = self.decoder(tokens, position) + self.segments(segments)
+        return scores.masked_fill(mask, float("-inf")).softmax(-1)
+
+
+@expect("frozen_input", "consistent", "in/decoder.positions/", "is the same in 6 calls")
+def run_frozen_position_of_one_step():
+    mask, segments = torch.arange(64) > 60, torch.tensor([0, 0, 1, 1])  # these may stay
+    infer(
+        Masked(),
+        lambda call: (torch.randint(0, 64, (4,)), torch.full((4,), 7), segments, mask),
+    )
+
+
 class Cached(nn.Module):
     def __init__(self):
         super().__init__()

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"
@@ -10,11 +12,96 @@
 namespace cgdebug::analysis::why {
 namespace {
 
-// Whether all its elements are one value in each run, as those of a mask of ones are.
-bool IsUniform(const Row& row) {
-  return row.count > 1 && std::ranges::all_of(row.at, [](const Seen& seen) {
-           return !seen.is_here || seen.min == seen.max;
+bool IsOneValue(const Row& row) {
+  return std::ranges::all_of(
+      row.at, [](const Seen& seen) { return !seen.is_here || seen.min == seen.max; });
+}
+
+// How likely it is meant to stay, the least likely first. A length, or the position of a step of
+// decoding, is one number above 1; a mask is of zeros and ones.
+int MeantToStay(const Evidence& evidence, const Row& row) {
+  enum { kOneNumber, kNumbers, kValues, kOneValue, kCountsUp };
+  const bool is_one_value = IsOneValue(row);
+  if (row.counts_up) return kCountsUp;
+  if (evidence.IsFloating(row) || evidence.DtypeOf(row) == layout::Dtype::kBool) {
+    return is_one_value && row.count > 1 ? kOneValue : kValues;
+  }
+  if (is_one_value && row.at[RunsOf(row).front()].min > 1) return kOneNumber;
+  return is_one_value && row.count > 1 ? kOneValue : kNumbers;
+}
+
+// Whether it is what a program keeps that decodes with a model: which requests have ended, the
+// number of the token that pads. No module reads it.
+bool IsOfProgram(const Evidence& evidence, const Log& log, const Row& row) {
+  const auto is_of_module = [&](const Row& one) { return IsOfModule(evidence, one); };
+  if (log.graph_id != 0 || std::ranges::none_of(log.rows, is_of_module) ||
+      std::ranges::any_of(row.readers,
+                          [&](std::size_t one) { return is_of_module(log.rows[one]); })) {
+    return false;
+  }
+  const bool is_flag = evidence.DtypeOf(row) == layout::Dtype::kBool;
+  const bool is_number = evidence.SlotOf(row).shape.empty() && !evidence.IsFloating(row);
+  const bool is_small = evidence.IsFloating(row) || row.at[RunsOf(row).front()].max <= 1;
+  return is_flag || (IsOneValue(row) && (is_number || is_small));
+}
+
+// Whether it is a number of the program's code, which an op writes into a tensor.
+bool IsGiven(const Evidence& evidence, const Log& log, const Row& row) {
+  return evidence.SlotOf(row).shape.empty() &&
+         std::ranges::all_of(row.readers, [&](std::size_t reader) {
+           return ops::HasTrait(ops::OpTrait::kGiven, log.rows[reader].op);
          });
+}
+
+// Whether attention reads keys or values that an earlier call made, and no later one, as those of
+// an encoder are that has read the request. No other module reads them.
+bool IsOfRequest(const Evidence& evidence, const Log& log, const Row& row) {
+  constexpr std::array kAttention = {std::string_view("_scaled_dot_product"),
+                                     std::string_view("scaled_dot_product"),
+                                     std::string_view("bmm"), std::string_view("baddbmm")};
+  bool is_read = false;
+  for (const std::size_t reader : row.readers) {
+    if (!IsOfModule(evidence, log.rows[reader])) continue;  // the order of beams changes
+    const std::string_view base = BaseOf(log.rows[reader].op);
+    is_read = std::ranges::any_of(kAttention, [&](auto one) { return base.starts_with(one); });
+    if (!is_read) return false;
+  }
+  const std::size_t made = is_read ? MadeBefore(log, row) : SIZE_MAX;
+  if (made == SIZE_MAX) return false;
+  return std::ranges::none_of(RunsOf(row),
+                              [&](std::size_t run) { return log.rows[made].at[run].is_here; });
+}
+
+// Whether it is how many labels a batch has, by which a loss is divided.
+bool IsCountOfLabels(const Evidence& evidence, const Log& log, const Row& row) {
+  const auto is_quotient = [&](std::size_t reader) {
+    const Row& one = log.rows[reader];
+    return ops::HasTrait(ops::OpTrait::kQuotient, one.op) && one.count == 1;
+  };
+  if (row.count != 1 || !std::ranges::all_of(row.readers, is_quotient)) return false;
+  const double number = row.at[RunsOf(row).front()].max;
+  return std::ranges::any_of(log.rows, [&](const Row& one) {
+    return one.is_input() && !evidence.IsFloating(one) && MovesOf(one).changed > 0 &&
+           static_cast<double>(one.count) == number;
+  });
+}
+
+// Whether a call goes on from what an earlier one left, as with the cache of a decoder: an op of a
+// module appends to an input, or writes into it. A training does not.
+bool GoesOn(const Evidence& evidence, const Log& log) {
+  const auto is_state = [&](std::size_t place) {
+    const Row& row = log.rows[place];
+    return row.is_input() && row.count > 1 && evidence.IsFloating(row) &&
+           !IsNamedInput(evidence.NameOf(row)) && !MovesOf(row).is_still(1);
+  };
+  bool goes_on = false;
+  for (const Row& row : log.rows) {
+    if (evidence.NameOf(row).starts_with("bwd/")) return false;
+    const std::string_view base = BaseOf(row.op);
+    goes_on = goes_on || ((base == "cat" || base.ends_with('_')) && IsOfModule(evidence, row) &&
+                          std::ranges::any_of(row.inputs, is_state));
+  }
+  return goes_on;
 }
 
 // Whether it is state that torch's GradScaler or an optimizer keeps of its steps, which it writes
@@ -43,6 +130,42 @@ bool IsDrawnBetweenCalls(const Evidence& evidence, const Log& log, const Row& ro
                              [&](std::size_t reader) { return is_outside(log.rows[reader]); });
 }
 
+// Where nothing that calls read changes: an input that an earlier call made of what no later call
+// reads.
+std::vector<Finding> FindKept(const Evidence& evidence, std::size_t log_place,
+                              const std::vector<std::size_t>& frozen) {
+  const Log& log = evidence.logs[log_place];
+  for (const std::size_t place : frozen) {
+    const std::vector<std::size_t> runs = RunsOf(log.rows[place]);
+    const std::size_t made = MadeBefore(log, log.rows[place]);
+    if (made == SIZE_MAX) continue;
+    const auto is_lost = [&](const Row& row) {
+      const std::string& name = evidence.NameOf(row);
+      const std::vector<std::size_t> descendants =
+          DescendantsOf(log, static_cast<std::size_t>(&row - log.rows.data()));
+      return row.is_input() && !IsNamedInput(name) && row.count > 1 &&
+             std::ranges::binary_search(descendants, made) &&
+             std::ranges::none_of(runs, [&](std::size_t run) { return row.at[run].is_here; });
+    };
+    const auto lost = std::ranges::find_if(log.rows, is_lost);
+    if (lost == log.rows.end()) continue;
+    const std::size_t first = RunsOf(log.rows[made]).front();
+    return {
+        {.level = Level::kConsistent,
+         .kind = "frozen_input",
+         .place = PlaceAt(evidence, log_place, place, SIZE_MAX),
+         .sentence = fmt::format(
+             "the input {} is the same in {}: it is what {} made in {} of {}, which no later "
+             "call reads",
+             RowText(evidence, log_place, place), RunsWord(log, runs.size()),
+             RowText(evidence, log_place, made), RunText(log, first), evidence.NameOf(*lost)),
+         .facts = {{PlaceAt(evidence, log_place, made, first),
+                    fmt::format("{} has the same elements", RowText(evidence, log_place, made))}},
+         .refute = "a result that is kept on purpose"}};
+  }
+  return {};
+}
+
 }  // namespace
 
 Found FindFrozenInputs(const Evidence& evidence) {
@@ -50,6 +173,7 @@ Found FindFrozenInputs(const Evidence& evidence) {
   std::size_t looked_at = 0;
   for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
     const Log& log = evidence.logs[log_place];
+    const bool goes_on = GoesOn(evidence, log);
     std::vector<std::size_t> frozen;
     const Row* sibling = nullptr;  // that changes most often
     for (std::size_t place = 0; place < log.rows.size(); ++place) {
@@ -61,17 +185,22 @@ Found FindFrozenInputs(const Evidence& evidence) {
       if (moves.same + moves.changed < kFewestComparisons) continue;
       looked_at += is_input;
       if (moves.is_still(kFewestComparisons)) {
-        if (is_input) frozen.push_back(place);
-      } else if (sibling == nullptr || MovesOf(*sibling).changed < moves.changed) {
+        // Where each call has whole sequences, so their positions are 0, 1, 2 and so on.
+        const bool is_right = (row.counts_up && !goes_on) || IsOfRequest(evidence, log, row) ||
+                              IsOfProgram(evidence, log, row) || IsGiven(evidence, log, row) ||
+                              IsCountOfLabels(evidence, log, row);
+        if (is_input && !is_right) frozen.push_back(place);
+      } else if (moves.changed > 1 &&
+                 (sibling == nullptr || MovesOf(*sibling).changed < moves.changed)) {
         sibling = &row;
       }
     }
+    if (!frozen.empty() && sibling == nullptr) {
+      std::ranges::move(FindKept(evidence, log_place, frozen), std::back_inserter(found.findings));
+    }
     if (frozen.empty() || sibling == nullptr) continue;
-    // An index or a position is seldom meant to stay; what is one value throughout often is.
-    std::ranges::stable_sort(frozen, {}, [&](std::size_t place) {
-      const Row& row = log.rows[place];
-      return 2 * static_cast<int>(IsUniform(row)) + static_cast<int>(evidence.IsFloating(row));
-    });
+    std::ranges::stable_sort(
+        frozen, {}, [&](std::size_t place) { return MeantToStay(evidence, log.rows[place]); });
     const Row& first = log.rows[frozen.front()];
     const Moves moves = MovesOf(*sibling);
     Finding finding{

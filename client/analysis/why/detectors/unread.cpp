@@ -19,14 +19,24 @@ Found FindUnread(const Evidence& evidence) {
   std::size_t looked_at = 0;
   for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
     const Log& log = evidence.logs[log_place];
-    // Behind the last layer that is read, all are results.
-    std::size_t end = log.rows.size();
-    while (end > 0 && (!is_layer(log.rows[end - 1]) || log.rows[end - 1].readers.empty())) --end;
-    std::vector<std::size_t> unread;
-    for (std::size_t place = 0; place < end; ++place) {
+    // In each run, behind the last layer that is read, all are results.
+    std::vector<std::size_t> end(log.runs.size(), 0);
+    for (std::size_t place = 0; place < log.rows.size(); ++place) {
       if (!is_layer(log.rows[place])) continue;
+      for (const std::size_t run : RunsOf(log.rows[place])) {
+        const bool is_read = std::ranges::any_of(log.rows[place].readers, [&](std::size_t reader) {
+          return log.rows[reader].at[run].is_here;
+        });
+        if (is_read) end[run] = place;
+      }
+    }
+    std::vector<std::size_t> unread;
+    for (std::size_t place = 0; place < log.rows.size(); ++place) {
+      const Row& row = log.rows[place];
+      if (!is_layer(row)) continue;
       ++looked_at;
-      if (log.rows[place].readers.empty()) unread.push_back(place);
+      const auto goes_on = [&](std::size_t run) { return place < end[run]; };
+      if (row.readers.empty() && std::ranges::any_of(RunsOf(row), goes_on)) unread.push_back(place);
     }
     if (unread.empty()) continue;
     std::vector<std::string> names;

@@ -67,7 +67,7 @@ Found FindUntrained(const Evidence& evidence) {
       const std::string& name = evidence.NameOf(row);
       const std::vector<std::size_t> runs = RunsOf(row);
       const bool is_weight = name.ends_with("weight") || name.ends_with("bias");
-      if (!row.is_input() || !IsNamedInput(name) || !is_weight) continue;
+      if (!row.is_input() || !IsNamedInput(name) || !is_weight || row.needs_no_gradient) continue;
       if (!IsReadIn(evidence, log, row, "fwd/") ||
           std::ranges::none_of(runs, [&](std::size_t run) { return trains[run]; })) {
         continue;

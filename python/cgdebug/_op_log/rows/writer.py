@@ -120,7 +120,10 @@ class RowWriter:
             name = ""  # a part of the parameter alone
         own = self.counter.peek(place, base).removeprefix("fwd/")
         stem = name or f"{own}.{argument}"
-        row = self.add(f"in/{stem}", "input", tensor, (), place)
+        details = Details.of(place.line)
+        if name and torch.is_grad_enabled() and not tensor.requires_grad:
+            details.arguments = [("requires_grad", "False")]  # `why` asks for it
+        row = self.add(f"in/{stem}", "input", tensor, (), place, details)
         if self.input_ends is not None and row != UNKNOWN and not name:
             self.input_ends.read(row, tensor)
         return row
