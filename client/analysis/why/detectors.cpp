@@ -8,10 +8,12 @@ namespace cgdebug::analysis::why {
 
 std::span<const Detector> Detectors() {
   static constexpr Detector kDetectors[] = {
-      FindFailedKernels,   FindPaddingLeaks, FindNonfinite,    FindMovedPointers, FindTornInputs,
-      FindUnequalReplicas, FindUnorderedOps, FindFailedChecks, FindGrowth,        FindHangs,
-      FindUnlikeRanks,     FindBadCaptures,  FindUnreplayed,   FindIdleOptimizer, FindRepeatedNoise,
-      FindStaleOutputs,    FindFrozenInputs, FindDeadLayers,   FindUntrained,     FindUnread};
+      FindFailedKernels, FindPaddingLeaks,  FindNonfinite,       FindBrokenCalls,
+      FindMovedPointers, FindTornInputs,    FindUnequalReplicas, FindUnorderedOps,
+      FindFailedChecks,  FindGrowth,        FindHangs,           FindUnlikeRanks,
+      FindBadCaptures,   FindUnreplayed,    FindZeroWeights,     FindIdleOptimizer,
+      FindRepeatedNoise, FindForeignWrites, FindLostWrites,      FindStaleOutputs,
+      FindFrozenInputs,  FindDeadLayers,    FindUntrained,       FindUnread};
   return kDetectors;
 }
 

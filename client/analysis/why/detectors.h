@@ -46,6 +46,10 @@ Found FindUnreplayed(const Evidence& evidence);
 Found FindGrowth(const Evidence& evidence);
 Found FindUnlikeRanks(const Evidence& evidence);
 Found FindHangs(const Evidence& evidence);
+Found FindLostWrites(const Evidence& evidence);
+Found FindForeignWrites(const Evidence& evidence);
+Found FindZeroWeights(const Evidence& evidence);
+Found FindBrokenCalls(const Evidence& evidence);
 Found FindBadCaptures(const Evidence& evidence);
 
 // --- what they share

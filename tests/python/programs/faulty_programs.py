@@ -388,6 +388,12 @@ def scale(x: torch.Tensor) -> torch.Tensor:
     return _kept[0].clone()
 
 
+@expect("stale_output", "consistent", "native_batch_norm_0.running_", "does not follow")
+def run_statistics_that_keep_nothing():
+    """A momentum of 0."""
+    train(nn.Sequential(nn.Linear(SIZE, SIZE, bias=False), nn.BatchNorm1d(SIZE, momentum=0.0)))
+
+
 @expect("stale_output", "consistent", "scale_0", "does not follow", "6 calls")
 def run_op_that_does_not_follow():
     infer(Model(lambda x: scale(x).sum()))

@@ -22,6 +22,27 @@ EXPECTED = {
     "a_tensor_leaves_a_break_without_being_returned": (
         "frozen_input", "consistent", ("in/Pieces/mul_0.other is the same in 5 calls",),
     ),
+    "the_metadata_are_for_fewer_rows_than_the_graph": (
+        "bad_index", "shown", ("fwd/Paged/index_0 is given indices", "999999", "in call 3"),
+    ),
+    "the_output_is_overwritten_before_it_was_copied": (
+        "lost_write", "consistent", ("what fwd/encoder/copy__0 wrote is lost",),
+    ),
+    "an_output_is_overwritten_by_the_next_run": (
+        "lost_write", "consistent", ("what fwd/encoder/copy__0 wrote is lost",),
+    ),
+    "a_temporary_of_the_graph_lies_in_the_memory_of_another": (
+        "foreign_write", "consistent", ("in/head.weight changes though no op of the log writes it",),
+    ),
+    "flags_of_readiness_are_not_reset": (
+        "late_read", "consistent", ("is read before fwd/Fused/copy__0 writes it",),
+    ),
+    "the_graph_is_empty": (
+        "frozen_input", "consistent", ("it is what fwd/layer/addmm_0 made in call 1",),
+    ),
+    "an_edge_of_the_graph_is_dropped": (
+        "late_read", "consistent", ("is read before fwd/Model/copy__0 writes it",),
+    ),
 }  # fmt: skip
 
 

@@ -18,6 +18,9 @@ EXPECTED = {
     "backward_fills_a_buffer_that_the_optimizer_does_not_read": (
         "idle_optimizer", "shown", ("nothing is trained", "4 parameters"),
     ),
+    "the_copy_of_the_weights_is_skipped_at_first": (
+        "zero_weights", "consistent", ("all 2 weights are 0 up to call 2", "all gradients"),
+    ),
     "draft_logits_are_never_written_again": (
         "frozen_input", "consistent", ("in/Draft/", "is the same"),
     ),

@@ -29,6 +29,9 @@ EXPECTED = {
     "a_pinned_block_is_copied_again_after_it_was_recycled": (
         "frozen_input", "consistent", ("in/Model/copy__0.src", "is the same in 6 calls"),
     ),
+    "a_scale_of_the_whole_batch_counts_the_padding": (
+        "padding_leak", "shown", ("fwd/Scaled/amax_0", "from a padding row in call"),
+    ),
     "a_weight_that_is_made_of_others_is_not_made_again_after_a_reload": (
         "frozen_input", "consistent", ("in/Attention/mm_0.mat2", "is the same in 6 calls"),
     ),
@@ -333,10 +336,14 @@ def run_a_scale_of_the_whole_batch_counts_the_padding():
             scale = y.abs().amax() / 448
             return (y / scale).round() * scale
 
+    import cgdebug  # not at the top: it looks at variables that serve() sets
+
     model, real = Scaled(), torch.randn(5, SIZE)
     with torch.no_grad():
         for call in range(CALLS):
-            model(torch.cat([real, 10.0**call * torch.randn(3, SIZE)]))
+            x = torch.cat([real, 10.0**call * torch.randn(3, SIZE)])
+            cgdebug.valid_rows(5, x)
+            model(x)
 
 
 def run_the_next_batch_is_copied_while_the_graph_runs():

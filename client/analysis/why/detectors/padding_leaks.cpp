@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"
 
 namespace cgdebug::analysis::why {
@@ -135,6 +137,49 @@ class Leak {
   std::set<std::size_t> made_of_;
 };
 
+// A greatest value over all rows that is in no real one, if rows of the batch are made of it, as
+// those are that a scale is divided by.
+std::optional<Finding> FindGreatestOfPadding(const Evidence& evidence, std::size_t log_place,
+                                             std::size_t run) {
+  const Log& log = evidence.logs[log_place];
+  const auto is_known = [&](const Row& row) {
+    return run < row.padding.size() && row.padding[run].is_here;
+  };
+  for (std::size_t place = 0; place < log.rows.size(); ++place) {
+    const Row& row = log.rows[place];
+    const std::string_view base = BaseOf(row.op);
+    if ((base != "amax" && base != "max") || row.inputs.empty() || !row.at[run].is_here ||
+        is_known(row)) {
+      continue;
+    }
+    const Row& read = log.rows[row.inputs.front()];
+    if (!is_known(read) || !evidence.IsFloating(read) || read.at[run].nonfinite() > 0) continue;
+    const double greatest = row.at[run].max;
+    if (greatest <= 0 || read.padding[run].abs_max != greatest ||
+        read.at[run].abs_max != greatest) {
+      continue;
+    }
+    std::vector<std::size_t> follows = DescendantsOf(log, place);
+    if (std::ranges::none_of(follows, [&](std::size_t one) { return is_known(log.rows[one]); })) {
+      continue;
+    }
+    return Finding{
+        .level = row.is_covered ? Level::kShown : Level::kConsistent,
+        .kind = "padding_leak",
+        .place = PlaceAt(evidence, log_place, place, run),
+        .sentence =
+            fmt::format("{} ({}) takes {:.6g} from a padding row in {}, and real rows are "
+                        "made of it",
+                        RowText(evidence, log_place, place), row.op, greatest, RunText(log, run)),
+        .facts = {ReadFact(evidence, log_place, row.inputs.front(), run,
+                           fmt::format("whose {} padding row{} up to that", log.runs[run].padding,
+                                       log.runs[run].padding == 1 ? " goes" : "s go"))},
+        .follows = std::move(follows),
+        .refute = "a real row that has the same value"};
+  }
+  return std::nullopt;
+}
+
 // What is found in all logs, and what could not be looked at.
 class PaddingLeaks {
  public:
@@ -189,6 +234,10 @@ class PaddingLeaks {
       if (leak.found()) {
         is_found = true;
         found_.findings.push_back(leak.Describe());
+      } else if (std::optional<Finding> greatest =
+                     FindGreatestOfPadding(evidence_, log_place, run)) {
+        is_found = true;
+        found_.findings.push_back(*std::move(greatest));
       } else if (!is_in_doubt) {
         std::string doubt = DoubtText(leak, log_place, run);
         is_in_doubt = !doubt.empty();

@@ -78,10 +78,13 @@ Found FindStaleOutputs(const Evidence& evidence) {
     if (runs.size() < kFewestRuns) return;
     ++looked_at;
     const int stale = StaleRunsOf(evidence, log, row);
-    // Other detectors tell of constant results of torch's ops, and of NaN and Inf. That an op of
+    // Other detectors tell of constant results of torch's ops, and of NaN and Inf, though not of
+    // statistics of a batch norm that are what they began as. That an op of
     // the user's ought to change they do not know.
-    const bool is_told =
-        (IsConstant(row) && row.op.starts_with("aten.")) || row.at[runs.back()].nonfinite() > 0;
+    const std::string& name = evidence.NameOf(row);
+    const bool is_statistic = name.ends_with(".running_mean") || name.ends_with(".running_var");
+    const bool is_told = (IsConstant(row) && row.op.starts_with("aten.") && !is_statistic) ||
+                         row.at[runs.back()].nonfinite() > 0;
     if (stale < static_cast<int>(kFewestComparisons) || is_told) return;
     Finding finding{
         .level = MustFollow(evidence, log, row) ? Level::kShown : Level::kConsistent,
