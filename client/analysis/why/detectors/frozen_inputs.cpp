@@ -34,9 +34,13 @@ int MeantToStay(const Evidence& evidence, const Row& row) {
 // number of the token that pads. No module reads it.
 bool IsOfProgram(const Evidence& evidence, const Log& log, const Row& row) {
   const auto is_of_module = [&](const Row& one) { return IsOfModule(evidence, one); };
+  // Not of an optimizer: its learning rate is one value, too.
+  const auto is_of_program = [&](std::size_t reader) {
+    const Row& one = log.rows[reader];
+    return evidence.NameOf(one).starts_with("fwd/") && !is_of_module(one);
+  };
   if (log.graph_id != 0 || std::ranges::none_of(log.rows, is_of_module) ||
-      std::ranges::any_of(row.readers,
-                          [&](std::size_t one) { return is_of_module(log.rows[one]); })) {
+      !std::ranges::all_of(row.readers, is_of_program)) {
     return false;
   }
   const bool is_flag = evidence.DtypeOf(row) == layout::Dtype::kBool;
