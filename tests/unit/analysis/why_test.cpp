@@ -242,6 +242,20 @@ TEST(Why, AProductThatStaysThoughNothingItReadsIsZeroIsShown) {
 }
 
 // Eager calls: the second row of the first two calls is another than that of the last two.
+TEST(Why, AResultBesideItsTangentMayBeLeftUnread) {
+  for (const char* const weights : {"3", "1"}) {
+    GraphLog log;
+    log.Row("in/0/mm_0.self", "input", kMoving);
+    log.Row("in/0/mm_1.self", "input", kMoving);
+    log.Row("in/0.weight", "input", {{2, 2}, {2, 2}, {2, 2}, {2, 2}});
+    log.Row("fwd/0/mm_0", "aten.mm.default", kMoving, "1 3");
+    log.Row("fwd/0/mm_1", "aten.mm.default", kMoving, std::string("2 ") + weights);
+    log.Row("fwd/0/add_0", "aten.add.Tensor", kMoving, "5");
+    const bool is_unread = std::ranges::count(KindsOf(CausesOf(log)), "unread") > 0;
+    EXPECT_EQ(is_unread, weights == std::string("1")) << weights;
+  }
+}
+
 TEST(Why, ARowOfACallReadsWhatHasTheNumberInThatCall) {
   MemorySource calls;
   const auto add = [&](const std::string& name, const std::string& op,

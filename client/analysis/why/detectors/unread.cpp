@@ -15,6 +15,17 @@ Found FindUnread(const Evidence& evidence) {
     return ops::HasTrait(ops::OpTrait::kProduct, row.op) &&
            evidence.NameOf(row).starts_with("fwd/");
   };
+  const auto site_of = [&](const Row& row) -> const std::string& {
+    return evidence.source->slots()[row.slot].site;
+  };
+  // Whether another product of the same line with the same weights is read: a result and its
+  // tangent (torch.func.jvp), of which a program may want one alone.
+  const auto has_twin = [&](const Log& log, const Row& row) {
+    return !row.inputs.empty() && std::ranges::any_of(log.rows, [&](const Row& other) {
+      return is_layer(other) && !other.readers.empty() && !other.inputs.empty() &&
+             other.inputs.back() == row.inputs.back() && site_of(other) == site_of(row);
+    });
+  };
   Found found;
   std::size_t looked_at = 0;
   for (std::size_t log_place = 0; log_place < evidence.logs.size(); ++log_place) {
@@ -33,7 +44,7 @@ Found FindUnread(const Evidence& evidence) {
     std::vector<std::size_t> unread;
     for (std::size_t place = 0; place < log.rows.size(); ++place) {
       const Row& row = log.rows[place];
-      if (!is_layer(row)) continue;
+      if (!is_layer(row) || (row.readers.empty() && has_twin(log, row))) continue;
       ++looked_at;
       const auto goes_on = [&](std::size_t run) { return place < end[run]; };
       if (row.readers.empty() && std::ranges::any_of(RunsOf(row), goes_on)) unread.push_back(place);
