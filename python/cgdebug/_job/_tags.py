@@ -168,11 +168,14 @@ def _prepare_gpu(gpu: int) -> None:
 def needs_name() -> str:
     """Whether the probe that is being traced must be named in the code, and not empty if so: an
     exported program belongs to the job, and of a body of torch.cond or of a loop a message says
-    which probe it lost. So it is with IN_REGION. Comes before every observation that is traced."""
+    which probe it lost. So it is with UNSEEN. Comes before every observation that is traced."""
     _native.know_dtensor()
     _compile_cache.allow()
     if torch.compiler.is_exporting():
         return "exported"
+    transforms = torch._C._functorch.get_interpreter_stack() or ()
+    if any(one.key() == torch._C._functorch.TransformType.Vmap for one in transforms):
+        return _IN_VMAP  # the op would ask a tensor without a value for the tag
     frame = sys._getframe()
     while frame is not None:
         is_torchs = frame.f_code.co_filename.endswith("higher_order_ops.py")
@@ -180,7 +183,7 @@ def needs_name() -> str:
         if kind.startswith(_BODIES):
             return "body"
         if kind.startswith(_REGION):
-            return IN_REGION
+            return _IN_REGION
         frame = typing.cast(typing.Any, frame.f_back)
     return ""
 
@@ -193,6 +196,8 @@ def _start_of_class(name: str) -> str:
 _BODIES = tuple(map(_start_of_class, _native.WITH_BODIES))
 _REGION = _start_of_class(_native.OF_REGIONS)
 # Layers share the code of a region, and autograd fails where an op with an effect is in it.
-IN_REGION = "compiled code of torch.compiler.nested_compile_region has no probes"
+_IN_REGION = "compiled code of torch.compiler.nested_compile_region has no probes"
+_IN_VMAP = "inside torch.vmap each call is of a slice that does not exist in memory by itself"
+UNSEEN = (_IN_REGION, _IN_VMAP)  # why a watch puts no probe there
 
 _native.when_op_loads(_connect)

@@ -261,7 +261,7 @@ def _look(
     if depth == places.MAX_DEPTH:
         if not torch.compiler.is_compiling() and not _holds_tensor(value):
             return False
-        place.note_depth()
+        place.note_in_trace(places.TOO_DEEP)
         return True
     found = False
     if isinstance(value, (tuple, list)):
@@ -383,8 +383,8 @@ def _observe_traced(place: Place, grad: Place | None, path: str, tensor: torch.T
     """Dynamo traces this. The tag of a place is an input of the code, which layers that are alike
     share; a text of a place would be a part of it."""
     needs_name = _tags.needs_name()
-    if needs_name == _tags.IN_REGION:
-        place.note_region()
+    if needs_name in _tags.UNSEEN:
+        place.note_in_trace(needs_name)
         return
     if needs_name:
         for key in _keys_of(place.token, path):

@@ -76,8 +76,7 @@ class Place:
         self.looks_inside = name.startswith("fwd/")  # of objects of the program's own classes
         self.note_no_tensor = _to_say(self.token, NO_TENSOR)
         self.note_parameter = _to_say(self.token, IS_PARAMETER)
-        self.note_depth = _to_note(self.token, TOO_DEEP)
-        self.note_region = _to_note(self.token, _tags.IN_REGION)
+        self.note_in_trace = _to_note(self.token)
         self.note_object = _to_note_object(self.token)
 
     def note(self, problem: str) -> None:
@@ -188,10 +187,10 @@ def _to_say(token: str, problem: str) -> typing.Callable[[], None]:
     return say
 
 
-def _to_note(token: str, problem: str) -> typing.Callable[[], None]:
-    """Likewise."""
+def _to_note(token: str) -> typing.Callable[[str], None]:
+    """Place.note, likewise."""
 
-    def note() -> None:
+    def note(problem: str) -> None:
         place = of_token(token)
         if place is not None:
             place.note(problem)

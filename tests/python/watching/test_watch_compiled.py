@@ -272,6 +272,23 @@ def test_regions_of_compiled_code_keep_their_gradients_and_are_told_as_not_seen(
     assert all("nested_compile_region" in why for why in report.not_seen.values())
 
 
+def test_compiled_code_of_vmap_runs_as_alone_and_is_told_as_not_seen(job):
+    started = job(
+        """
+        from torch.func import grad, vmap
+
+        net, x = torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.ones(5, 4)
+        alone = vmap(grad(lambda x: net(x).sum()))(x)
+        w = cgdebug.watch(net)
+        for call in (vmap(net), vmap(grad(lambda x: net(x).sum()))):
+            made = torch.compile(lambda x: call(x), backend="aot_eager")(x)
+        print(torch.equal(made, alone), "torch.vmap" in w.explain().not_seen["fwd/0"])
+        """
+    )
+    assert started.line() == "True True"
+    started.finish()
+
+
 def test_what_compiled_branches_lose_is_told_to_the_verdict(job):
     started = job(
         """
