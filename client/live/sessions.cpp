@@ -53,12 +53,12 @@ std::string Text(const Ranks& ranks) {
 }  // namespace
 
 std::vector<std::string> NotSeenTexts(const std::vector<const Session*>& sessions) {
-  std::vector<std::string> texts;
+  std::vector<std::pair<std::string, std::string>> told;
   for (const Session* session : sessions) {
-    const std::string who = session->rank < 0 ? "" : fmt::format("rank {}: ", session->rank);
-    for (const layout::NotSeen& one : session->not_seen) texts.push_back(who + ToText(one));
+    const std::string who = session->rank < 0 ? "" : fmt::format("rank {}", session->rank);
+    for (const layout::NotSeen& one : session->not_seen) told.emplace_back(who, ToText(one));
   }
-  return texts;
+  return source::SaidOnce(told);
 }
 
 std::string MasksText(const std::vector<const Session*>& sessions) {

@@ -72,13 +72,28 @@ bool IsToldOfOthers(const Source& source, const NotSeen& process, const layout::
 
 }  // namespace
 
+std::vector<std::string> SaidOnce(const std::vector<std::pair<std::string, std::string>>& told) {
+  std::vector<std::string> texts;
+  for (auto one = told.begin(); one != told.end(); ++one) {
+    const std::string &who = one->first, &sentence = one->second;
+    const auto says_it = [&](const auto& other) { return other.second == sentence; };
+    if (std::find_if(told.begin(), one, says_it) != one) continue;
+    const auto more = std::count_if(one + 1, told.end(), says_it);
+    const std::string all = more == 0     ? who
+                            : who.empty() ? fmt::format("in {} processes", more + 1)
+                                          : fmt::format("{} and {} more", who, more);
+    texts.push_back(all.empty() ? sentence : fmt::format("{}: {}", all, sentence));
+  }
+  return texts;
+}
+
 std::vector<std::string> NotSeenTexts(const Source& source,
                                       const std::function<bool(const Slot&)>& wants_process,
                                       const std::function<bool(const Slot&)>& looks_at,
                                       const std::function<bool(std::size_t)>& lacks,
                                       bool is_whole) {
   const Description about = source.Describe();
-  std::vector<std::string> texts;
+  std::vector<std::pair<std::string, std::string>> told;
   for (const NotSeen& one : about.not_seen) {
     if (!wants_process(one.of)) continue;
     if (is_whole && one.what.kind == layout::NotSeenKind::kNeverSent) continue;
@@ -89,9 +104,9 @@ std::vector<std::string> NotSeenTexts(const Source& source,
         });
     if (!was_beside) what = what.Without(what.gone);
     if (what.count == 0 || IsToldOfOthers(source, one, what, lacks)) continue;
-    texts.push_back((about.sessions.size() > 1 ? one.of.session + ": " : "") + ToText(what));
+    told.emplace_back(about.sessions.size() > 1 ? one.of.session : "", ToText(what));
   }
-  return texts;
+  return SaidOnce(told);
 }
 
 std::vector<AbsentRanks> AbsentRanksOf(const Source& source) {

@@ -19,6 +19,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/core/answers/slot.h"
@@ -255,6 +256,10 @@ inline std::string ReplayText(const Slot& slot, const Key& key) {
 
 // Whether it is recordings, and each was ended by the end of its job.
 bool HaveJobsEnded(const Source& source);
+
+// What processes say, each sentence once: "train-47: ...", "train-47 and 2 more: ...". `told`: who,
+// empty if that is clear, and the sentence.
+std::vector<std::string> SaidOnce(const std::vector<std::pair<std::string, std::string>>& told);
 
 // What the wanted processes wanted to be seen and nobody saw, in sentences; empty if nothing. Every
 // answer about completeness is made of these and of the accounts of the slots. A place that is gone

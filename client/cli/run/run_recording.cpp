@@ -13,6 +13,7 @@
 #include "client/live/probe.h"
 #include "client/live/recordings.h"
 #include "daemon/core/base/suggest.h"
+#include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -33,7 +34,7 @@ std::string WhyMissing(const RunOptions& options) {
 bool RunRecording::Start(const std::string& run_id) {
   if (RecordedBy(options_) == Recorded::kNothing) return true;
   live::RecordRequest request = options_.record;
-  request.directory = RecordingPath(options_.output);
+  request.directory = directory_ = RecordingPath(options_.output);
   if (const Result<void> room = MakeRoom(request.directory, options_.force); !room.ok()) {
     context_.Fail(kExitTrouble, room.error().message);
     return false;
@@ -49,6 +50,12 @@ bool RunRecording::Start(const std::string& run_id) {
   }
   id_ = recording->id;
   return true;
+}
+
+std::uint64_t RunRecording::LeftByDaemon() const {
+  if (id_ == 0 || !is_daemon_gone_) return 0;
+  const auto left = recording::RecordingReader::Open(directory_);
+  return left.ok() ? (*left)->snapshot_count() : 0;
 }
 
 int RunRecording::End(const std::set<std::string>& sessions, const RunSummary& summary) {

@@ -25,6 +25,8 @@ class RunRecording {
   void SetDaemonGone() { is_daemon_gone_ = true; }
   // Whether it runs, and will have all that its probes saw.
   bool goes_on() const { return id_ != 0 && !is_daemon_gone_ && !exit_code_; }
+  // How many snapshots it has whose daemon is gone.
+  std::uint64_t LeftByDaemon() const;
   // Ends it once, and reports it; one that has ended already, with its last job, is reported as
   // well. Returns what to exit with: 0 without a recording. `sessions`: keys, of the run.
   int End(const std::set<std::string>& sessions, const RunSummary& summary);
@@ -38,6 +40,7 @@ class RunRecording {
   Context& context_;
   const RunOptions& options_;
   std::uint64_t id_ = 0;  // 0: there is none
+  std::string directory_;
   bool is_daemon_gone_ = false;
   std::optional<int> exit_code_;  // once it has ended
 };

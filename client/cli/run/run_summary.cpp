@@ -278,6 +278,11 @@ std::string EndText(const RunSummary& summary, const Style& style) {
                 ? ": the job called no module of torch, or says above why none is watched."
                 : ": it created none, reached none (outside of a capture, a probe needs "
                   "mode='always'), or not under this user on this node.";
+  } else if (summary.sessions.empty() && summary.recorded > 0) {
+    text += style.Yellow(
+        fmt::format(". The daemon is gone, or does not answer: the recording has {}, and whether "
+                    "the job had more is not known.",
+                    GroupedCount(summary.recorded, "snapshot")));
   } else if (summary.sessions.empty()) {
     text += style.Yellow(
         ". The daemon has not answered in time: whether the job had a probe is not known.");
@@ -465,6 +470,7 @@ std::vector<std::string> NextCommands(const RunSummary& summary,
     commands.push_back("cgdebug-cli ranks -s " + ShellWord(summary.sessions.front().run_id));
   }
   if (summary.sessions.empty()) {
+    if (summary.recorded > 0) return commands;  // the recording has its own hint
     const bool had_none = summary.complete && !watch_all.empty();
     commands.push_back(had_none ? watch_all : "cgdebug-cli doctor");
   } else if (commands.empty() && !summary.NotSeen().empty()) {

@@ -27,6 +27,7 @@ struct RunSummary {
   // The daemon has found every session, read all of it and seen its end: nothing is missing.
   bool complete = false;
   bool is_unreachable = false;  // the daemon is gone, or does not answer
+  std::uint64_t recorded = 0;   // snapshots that a daemon had recorded before it was gone
   bool is_watched = false;      // by --watch: the job says why a module is not
   // Processes that go on after the command. All that they did so far is read.
   std::vector<std::int64_t> outliving = {};

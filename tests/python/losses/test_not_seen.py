@@ -583,7 +583,7 @@ def test_a_run_whose_daemon_is_lost_is_no_success(own_daemon, tmp_path, fate, op
     (tmp_path / "job.py").write_text(
         "import os, signal, torch\nfrom cgdebug import *\n"
         "p = CudaGraphTensorProbe('x', [TensorRecord()], mode='always')\np(torch.ones(2))\n"
-        f"pid = {daemon.process.pid}\n{FATES[fate]}"
+        f"check('nan', timeout=60)\npid = {daemon.process.pid}\n{FATES[fate]}"
     )
     environment = {key: value for key, value in os.environ.items() if key != "CGDEBUG_RUN_ID"}
     try:
@@ -596,8 +596,10 @@ def test_a_run_whose_daemon_is_lost_is_no_success(own_daemon, tmp_path, fate, op
         os.kill(daemon.process.pid, signal.SIGCONT)
     assert done.returncode == 3, done.stderr
     assert "not connected" not in done.stderr
-    if options[0] == "-o" and fate == "killed":
+    if options[0] == "-o":
         assert "cgdebug-cli info" in done.stderr
+        assert "the recording has 1 snapshot, and whether the job had more" in done.stderr
+        assert "had a probe" not in done.stderr
 
 
 @pytest.mark.parametrize(("value", "code"), [("float('nan')", 1), ("2.0", 0)])

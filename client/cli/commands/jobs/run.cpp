@@ -285,6 +285,7 @@ class JobRun {
         SortOutExcusesIn(RecordingPath(options_.output), &summary);
       }
     }
+    if (summary.sessions.empty()) summary.recorded = recording_.LeftByDaemon();
     const FailOn fail_on = *ParseFailOn(options_.fail_on);
     Report(context_, summary, options_, fail_on);
     const int code = ExitCodeOf(summary, fail_on);
