@@ -219,6 +219,7 @@ class PaddingLeaks {
     const Log& log = evidence_.logs[log_place];
     bool is_found = false;
     bool is_in_doubt = false;  // one sentence is enough
+    std::optional<Finding> greatest;
     for (std::size_t run = 0; run < log.runs.size(); ++run) {
       ++runs_;
       told_ += log.runs[run].tells_rows ? 1 : 0;
@@ -234,16 +235,17 @@ class PaddingLeaks {
       if (leak.found()) {
         is_found = true;
         found_.findings.push_back(leak.Describe());
-      } else if (std::optional<Finding> greatest =
-                     FindGreatestOfPadding(evidence_, log_place, run)) {
-        is_found = true;
-        found_.findings.push_back(*std::move(greatest));
-      } else if (!is_in_doubt) {
+        continue;
+      }
+      if (!greatest) greatest = FindGreatestOfPadding(evidence_, log_place, run);
+      if (!greatest && !is_in_doubt) {
         std::string doubt = DoubtText(leak, log_place, run);
         is_in_doubt = !doubt.empty();
         if (is_in_doubt) not_looked_.push_back(std::move(doubt));
       }
     }
+    // NaN that went the same way says more.
+    if (!is_found && greatest) found_.findings.push_back(*std::move(greatest));
   }
 
   // Why padding may have leaked unseen; empty if it cannot.
