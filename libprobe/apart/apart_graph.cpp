@@ -169,7 +169,7 @@ cudaGraphNode_t AddMemcpy(cudaGraph_t graph, cudaGraphNode_t node, const Handles
   return made;
 }
 
-// Adds a copy of a node that is not Bound() to `graph`, behind `before`.
+// Adds a copy of a node to `graph`, behind `before`. Requires: the node can be copied (NeedsOf).
 cudaGraphNode_t AddCopy(cudaGraph_t graph, cudaGraphNode_t node, const Handles& before) {
   const cudaGraphNodeType type = TypeOf(node);
   if (type == cudaGraphNodeTypeKernel) return AddKernel(graph, node, before);

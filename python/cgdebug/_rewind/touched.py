@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import typing
 
@@ -56,7 +57,7 @@ class Touched:
         self.hidden = Spans()
         self.unknown = _inexact(self.ops) + list(elsewhere)
         self.collective = name_of(node_map.collective) if node_map.collective else ""
-        self.is_random = any(map(_may_be_random, self.ops))
+        self.is_random = any(_may_be_random(op.op) for op in self.ops)
 
     def add_hidden(self, spans: Spans, unknown: list[str], parameters: Spans) -> None:
         """What ops touch beside their arguments. A replay may write it, too: unless it is a
@@ -92,11 +93,13 @@ def plain_nodes(node_map: NodeMap | None) -> list[int]:
     """The nodes of which it is sure that they draw no random numbers, and that they change nothing
     of the graph itself: ops of torch cannot."""
     made = node_map.op_of.items() if node_map is not None else ()
-    return [node for node, op in made if not _may_be_random(op)]
+    return [node for node, op in made if not _may_be_random(op.op)]
 
 
-def _may_be_random(op: Op) -> bool:
-    namespace, _, rest = op.op.partition(".")
+@functools.cache
+def _may_be_random(op: str) -> bool:
+    """Asked of each node of each graph, of which many have one op."""
+    namespace, _, rest = op.partition(".")
     base, _, overload = rest.partition(".")
     if namespace not in ("aten", "prims"):
         return True

@@ -36,6 +36,12 @@ def go_on(one, name):
     while not pathlib.Path(name).exists():
         one()
         torch.cuda.synchronize()
+
+def go_on_when_asked(one, graph, name):  # so that its rows are still kept when the answer comes
+    def when_asked():
+        if graph._cgdebug_kept._question is not None:
+            one()
+    go_on(when_asked, name)
 """
 
 
@@ -833,10 +839,7 @@ def test_a_past_replay_is_held_against_what_it_left(running, cli, watch, compare
         for number in range(1, 21):
             one.replay()
             be_read()
-        def when_asked():  # so that its rows are still kept when the answer comes
-            if one.graph._cgdebug_kept._question is not None:
-                one.replay()
-        go_on(when_asked, DONE)
+        go_on_when_asked(one.replay, one.graph, DONE)
     """
     job = running(code, CGDEBUG="1", CGDEBUG_WATCH=watch)
     told = cli("--json", "ask", f"{job.pid}@-1")
@@ -866,10 +869,7 @@ def test_a_row_that_differs_is_named_although_the_outputs_do_not(running, cli):
         for _ in range(8):
             graph.replay()
             be_read()
-        def when_asked():
-            if graph._cgdebug_kept._question is not None:
-                graph.replay()
-        go_on(when_asked, DONE)
+        go_on_when_asked(graph.replay, graph, DONE)
     """
     job = running(code)
     told = cli("ask", f"{job.pid}@-1")
@@ -903,10 +903,7 @@ def test_a_probe_that_saw_other_bits_is_named_although_the_outputs_do_not_differ
         for _ in range(8):
             graph.replay()
             be_read()
-        def when_asked():
-            if graph._cgdebug_kept._question is not None:
-                graph.replay()
-        go_on(when_asked, DONE)
+        go_on_when_asked(graph.replay, graph, DONE)
     """
     job = running(code)
     told = cli("ask", f"{job.pid}@-1")

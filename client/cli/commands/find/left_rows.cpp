@@ -91,8 +91,8 @@ std::vector<Pair> PairsOfProbes(Context& context, const Asked& asked, const Json
   std::vector<std::size_t> of_graph;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const source::Slot& slot = slots[i];
-    if (slot.graph_id == asked.capture && slot.op.empty() && slot.part.empty())
-      of_graph.push_back(i);
+    const bool is_of_graph = slot.graph_id == asked.capture && slot.op.empty();
+    if (is_of_graph && slot.part.empty()) of_graph.push_back(i);
   }
   std::ranges::stable_sort(of_graph, {}, [&](std::size_t i) { return slots[i].order; });
   const auto name_of = [&](std::size_t i) { return slots[i].probe; };
