@@ -11,6 +11,7 @@ A Llama of Hugging Face with random weights, its backward pass and AdamW:
   armed    the same with a trigger on NaN, which never holds
   ops      cgdebug.debug_mode(model): every tensor that an op writes, gradients and optimizer too
   ops10    the same of each tenth replay
+  padded   ops, and of each row also what lies in padding: three quarters of the batch are real
   ops:64   ops with CGDEBUG_OP_LOG_MIB=64
 The variants take turns within one run. After `--steps` replays each, loss and parameters must be
 those of the plain graph bit for bit. Attention is a backend whose backward pass is deterministic.
@@ -68,7 +69,11 @@ class Step:
             self.tokens = torch.randint(0, options.vocabulary, shape)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, capturable=True)
 
+        self.real_rows = None  # on the device; of the padding nothing is told without it
+
     def __call__(self):
+        if self.real_rows is not None:
+            cgdebug.valid_rows(self.real_rows, self.tokens)
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.model(input_ids=self.tokens, labels=self.tokens).loss
         loss.backward()
@@ -113,7 +118,9 @@ class Variant:
         self.copies = copies_of_outputs(self.step.model) if kind == "copies" else {}
         watched = WATCHED.get(kind)
         self.watch = None if watched is None else cgdebug.watch(self.step.model, **watched)
-        logs = {"ops": 1, "ops10": 10}  # by how many replays are logged
+        logs = {"ops": 1, "ops10": 10, "padded": 1}  # by how many replays are logged
+        if kind == "padded":
+            self.step.real_rows = torch.tensor(options.batch * 3 // 4, device="cuda")
         every = logs.get(kind)
         self.mode = cgdebug.debug_mode(self.step.model, every=every) if every else None
         gc.collect()
