@@ -8,6 +8,7 @@
 #include "libprobe/capture/graph/root_graph.h"
 #include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/lane/direct_lane.h"
+#include "libprobe/capture/lane/lane_access.h"
 #include "libprobe/probe_table.h"
 
 namespace cgdebug {
@@ -107,7 +108,7 @@ CapturedPage& GraphRows::OpenPage(ProbeTable& table, const Place& place) {
   }
   CapturedPage& page = pages_.emplace_back(NewPage(*log_, place, table.graphs));
   try {
-    capture::BeginDirect(page.slot.get(), page.device, page.stream);
+    capture::DirectLane::On(page.device).Begin(page.slot.get(), page.stream);
     page.memory = TakeParts(page, capture::OpLogPageParts());
   } catch (...) {
     DropPage(table, page);
@@ -277,7 +278,9 @@ void GraphRows::End(ProbeTable& table) {
 
 void GraphRows::DropPage(ProbeTable& table, CapturedPage& page) {
   if (page.slot != nullptr) {
-    if (page.launches != 0) capture::HoldWithoutLeaf(page.slot.get(), page.device, page.stream);
+    if (page.launches != 0) {
+      capture::DirectLane::On(page.device).HoldWithoutLeaf(page.slot.get(), page.stream);
+    }
     table.slots.Discard(std::move(page.slot));
   }
   page.pending.clear();

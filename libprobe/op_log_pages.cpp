@@ -63,7 +63,7 @@ void OpLogPages::Capture(ProbeState& log, std::span<const ring::OpLogRow> rows, 
                          std::unique_ptr<ProbeSlot>& slot) {
   const TensorRef page = PageOf(rows.size(), DeviceType::kCuda, device, memory);
   maker_->CompleteOpLog(log, *slot, page, ring::EncodeOpLog(rows), layout::Lane::kDirect, graph_id);
-  capture::CaptureDirect(slot.get(), *segment_->writer(), page, stream);
+  capture::DirectLane::On(device).Capture(slot.get(), *segment_->writer(), page, stream);
   store_->Publish(log, slot);
 }
 

@@ -191,7 +191,8 @@ void CaptureOne(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, v
   try {
     table.maker.Complete(probe, *slot, tensor, call);
     if (slot->buffers.kind == capture::Buffers::Kind::kDirect) {
-      capture::CaptureDirect(slot.get(), *table.segment.writer(), tensor, stream);
+      capture::DirectLane::On(tensor.device_index)
+          .Capture(slot.get(), *table.segment.writer(), tensor, stream);
     } else {
       capture::CaptureLeaf(slot.get(), tensor, stream);
     }
@@ -233,8 +234,8 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream, bool* 
     ProbeSlot* const slot = EagerSlot(table, probe, tensor, stream, call.thread, &lock);
     if (slot == nullptr) return;
     if (slot->buffers.kind == capture::Buffers::Kind::kEagerStats) {
-      capture::LaunchEagerStats(slot, *table.segment.writer(), tensor, call.number, call.step,
-                                stream);
+      capture::DirectLane::On(tensor.device_index)
+          .LaunchEagerStats(slot, *table.segment.writer(), tensor, call.number, call.step, stream);
     } else {
       capture::LaunchEager(slot, tensor, call.number, call.step, stream);
     }

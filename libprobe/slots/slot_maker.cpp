@@ -8,6 +8,7 @@
 #include "daemon/core/words/settings.h"
 #include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/lane/direct_lane.h"
+#include "libprobe/capture/lane/lane_access.h"
 #include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/ring/utf8.h"
 #include "libprobe/slots/registration.h"
@@ -130,9 +131,7 @@ std::unique_ptr<ProbeSlot> SlotMaker::MakeForCapture(ProbeState& probe, const Te
       slot = Make(probe, tensor, layout::Lane::kDirect, layout::LaneReason::kNone, need);
       refusal = capture::MapForDevice(*segment_->writer(), slot->block, tensor.device_index);
       if (!refusal) {
-        slot->buffers = capture::AllocateBuffers(
-            capture::DirectStagingBytes(slot->registration, tensor.device_index),
-            tensor.device_index, capture::Buffers::Kind::kDirect);
+        capture::DirectLane::On(tensor.device_index).Prepare(slot.get());
         return slot;
       }
       store_->Discard(std::move(slot));
@@ -195,7 +194,7 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   if (r.graph_id != 0) {
     const CapturedGraphs::Graph& graph = graphs_->Find(r.graph_id);
     slot.graph_serial = graph.serial;
-    // BeginDirect() has decided already for a page of an op log.
+    // DirectLane::Begin() has decided already for a page of an op log.
     if (slot.buffers.kind == capture::Buffers::Kind::kDirect && !slot.life.held_by_graph()) {
       slot.counted = graphs_->FindCounted(r.graph_id);
     }
@@ -321,9 +320,9 @@ std::unique_ptr<ProbeSlot> SlotMaker::ForEager(ProbeState& probe, const TensorRe
 
 capture::Buffers::Kind SlotMaker::BuffersForEager(const ProbeState& probe,
                                                   const TensorRef& tensor) {
-  const bool by_kernels =
-      StatsAlone(probe.options) && ChooseLane(probe.options.lane) != LaneChoice::kCallback &&
-      !capture::DirectLaneRefused(tensor.device_index) && !capture::MappingRefused();
+  const bool by_kernels = StatsAlone(probe.options) &&
+                          ChooseLane(probe.options.lane) != LaneChoice::kCallback &&
+                          !capture::DirectLaneRefused(tensor.device_index);
   return by_kernels ? capture::Buffers::Kind::kEagerStats : capture::Buffers::Kind::kEager;
 }
 

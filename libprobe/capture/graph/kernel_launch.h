@@ -23,8 +23,4 @@ inline void Launch(const void* kernel, int blocks, int threads, void* arguments,
   CGD_CUDA(cudaLaunchKernelExC(&config, kernel, list));
 }
 
-// Whether grids on the device can overlap.
-// Requires: the device is current. Fails: throws ProbeError.
-bool GridsOverlap(int device);
-
 }  // namespace cgdebug::capture

@@ -15,6 +15,7 @@
 #include "libprobe/capture/graph/eager_looks.h"
 #include "libprobe/capture/graph/root_graph.h"
 #include "libprobe/capture/graph/slot_life.h"
+#include "libprobe/capture/graph/staging_layout.h"
 #include "libprobe/capture/pool_parts.h"
 #include "libprobe/ring/segment/segment_writer.h"
 #include "libprobe/ring/serial.h"
@@ -34,6 +35,7 @@ struct ProbeSlot {
   // before the capture or the first call, and when the graph is gone.
   layout::SlotRegistration registration = {};
   Buffers buffers;
+  StagingLayout staging;                             // of buffers.staging; kDirect
   std::shared_ptr<ring::SharedSerial> graph_serial;  // of a capture's slots; null when eager
   std::shared_ptr<RootGraph> root_graph;             // in the body of a conditional node
 
@@ -96,7 +98,7 @@ struct ProbeSlot {
   }
 
   // As PoolParts::Take(), as long as the slot's graph may run. Thread: the lock holder.
-  // Requires: BeginDirect().
+  // Requires: DirectLane::Begin().
   layout::DeviceStats* TakeParts(std::uint64_t count, int device) {
     if (counted != nullptr) {
       parts = counted->parts();

@@ -5,6 +5,7 @@
 #include "libprobe/capture/graph/step_word.h"
 #include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/lane/direct_lane.h"
+#include "libprobe/capture/lane/lane_access.h"
 #include "libprobe/capture/lane/op_log_lane.h"
 #include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/capture/pool_parts.h"
@@ -34,11 +35,17 @@ std::optional<LaneRefusal> DirectLaneRefused(int) { Refuse(); }
 std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter&, const ring::Block&, int) {
   Refuse();
 }
-bool MappingRefused() { return false; }
-std::uint64_t DirectStagingBytes(const layout::SlotRegistration&, int) { Refuse(); }
-void CaptureDirect(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, void*) { Refuse(); }
-void BeginDirect(ProbeSlot*, int, void*) { Refuse(); }
-void HoldWithoutLeaf(ProbeSlot*, int, void*) noexcept {}
+DirectLane& DirectLane::On(int) { Refuse(); }
+void DirectLane::Prepare(ProbeSlot*) { Refuse(); }
+void DirectLane::Begin(ProbeSlot*, void*) { Refuse(); }
+void DirectLane::HoldWithoutLeaf(ProbeSlot*, void*) noexcept {}
+void DirectLane::Capture(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, void*) {
+  Refuse();
+}
+void DirectLane::LaunchEagerStats(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&,
+                                  std::uint64_t, std::int64_t, void*) {
+  Refuse();
+}
 std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot&,
                                                    const std::vector<std::uint64_t>&) {
   Refuse();
@@ -67,10 +74,6 @@ std::vector<void*> CaptureNodes::TakeRest(void*) { return {}; }
 std::vector<OwnNode> OwnNodesOf(void*) { Refuse(); }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, std::uint64_t, std::int64_t, void*) { Refuse(); }
-void LaunchEagerStats(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, std::uint64_t,
-                      std::int64_t, void*) {
-  Refuse();
-}
 CapturePlace PlaceOf(void*, std::uint64_t capture_id, int) { return {.graph_id = capture_id}; }
 void NoteRootCapture(void*) noexcept {}
 std::shared_ptr<RootGraph> OpenRoot(void*, void*) { Refuse(); }

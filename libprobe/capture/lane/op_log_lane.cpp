@@ -9,6 +9,7 @@
 #include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/graph/kernel_launch.h"
 #include "libprobe/capture/kernels/direct_kernels.h"
+#include "libprobe/capture/lane/direct_lane.h"
 #include "libprobe/capture/memory/buffer_pool.h"
 
 namespace cgdebug::capture {
@@ -162,7 +163,7 @@ Position ComputeRows(layout::DeviceStats* page, layout::DeviceStats* parts, Dire
   const Position now = PositionOf(stream);
   OpLogBatch batch = MakeBatch(page, parts, state, tensors);
   batch.launch = launch;
-  const bool overlaps = GridsOverlap(device);
+  const bool overlaps = DirectLane::On(device).grids_overlap();
   if (now != at) SetPosition(stream, at);
   try {
     Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch, stream,
