@@ -1,30 +1,12 @@
 #include "daemon/ingest/slot/slot_consumer.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
-
-#include "daemon/core/base/terminate.h"
-#include "daemon/ingest/sigbus_guard.h"
 
 namespace cgdebug::ingest {
 
 using layout::LossCause;
 using ring::ReadStatus;
-
-namespace {
-
-// How much of a slot is read again when a daemon takes over. More is read when somebody asks for
-// it.
-constexpr std::uint64_t kAgainBytes = 1u << 20;
-constexpr std::uint64_t kAgainAtLeast = 2;
-
-// Whether there is nothing but the header: values and statistics are on the device.
-bool IsHeaderAlone(const ring::Entry& entry) {
-  return (entry.flags & layout::kEntryOnDevice) != 0 && (entry.flags & layout::kEntryIsStats) == 0;
-}
-
-}  // namespace
 
 SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
                            ring::SegmentView* view, const Destination& destination, LogMasks* masks,
@@ -39,15 +21,16 @@ SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
       controls_(slot_.get(), &ring_, &device_, destination.registry),
       comparison_(slot_.get(), &ring_, view),
       findings_(slot_.get(), &ring_, view, masks, &destination_),
+      reader_(slot_, &ring_, &destination_, &progress_, &shown_, &clock_, &comparison_),
       contents_(slot_.get(), &ring_, &shown_, &clock_, &device_),
       counters_(destination.registry, shown_.slots(), shown_.are_rows()) {}
 
 void SlotConsumer::Start() {
   const ring::Credit credit_untrusted = ring_.credit();
   progress_.consumed = std::min(credit_untrusted.consumed, ring_.accepted());
-  consumed_before_ = progress_.consumed;
   progress_.lost = std::min(credit_untrusted.lost, progress_.consumed);
   progress_.bytes = (progress_.consumed - progress_.lost) * slot_->registration.payload_bytes;
+  reader_.Start();
   device_.Start();
   controls_.Start(shown_.slots());
   Refresh();
@@ -57,20 +40,11 @@ void SlotConsumer::Start() {
     findings_.StartRow(shown_.slot(i), i);
     destination_.sink->OpenSlot(shown_.slot(i), *this);
   }
-  // At most a ring full, whatever the producer does to its head meanwhile.
-  const std::uint64_t capacity = slot_->registration.capacity;
-  const std::uint64_t affordable = kAgainBytes / std::max<std::uint64_t>(payload_bytes(), 1);
-  const std::uint64_t wanted = NeedsAllAgain() || slot_->IsOnDevice()
-                                   ? capacity
-                                   : std::min(capacity, std::max(affordable, kAgainAtLeast));
-  if (progress_.consumed != 0) {
-    again_ = progress_.consumed > wanted ? progress_.consumed - wanted + 1 : 1;
-  }
-  if (again_ == 0) findings_.Report();
+  if (!IsReadingAgain()) findings_.Report();
 }
 
 bool SlotConsumer::HasWork() const {
-  return ring_.valid() && (again_ != 0 || ring_.accepted() > progress_.consumed);
+  return ring_.valid() && (IsReadingAgain() || ring_.accepted() > progress_.consumed);
 }
 
 bool SlotConsumer::CanAwaitClock() const {
@@ -81,118 +55,33 @@ bool SlotConsumer::CanAwaitClock() const {
   return !may_wait || ring_.accepted() < progress_.consumed + registration.capacity;
 }
 
-// A recording that continues an earlier daemon's may lack some of these.
-bool SlotConsumer::NeedsAllAgain() const { return slot_->Has(layout::kActionRecordToDisk); }
-
-// Reads large ones again only while there is nothing new: their writer may be waiting.
-void SlotConsumer::PrepareAgain() {
-  const bool is_large = payload_bytes() > kAgainBytes / kAgainAtLeast && !slot_->IsOnDevice();
-  if (is_large && !NeedsAllAgain() && ring_.accepted() > progress_.consumed) {
-    again_ = 0;
-    return;
-  }
-  const std::uint64_t ordinal = again_;
-  again_ = ordinal < consumed_before_ ? ordinal + 1 : 0;
-  try {
-    const MayRunOutOfMemory large;
-    if (shown_.Read(ring_, ordinal, &prepared_.entry) != ReadStatus::kOk) return;
-    // The earlier daemon's note that nobody saw these values ended with it.
-    if (IsHeaderAlone(prepared_.entry)) return destination_.registry->NoteUnseen(slot_);
-    const std::uint64_t bytes = progress_.bytes;  // that snapshot is in there already
-    MakeSnapshot();
-    progress_.bytes = bytes;
-    prepared_.seen_before = true;
-  } catch (const std::bad_alloc&) {  // an earlier daemon delivered it
-    shown_.DropMade();
-  }
-}
-
 pipeline::RingHead SlotConsumer::head() const {
   const layout::SlotHead now = ring_.head();
   const layout::SlotHead& head = ring_.valid() ? now : last_head_;
   return {slot_, head.accepted, head.replay, head.suppressed};
 }
 
-void SlotConsumer::Prepare() {
-  const SigbusGuard guard;
-  prepared_.no_memory = prepared_.seen_before = false;
-  while (again_ != 0 && !prepared_.seen_before && !SigbusGuard::Hit()) PrepareAgain();
-  if (prepared_.seen_before || SigbusGuard::Hit()) {
-    prepared_.cut_off = SigbusGuard::Hit();
-    return;
-  }
-  try {
-    const MayRunOutOfMemory large;
-    // Kept until the snapshot is made of it.
-    const pipeline::PayloadPtr held =
-        last_payload_.number == 0 ? nullptr : shown_.previous_payload();
-    prepared_.status = ReadNext(held == nullptr ? ring::PayloadId{} : last_payload_);
-    if (prepared_.entry.is_held) {  // the buffer is given back
-      destination_.payloads->Share(std::exchange(prepared_.entry.payload, {}));
-    }
-    if (prepared_.status == ReadStatus::kOk) {
-      if (!IsHeaderAlone(prepared_.entry)) MakeSnapshot();
-      if (!shown_.are_rows()) {
-        prepared_.comparison = comparison_.Compare(prepared_.entry, shown_.made(0));
-      }
-    }
-  } catch (const std::bad_alloc&) {  // most likely a large tensor; small ones go on
-    prepared_.status = ReadStatus::kDamaged;
-    prepared_.no_memory = true;
-    progress_.Lose(prepared_.entry.ordinal);
-    prepared_.entry = {.ordinal = prepared_.entry.ordinal,
-                       .replay = prepared_.entry.replay,
-                       .flags = prepared_.entry.flags,
-                       .payload = {}};
-    shown_.ForgetMade();
-  }
-  prepared_.cut_off = SigbusGuard::Hit();
-}
-
-ReadStatus SlotConsumer::ReadNext(ring::PayloadId held) {
-  if (!ring_.valid()) return ReadStatus::kGone;
-  const std::uint64_t accepted = ring_.accepted();
-  if (accepted <= progress_.consumed) return ReadStatus::kNone;
-  std::uint64_t next = std::max(progress_.consumed + 1, ring_.oldest(accepted));
-  // A slot that sends only statistics would take a buffer that others need, and drop it.
-  const bool had_values =
-      (prepared_.entry.flags & (layout::kEntryIsStats | layout::kEntryOnDevice)) == 0;
-  if (had_values && prepared_.entry.payload.empty()) {
-    prepared_.entry.payload = destination_.payloads->Take(payload_bytes());
-  }
-  ReadStatus status = shown_.Read(ring_, next, &prepared_.entry, held);
-  if (status == ReadStatus::kOverwritten) {
-    // The writer is faster than this reader: skip half a ring, or the next entry is lost as well.
-    const std::uint64_t newest = ring_.accepted();
-    const std::uint64_t ahead =
-        newest - std::min<std::uint64_t>(newest, slot_->registration.capacity / 2);
-    next = std::max(ahead, next + 1);
-    status = shown_.Read(ring_, next, &prepared_.entry, held);
-  }
-  // If the block was reassigned meanwhile, this head may belong to its new owner.
-  if (status != ReadStatus::kGone) progress_.Lose(next);
-  return status;
-}
-
 SlotConsumer::Step SlotConsumer::Commit() {
-  if (prepared_.cut_off) return Step::kIdle;
-  if (prepared_.seen_before) Deliver(true);
-  if (again_ == 0) findings_.Report();  // the sinks have everything there is of earlier replays
-  if (prepared_.seen_before) return Step::kConsumed;
-  const ring::Entry& entry = prepared_.entry;
-  switch (prepared_.status) {
+  EntryReader::Prepared& prepared = reader_.prepared();
+  if (prepared.cut_off) return Step::kIdle;
+  if (prepared.seen_before) Deliver(&prepared);
+  // The sinks have everything there is of earlier replays.
+  if (!IsReadingAgain()) findings_.Report();
+  if (prepared.seen_before) return Step::kConsumed;
+  const ring::Entry& entry = prepared.entry;
+  switch (prepared.status) {
     case ReadStatus::kOk:
-      Deliver(false);
+      Deliver(&prepared);
       return Step::kConsumed;
     case ReadStatus::kGone:
       return Step::kGone;
     case ReadStatus::kDamaged: {
-      const bool forced = (entry.flags & layout::kEntryForced) != 0;
+      const bool forced = prepared.Has(layout::kEntryForced);
       ReportLoss(LastBefore(entry.replay), entry.replay, LossCause::kOverwritten, forced);
       progress_.Lose(progress_.consumed + 2);
-      ++(prepared_.no_memory ? progress_.without_memory : progress_.damaged);
+      ++(prepared.no_memory ? progress_.without_memory : progress_.damaged);
       ReportLoss(entry.replay, entry.replay,
-                 prepared_.no_memory ? LossCause::kNoMemory : LossCause::kCorrupted, forced);
+                 prepared.no_memory ? LossCause::kNoMemory : LossCause::kCorrupted, forced);
       Refresh();
       return Step::kConsumed;
     }
@@ -203,34 +92,6 @@ SlotConsumer::Step SlotConsumer::Commit() {
       return HasWork() ? Step::kComing : Step::kIdle;
   }
   return Step::kIdle;
-}
-
-void SlotConsumer::Progress::Lose(std::uint64_t first_readable) {
-  const std::uint64_t count = first_readable - 1 - consumed;
-  consumed += count;
-  lost += count;
-  unreported += count;
-}
-
-pipeline::Counters SlotConsumer::Progress::Counters(const layout::SlotHead& head_untrusted) const {
-  pipeline::Counters counters;
-  counters.replays = head_untrusted.replay;
-  counters.produced = std::max(head_untrusted.accepted, consumed);
-  counters.consumed = consumed - lost;
-  counters.lost_overwritten = lost - damaged - without_memory;
-  counters.lost_damaged = damaged;
-  counters.lost_no_memory = without_memory;
-  counters.suppressed = head_untrusted.suppressed;
-  counters.lost_at_death = at_death;
-  counters.overwrote_unread = head_untrusted.overwrote_unread;
-  counters.waits = head_untrusted.waits;
-  counters.wait_ns = head_untrusted.wait_ns;
-  counters.bytes = bytes;
-  counters.taken = head_untrusted.taken;
-  counters.graph_replays = head_untrusted.graph_replays;
-  counters.passed = head_untrusted.passed;
-  counters.unchanged = head_untrusted.unchanged;
-  return counters;
 }
 
 // The newest replay that a snapshot before one of `replay` can belong to.
@@ -246,29 +107,16 @@ void SlotConsumer::ReportLoss(std::uint64_t last_replay, std::uint64_t before_re
   }
 }
 
-void SlotConsumer::MakeSnapshot() {
-  prepared_.entry.timestamp_ns = clock_.Next(prepared_.entry.timestamp_ns);
-  const bool is_stats = (prepared_.entry.flags & layout::kEntryIsStats) != 0;
-  const bool triggered = (prepared_.entry.flags & layout::kEntryTriggered) != 0;
-  progress_.bytes += is_stats ? sizeof(prepared_.entry.stats) : prepared_.entry.payload.size();
-  const layout::SlotControl control = triggered ? ring_.control() : layout::SlotControl{};
-  shown_.Make(&prepared_.entry, control);
-  if (shown_.are_rows()) return;
-  last_payload_ =
-      shown_.made(0).payload == nullptr ? ring::PayloadId{} : prepared_.entry.payload_id;
-}
-
-void SlotConsumer::Deliver(bool seen_before) {
-  clock_.SeeDelivered(prepared_.entry.timestamp_ns);
-  if (!seen_before) {
-    const bool forced = (prepared_.entry.flags & layout::kEntryForced) != 0;
-    ReportLoss(LastBefore(prepared_.entry.replay), prepared_.entry.replay, LossCause::kOverwritten,
-               forced);
-    progress_.consumed = prepared_.entry.ordinal;
-    if (IsHeaderAlone(prepared_.entry)) {
+void SlotConsumer::Deliver(EntryReader::Prepared* prepared) {
+  const ring::Entry& entry = prepared->entry;
+  clock_.SeeDelivered(entry.timestamp_ns);
+  if (!prepared->seen_before) {
+    const bool forced = prepared->Has(layout::kEntryForced);
+    ReportLoss(LastBefore(entry.replay), entry.replay, LossCause::kOverwritten, forced);
+    progress_.consumed = entry.ordinal;
+    if (prepared->is_header_alone()) {
       destination_.registry->NoteUnseen(slot_);
-      shown_.Lose(
-          {slot_, LossCause::kOnDevice, 1, progress_.consumed, prepared_.entry.replay, 0, forced});
+      shown_.Lose({slot_, LossCause::kOnDevice, 1, progress_.consumed, entry.replay, 0, forced});
       return Refresh();
     }
   }
@@ -282,12 +130,12 @@ void SlotConsumer::Deliver(bool seen_before) {
       mask->is_mask = true;
       snapshot = std::move(mask);
     }
-    destination_.sink->Consume({snapshot, payload, seen_before, std::move(prepared_.comparison)},
-                               *this);
+    destination_.sink->Consume(
+        {snapshot, payload, prepared->seen_before, std::move(prepared->comparison)}, *this);
     findings_.Look(shown_.slot(i), i, *snapshot, is_mask);
   }
   if (of_page != nullptr) findings_.EndPage(*of_page);
-  if (seen_before) return;  // Commit() reports it when the sinks have all of them
+  if (prepared->seen_before) return;  // Commit() reports it when the sinks have all of them
   findings_.Report();
   Refresh();
 }

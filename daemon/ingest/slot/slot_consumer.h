@@ -2,13 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "daemon/ingest/destination.h"
 #include "daemon/ingest/device_requests.h"
+#include "daemon/ingest/slot/entry_reader.h"
 #include "daemon/ingest/slot/ring_contents.h"
 #include "daemon/ingest/slot/shown_counters.h"
 #include "daemon/ingest/slot/shown_slots.h"
@@ -16,6 +14,7 @@
 #include "daemon/ingest/slot/slot_comparison.h"
 #include "daemon/ingest/slot/slot_controls.h"
 #include "daemon/ingest/slot/slot_findings.h"
+#include "daemon/ingest/slot/slot_progress.h"
 #include "libprobe/ring/segment/segment_view.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
@@ -56,8 +55,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // for that: no replay waits for room.
   bool CanAwaitClock() const;
 
-  // Opens the slot in the sinks. Reads the newest of the entries again that an earlier daemon
-  // consumed and that are still in the ring, for the memory of last values only.
+  // Opens the slot in the sinks, and begins as EntryReader does.
   void Start();
 
   // Handles one snapshot in three steps: Prepare() copies the next one and computes what is said
@@ -69,17 +67,17 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   pipeline::RingHead head() const;
   std::uint64_t consumed() const { return progress_.consumed; }
   // Whether an earlier daemon consumed the next one.
-  bool IsReadingAgain() const { return again_ != 0; }
+  bool IsReadingAgain() const { return reader_.IsReadingAgain(); }
   std::uint64_t payload_bytes() const { return slot_->registration.payload_bytes; }
   // The most that reading one entry takes out of shared memory.
   std::uint64_t bytes_to_read() const {
     return slot_->IsOnDevice() ? sizeof(layout::DeviceStats) : payload_bytes();
   }
-  void Prepare();
+  void Prepare() { reader_.Prepare(); }
   Step Commit();
   void Settle() { PublishCredit(1); }
   // Whether Prepare() met truncated memory.
-  bool cut_off() const { return prepared_.cut_off; }
+  bool cut_off() { return reader_.prepared().cut_off; }
   // Shows the producer's counters and its own to the registry; ends a control that is over.
   void Refresh();
   // As RingContents::Read.
@@ -98,40 +96,12 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   layout::Verdict verdict() override { return ring_.verdict(); }
   void SetVerdict(const layout::Verdict& verdict) override;
   Result<void> CanCompare() override { return comparison_.CanCompare(); }
-  std::uint64_t consumed_before() const override { return consumed_before_; }
+  std::uint64_t consumed_before() const override { return reader_.consumed_before(); }
   std::uint64_t suppressed() const override { return head().suppressed; }
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
 
  private:
-  // What Prepare() left for Commit(), beside the snapshots.
-  struct Prepared {
-    ring::ReadStatus status = ring::ReadStatus::kNone;
-    bool seen_before = false;  // an earlier daemon consumed it
-    bool no_memory = false;    // with kDamaged: only the place of the entry is known
-    bool cut_off = false;
-    ring::Entry entry;
-    pipeline::ComparisonPtr comparison;
-  };
-  // How far the slot is read. All but `consumed` are counts of entries up to there.
-  struct Progress {
-    std::uint64_t consumed = 0;  // ordinal up to which everything is consumed or lost
-    std::uint64_t lost = 0;
-    std::uint64_t unreported = 0;      // of those lost
-    std::uint64_t damaged = 0;         // likewise
-    std::uint64_t without_memory = 0;  // likewise
-    std::uint64_t at_death = 0;        // begun by a producer that died: not in `lost`
-    std::uint64_t bytes = 0;           // of those consumed
-    // Counts everything before `first_readable` as overwritten.
-    void Lose(std::uint64_t first_readable);
-    // With what the producer counts.
-    pipeline::Counters Counters(const layout::SlotHead& head_untrusted) const;
-  };
-
-  ring::ReadStatus ReadNext(ring::PayloadId held);
-  bool NeedsAllAgain() const;
-  void PrepareAgain();
-  void MakeSnapshot();
-  void Deliver(bool seen_before);
+  void Deliver(EntryReader::Prepared* prepared);
   std::uint64_t LastBefore(std::uint64_t replay) const;
   void ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay, layout::LossCause cause,
                   bool before_forced = false);
@@ -141,23 +111,17 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   ring::SlotRingReader ring_;
   ring::SegmentView* view_;
   Destination destination_;
+  SlotProgress progress_;
   ShownSlots shown_;
   SlotClock clock_;
   DeviceRequests device_;
   SlotControls controls_;
   SlotComparison comparison_;
   SlotFindings findings_;
+  EntryReader reader_;
   RingContents contents_;
   ShownCounters counters_;
   layout::SlotHead last_head_ = {};  // while the block was this slot's
-  Prepared prepared_;
-  // The payload of the last snapshot with values, if the slot skips unchanged ones. It need not be
-  // copied again while somebody still has it.
-  ring::PayloadId last_payload_;
-  Progress progress_;
-  std::uint64_t consumed_before_ = 0;
-  // The next ordinal that is read again, up to consumed_before_; 0 = none.
-  std::uint64_t again_ = 0;
 };
 
 }  // namespace cgdebug::ingest
