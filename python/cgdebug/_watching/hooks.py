@@ -420,7 +420,13 @@ def _can_be_seen(tensor: torch.Tensor) -> bool:
 
 
 def _refused(tensor: torch.Tensor) -> str:
-    return f"a tensor like this ({tensor.dtype}) cannot be probed"
+    if tensor.is_nested:
+        return "a nested tensor cannot be probed"
+    if tensor.is_quantized:
+        return f"a quantized tensor ({tensor.dtype}) cannot be probed"
+    if tensor.layout != torch.strided:
+        return f"a tensor of layout {tensor.layout} cannot be probed"
+    return f"a tensor of {tensor.dtype} cannot be probed"
 
 
 # Dynamo calls these once while it traces, and leaves them out of the graph.

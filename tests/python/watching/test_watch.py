@@ -534,6 +534,7 @@ def test_a_failing_forward_and_what_cannot_be_seen_do_not_stop_the_job(caplog):
             "its module was not called"
         )  # its class has others
         assert "complex64" in report.not_seen["fwd/complex"]
+        assert "torch.sparse_coo" in report.not_seen["fwd/sparse"]
         assert report.not_seen["fwd/text"] == "it holds no tensor"
         assert "vmap" in report.not_seen["fwd/mapped"]
         assert "more than 64 tensors" in report.problems["fwd/many"]
