@@ -8,7 +8,6 @@
 #include "libprobe/capture/graph/root_graph.h"
 #include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/lane/direct_lane.h"
-#include "libprobe/capture/lane/lane_access.h"
 #include "libprobe/probe_table.h"
 
 namespace cgdebug {
@@ -102,7 +101,7 @@ CapturedPage& GraphRows::OpenPage(ProbeTable& table, const Place& place) {
     if (open->rows.size() < capture::kOpLogRowsOfPage) return *open;
     FinishPage(table, *open);
   }
-  if (const auto refusal = capture::DirectLaneRefused(place.device)) {
+  if (const auto refusal = capture::DirectLane::Refused(place.device)) {
     throw ProbeError(ErrorKind::kUnsupported,
                      "an op log of a graph needs the direct lane: " + refusal->text);
   }

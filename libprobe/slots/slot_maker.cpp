@@ -8,7 +8,6 @@
 #include "daemon/core/words/settings.h"
 #include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/lane/direct_lane.h"
-#include "libprobe/capture/lane/lane_access.h"
 #include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/ring/utf8.h"
 #include "libprobe/slots/registration.h"
@@ -124,12 +123,12 @@ std::unique_ptr<ProbeSlot> SlotMaker::MakeForCapture(ProbeState& probe, const Te
   if (choice == LaneChoice::kCallback) {
     refusal = LaneRefusal{layout::LaneReason::kAsked, ""};
   } else {
-    refusal = capture::DirectLaneRefused(tensor.device_index);
+    refusal = capture::DirectLane::Refused(tensor.device_index);
   }
   try {
     if (!refusal) {
       slot = Make(probe, tensor, layout::Lane::kDirect, layout::LaneReason::kNone, need);
-      refusal = capture::MapForDevice(*segment_->writer(), slot->block, tensor.device_index);
+      refusal = capture::DirectLane::Map(*segment_->writer(), slot->block, tensor.device_index);
       if (!refusal) {
         capture::DirectLane::On(tensor.device_index).Prepare(slot.get());
         return slot;
@@ -308,7 +307,7 @@ std::unique_ptr<ProbeSlot> SlotMaker::ForEager(ProbeState& probe, const TensorRe
               layout::LaneReason::kEager, Need::kEager);
   if (by_kernels) {
     const auto refusal =
-        capture::MapForDevice(*segment_->writer(), slot->block, tensor.device_index);
+        capture::DirectLane::Map(*segment_->writer(), slot->block, tensor.device_index);
     if (refusal) {
       store_->Discard(std::move(slot));
       throw ProbeError(ErrorKind::kNoSpace, refusal->text);  // later calls send values
@@ -322,7 +321,7 @@ capture::Buffers::Kind SlotMaker::BuffersForEager(const ProbeState& probe,
                                                   const TensorRef& tensor) {
   const bool by_kernels = StatsAlone(probe.options) &&
                           ChooseLane(probe.options.lane) != LaneChoice::kCallback &&
-                          !capture::DirectLaneRefused(tensor.device_index);
+                          !capture::DirectLane::Refused(tensor.device_index);
   return by_kernels ? capture::Buffers::Kind::kEagerStats : capture::Buffers::Kind::kEager;
 }
 
@@ -331,7 +330,8 @@ void SlotMaker::CompleteOpLog(ProbeState& log, ProbeSlot& slot, const TensorRef&
                               std::uint64_t graph_id, std::uint32_t thread) {
   Describe(log, slot, page, lane, layout::LaneReason::kNone, Need::kWait);
   if (lane == layout::Lane::kDirect) {
-    const auto refusal = capture::MapForDevice(*segment_->writer(), slot.block, page.device_index);
+    const auto refusal =
+        capture::DirectLane::Map(*segment_->writer(), slot.block, page.device_index);
     if (refusal) {
       throw ProbeError(ErrorKind::kUnsupported,
                        "an op log of a graph needs the direct lane: " + refusal->text);

@@ -16,6 +16,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "cgdebug/probe.h"
 #include "libprobe/capture/graph/probe_slot.h"
@@ -23,13 +25,24 @@
 
 namespace cgdebug::capture {
 
+struct LaneRefusal {
+  layout::LaneReason reason = layout::LaneReason::kNone;
+  std::string text;  // what prevents it, and what to do
+};
+
 // The lane of one device.
 // Thread:   one at a time (the probe table's lock).
 // Lifetime: never freed: kernels use its memory until the process ends.
 class DirectLane {
  public:
-  // Set up when it is first asked for. Requires: !DirectLaneRefused(device) (lane_access.h).
-  // Fails: throws ProbeError.
+  // Why the device cannot use the lane; nullopt if it can. Determined once per device, then
+  // remembered. Memory that Map() could not lock cannot be locked for the next probe either.
+  static std::optional<LaneRefusal> Refused(int device);
+  // Registers the memory of the slot's block with CUDA, once per extent.
+  // Fails: throws ProbeError if CUDA fails for any reason other than that it cannot lock memory.
+  static std::optional<LaneRefusal> Map(const ring::SegmentWriter& segment,
+                                        const ring::Block& block, int device);
+  // Set up when it is first asked for. Requires: !Refused(device). Fails: throws ProbeError.
   static DirectLane& On(int device);
 
   DirectLane(const DirectLane&) = delete;
@@ -53,7 +66,7 @@ class DirectLane {
   // Adds the lane to the graph that `stream` is capturing, and ties the slot to the graph's
   // lifetime: by its leaf in `slot->counted`, or else by a user object. Resets `counted` if its
   // count would not tell. A page of an op log is read where it lies.
-  // Requires: the slot's block is mapped (MapForDevice()), its registration complete, its buffers
+  // Requires: the slot's block is mapped, its registration complete, its buffers
   //           of kind kDirect.
   // Fails: throws ProbeError; the graph then holds at most the kernel on the compute path.
   void Capture(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,

@@ -1,15 +1,16 @@
-#include "libprobe/capture/lane/lane_access.h"
-
 #include <cuda_runtime_api.h>
 #include <sys/resource.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/kernels/direct_kernels.h"
+#include "libprobe/capture/lane/direct_lane.h"
 #include "libprobe/capture/lane/lane_device.h"
 
 namespace cgdebug::capture {
@@ -64,7 +65,7 @@ std::optional<LaneRefusal>& MappingRefusal() {
 
 }  // namespace
 
-std::optional<LaneRefusal> DirectLaneRefused(int device) {
+std::optional<LaneRefusal> DirectLane::Refused(int device) {
   static auto* known = new std::map<int, std::optional<LaneRefusal>>;
   if (MappingRefusal()) return MappingRefusal();
   const auto found = known->find(device);
@@ -74,8 +75,8 @@ std::optional<LaneRefusal> DirectLaneRefused(int device) {
   return known->emplace(device, FindRefusal(device)).first->second;
 }
 
-std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
-                                        const ring::Block& block, int device) {
+std::optional<LaneRefusal> DirectLane::Map(const ring::SegmentWriter& segment,
+                                           const ring::Block& block, int device) {
   static auto* mapped = new std::map<std::byte*, std::uint64_t>;
   std::optional<LaneRefusal>& refusal = MappingRefusal();
   if (refusal) return refusal;

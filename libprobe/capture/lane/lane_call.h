@@ -36,7 +36,16 @@ struct LaneCall {
   }
 };
 
-// All of them fail with ProbeError.
+// How a kernel of kStageThreads copies the elements of a tensor.
+struct StageGrid {
+  int unit = 0;          // bytes that a thread copies at a time
+  bool gathers = false;  // they do not lie side by side: a unit is an element
+  int blocks = 0;
+
+  static StageGrid Of(const TensorRef& tensor, std::uint64_t bytes);
+};
+
+// All of these fail with ProbeError.
 
 // Whether the kernel that stages the values of a ring on the device also computes parts of their
 // statistics, in replays that want them. The leaf has one block, which takes long to read a large

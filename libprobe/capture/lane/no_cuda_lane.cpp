@@ -5,7 +5,6 @@
 #include "libprobe/capture/graph/step_word.h"
 #include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/lane/direct_lane.h"
-#include "libprobe/capture/lane/lane_access.h"
 #include "libprobe/capture/lane/op_log_lane.h"
 #include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/capture/pool_parts.h"
@@ -31,8 +30,8 @@ PoolParts::~PoolParts() = default;
 layout::DeviceStats* PoolParts::Take(std::uint64_t, int, Place*) { Refuse(); }
 void TrimBuffers() noexcept {}
 void SetFallbackAllocator(const DeviceAllocator&) {}
-std::optional<LaneRefusal> DirectLaneRefused(int) { Refuse(); }
-std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter&, const ring::Block&, int) {
+std::optional<LaneRefusal> DirectLane::Refused(int) { Refuse(); }
+std::optional<LaneRefusal> DirectLane::Map(const ring::SegmentWriter&, const ring::Block&, int) {
   Refuse();
 }
 DirectLane& DirectLane::On(int) { Refuse(); }

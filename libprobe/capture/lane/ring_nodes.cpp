@@ -2,7 +2,6 @@
 #include "libprobe/capture/graph/staging_layout.h"
 #include "libprobe/capture/kernels/device_ring_kernels.h"
 #include "libprobe/capture/lane/lane_call.h"
-#include "libprobe/capture/lane/stage_copy.h"
 #include "libprobe/capture/memory/device_ring.h"
 
 namespace cgdebug::capture {

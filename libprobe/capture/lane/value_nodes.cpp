@@ -1,14 +1,30 @@
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "libprobe/capture/graph/capture_nodes.h"
 #include "libprobe/capture/graph/kernel_launch.h"
 #include "libprobe/capture/graph/staging_layout.h"
 #include "libprobe/capture/lane/lane_call.h"
-#include "libprobe/capture/lane/stage_copy.h"
 
 namespace cgdebug::capture {
 namespace {
+
+constexpr std::uint64_t kMostStageBlocks = 1024;
+
+// The most bytes, up to 16, of which both the address and the size are a multiple.
+int UnitOf(const void* from, std::uint64_t bytes) {
+  const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(from) | bytes;
+  return 1 << std::min(std::countr_zero(alignment | 16), 4);
+}
+
+// All of `args` but `from_stride`.
+void LaunchStage(const LaneCall& call, StageArgs args) {
+  const StageGrid grid = StageGrid::Of(call.tensor, args.bytes);
+  args.from_stride = call.tensor.element_stride;
+  Launch(grid.gathers ? GatherKernel(grid.unit) : StageKernel(grid.unit), grid.blocks,
+         kStageThreads, &args, call.stream, call.device.overlaps);
+}
 
 // Stages the tensor, and compares it on the device.
 void LaunchCompare(const LaneCall& call, const StageArgs& stage) {
@@ -55,13 +71,24 @@ void LaunchCompare(const LaneCall& call, const StageArgs& stage) {
 
 }  // namespace
 
+// One unit per thread is fastest up to some MiB. Beyond, starting blocks costs more than loops.
+StageGrid StageGrid::Of(const TensorRef& tensor, std::uint64_t bytes) {
+  StageGrid grid;
+  grid.gathers = tensor.element_stride != 1;
+  grid.unit = grid.gathers ? static_cast<int>(layout::DtypeBytes(tensor.dtype))
+                           : UnitOf(tensor.data, bytes);
+  grid.blocks =
+      BlocksFor(bytes, static_cast<std::uint64_t>(grid.unit) * kStageThreads, kMostStageBlocks);
+  return grid;
+}
+
 void CaptureCopy(const LaneCall& call) {
   StageArgs args = {};
   args.from = call.from();
   args.to = call.Staging(call.slot->staging.copy);
   args.bytes = TensorBytes(call.registration());
   args.state = call.device.never_skips;
-  LaunchStage(call.tensor, args, call.device.overlaps, call.stream);
+  LaunchStage(call, args);
   call.slot->staged = args.to;
   call.slot->staged_on = call.stream;
   call.slot->staged_by = PositionOf(call.stream);
@@ -78,7 +105,7 @@ void CaptureValues(const LaneCall& call) {
   if (call.direct.compare != nullptr) {
     LaunchCompare(call, args);
   } else if (is_staged) {
-    LaunchStage(call.tensor, args, call.device.overlaps, call.stream);
+    LaunchStage(call, args);
   }
   LeafArgs leaf = {};
   leaf.slot = call.direct;
