@@ -19,12 +19,14 @@
 #include "libprobe/capture/graph/capture_nodes.h"
 #include "libprobe/capture/graph/graph_capture.h"
 #include "libprobe/capture/graph/kernel_node.h"
+#include "libprobe/capture/graph/node_kind.h"
 
 namespace cgdebug::apart {
 namespace {
 
 using capture::DriverFunction;
 using capture::RelaxedCapture;
+using capture::TypeOf;
 using Handles = std::vector<cudaGraphNode_t>;
 
 cudaGraph_t GraphOf(void* graph) { return static_cast<cudaGraph_t>(graph); }
@@ -65,59 +67,20 @@ std::vector<Edge> EdgesOf(cudaGraph_t graph, const Handles& nodes) {
   return edges;
 }
 
-const char* KindOf(cudaGraphNodeType type) {
-  switch (type) {
-    case cudaGraphNodeTypeKernel:
-      return "kernel";
-    case cudaGraphNodeTypeMemcpy:
-      return "memcpy";
-    case cudaGraphNodeTypeMemset:
-      return "memset";
-    case cudaGraphNodeTypeHost:
-      return "host_function";
-    case cudaGraphNodeTypeEmpty:
-      return "empty";
-    case cudaGraphNodeTypeGraph:
-      return "child_graph";
-    case cudaGraphNodeTypeConditional:
-      return "conditional_node";
-    case cudaGraphNodeTypeMemAlloc:
-    case cudaGraphNodeTypeMemFree:
-      return "memory_node";
-    case cudaGraphNodeTypeEventRecord:
-    case cudaGraphNodeTypeWaitEvent:
-      return "event_node";
-    default:
-      return "node";
-  }
-}
-
-cudaGraphNodeType TypeOf(cudaGraphNode_t node) {
-  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-  CGD_CUDA(cudaGraphNodeGetType(node, &type));
-  return type;
-}
-
-// An event that is recorded or awaited touches nothing, as a node that does nothing.
-bool MayTouchMemory(cudaGraphNode_t node) {
-  const cudaGraphNodeType type = TypeOf(node);
-  return type != cudaGraphNodeTypeEmpty && type != cudaGraphNodeTypeEventRecord &&
-         type != cudaGraphNodeTypeWaitEvent;
-}
-
 NodeInfo Describe(cudaGraphNode_t node) {
   const cudaGraphNodeType type = TypeOf(node);
   NodeInfo info;
   info.handle = node;
-  info.kind = KindOf(type);
+  info.kind = capture::KindOf(type);
   info.name = info.kind;
+  info.may_write = capture::MayWrite(type);
   info.is_own = capture::NameOfNode(node).empty();
-  const std::optional<capture::KernelNode> kernel = capture::KernelOf(node);
+  const std::optional<CUDA_KERNEL_NODE_PARAMS> kernel = capture::KernelOf(node);
   if (!kernel) return info;
-  const CUDA_KERNEL_NODE_PARAMS& params = kernel->params;
-  if (!kernel->symbol.empty()) info.name = capture::ShortKernelName(kernel->symbol);
-  info.grid = {params.gridDimX, params.gridDimY, params.gridDimZ};
-  info.block = {params.blockDimX, params.blockDimY, params.blockDimZ};
+  const std::string symbol = capture::SymbolOf(*kernel);
+  if (!symbol.empty()) info.name = capture::ShortKernelName(symbol);
+  info.grid = {kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ};
+  info.block = {kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ};
   return info;
 }
 
@@ -137,13 +100,12 @@ cudaGraphNode_t AddKernel(cudaGraph_t graph, cudaGraphNode_t node, const Handles
   static const auto add = reinterpret_cast<Add>(DriverFunction("cuGraphAddKernelNode", 12000));
   static const auto copy_attributes =
       reinterpret_cast<CopyAttributes>(DriverFunction("cuGraphKernelNodeCopyAttributes", 12000));
-  const std::optional<capture::KernelNode> kernel = capture::KernelOf(node);
-  if (!kernel || kernel->params.blockDimX == 0) {
+  const std::optional<CUDA_KERNEL_NODE_PARAMS> kernel = capture::KernelOf(node);
+  if (!kernel || kernel->blockDimX == 0) {
     throw ProbeError(ErrorKind::kSystem, "CUDA does not tell what a kernel of the graph is given");
   }
   cudaGraphNode_t made = nullptr;
-  CheckDriver(add(&made, graph, before.data(), before.size(), &kernel->params),
-              "cuGraphAddKernelNode");
+  CheckDriver(add(&made, graph, before.data(), before.size(), &*kernel), "cuGraphAddKernelNode");
   CheckDriver(copy_attributes(made, node), "cuGraphKernelNodeCopyAttributes");
   return made;
 }
@@ -470,7 +432,7 @@ CaptureOrder OrderOf(void* stream, const std::vector<NodeAccess>& accesses) {
     for (const Dag::Nodes& piece : pieces) {
       if (piece.size() < 2) continue;
       for (const std::uint32_t node : piece) {
-        if (!is_own[node] && MayTouchMemory(handles[node])) {
+        if (!is_own[node] && capture::MayTouchMemory(TypeOf(handles[node]))) {
           order.unordered.push_back(handles[node]);
         }
       }
@@ -518,7 +480,7 @@ std::vector<NodeInfo> KindsOf(void* graph) {
   for (const cudaGraphNode_t node : HandlesOf(GraphOf(graph))) {
     NodeInfo& info = infos.emplace_back();
     info.handle = node;
-    info.kind = KindOf(TypeOf(node));
+    info.kind = capture::KindOf(TypeOf(node));
     info.is_own = capture::NameOfNode(node).empty();
   }
   return infos;

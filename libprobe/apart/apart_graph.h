@@ -26,7 +26,8 @@ struct NodeInfo {
   std::string name;              // "flash_fwd_kernel"; the kind if it is no kernel
   std::array<std::uint32_t, 3> grid = {};
   std::array<std::uint32_t, 3> block = {};
-  bool is_own = false;  // of cgdebug
+  bool may_write = false;  // memory
+  bool is_own = false;     // of cgdebug
 };
 
 // Thread: one at a time. Fails: all of it throws ProbeError.
@@ -98,8 +99,8 @@ struct CaptureOrder {
 // Requires: `stream` is capturing. Fails: throws ProbeError.
 CaptureOrder OrderOf(void* stream, const std::vector<NodeAccess>& accesses);
 
-// Of each node of `graph`: handle, kind and whether it is ours; the rest is empty. Much faster than
-// to take the graph apart. Fails: throws ProbeError.
+// Of each node of `graph`: handle, kind and whether it is ours; the rest says nothing. Much faster
+// than to take the graph apart. Fails: throws ProbeError.
 std::vector<NodeInfo> KindsOf(void* graph);
 
 // Destroys the nodes of `graph`, so that what is instantiated of it does nothing. Fails:

@@ -42,11 +42,11 @@ CUlaunchAttributeValue AttributeOf(cudaGraphNode_t node, CUlaunchAttributeID id)
 // The attributes that change what a kernel that runs alone does: how many of its blocks run at a
 // time, and in which groups. The others say how it shares the device.
 std::optional<Launch> LaunchOf(cudaGraphNode_t node) {
-  const std::optional<capture::KernelNode> kernel = capture::KernelOf(node);
-  if (!kernel || kernel->params.blockDimX == 0) return std::nullopt;
+  const std::optional<CUDA_KERNEL_NODE_PARAMS> kernel = capture::KernelOf(node);
+  if (!kernel || kernel->blockDimX == 0) return std::nullopt;
   if (AttributeOf(node, kPreferredCluster).clusterDim.x != 0) return std::nullopt;
   Launch launch;
-  launch.params = kernel->params;
+  launch.params = *kernel;
   launch.function = launch.params.func != nullptr
                         ? launch.params.func
                         : reinterpret_cast<CUfunction>(launch.params.kern);  // launched alike

@@ -11,6 +11,7 @@
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/driver_function.h"
 #include "libprobe/capture/graph/kernel_node.h"
+#include "libprobe/capture/graph/node_kind.h"
 
 namespace cgdebug::apart {
 namespace {
@@ -81,16 +82,12 @@ std::optional<std::vector<MemoryPointer>> PointersOf(void* handle) {
       reinterpret_cast<GetMemcpy>(DriverFunction("cuGraphMemcpyNodeGetParams", 12000));
   auto* const node = static_cast<cudaGraphNode_t>(handle);
   Words words;
-  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-  CGD_CUDA(cudaGraphNodeGetType(node, &type));
+  const cudaGraphNodeType type = capture::TypeOf(node);
+  if (!capture::MayTouchMemory(type)) return std::vector<MemoryPointer>();
   switch (type) {
-    case cudaGraphNodeTypeEmpty:
-    case cudaGraphNodeTypeEventRecord:
-    case cudaGraphNodeTypeWaitEvent:
-      break;
     case cudaGraphNodeTypeKernel: {
-      const std::optional<capture::KernelNode> kernel = capture::KernelOf(node);
-      if (!kernel || !AddArguments(words, kernel->params)) return std::nullopt;
+      const std::optional<CUDA_KERNEL_NODE_PARAMS> kernel = capture::KernelOf(node);
+      if (!kernel || !AddArguments(words, *kernel)) return std::nullopt;
       break;
     }
     case cudaGraphNodeTypeMemset: {

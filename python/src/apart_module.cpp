@@ -43,7 +43,7 @@ py::list NodesOf(const ApartGraph& graph) {
                           "kind"_a = one.kind, "name"_a = one.name,
                           "grid"_a = py::make_tuple(one.grid[0], one.grid[1], one.grid[2]),
                           "block"_a = py::make_tuple(one.block[0], one.block[1], one.block[2]),
-                          "is_own"_a = one.is_own));
+                          "may_write"_a = one.may_write, "is_own"_a = one.is_own));
   }
   return nodes;
 }

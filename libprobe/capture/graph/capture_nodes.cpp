@@ -11,6 +11,7 @@
 #include "libprobe/capture/graph/graph_capture.h"
 #include "libprobe/capture/graph/host_callback.h"
 #include "libprobe/capture/graph/kernel_node.h"
+#include "libprobe/capture/graph/node_kind.h"
 #include "libprobe/capture/graph/probe_slot.h"
 
 namespace cgdebug::capture {
@@ -72,12 +73,6 @@ Nodes NodesAfter(cudaGraphNode_t node) {
   });
 }
 
-cudaGraphNodeType TypeOf(cudaGraphNode_t node) {
-  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-  CGD_CUDA(cudaGraphNodeGetType(node, &type));
-  return type;
-}
-
 // The slot that a host node of the callback lane sends; null for any other node.
 const ProbeSlot* SlotOfHostNode(cudaGraphNode_t node) {
   if (TypeOf(node) != cudaGraphNodeTypeHost) return nullptr;
@@ -126,38 +121,6 @@ bool IsOfCallbackLane(cudaGraphNode_t node) {
   });
 }
 
-bool MayWrite(cudaGraphNodeType type) {
-  switch (type) {
-    case cudaGraphNodeTypeEmpty:
-    case cudaGraphNodeTypeWaitEvent:
-    case cudaGraphNodeTypeEventRecord:
-    case cudaGraphNodeTypeExtSemaphoreSignal:
-    case cudaGraphNodeTypeExtSemaphoreWait:
-    case cudaGraphNodeTypeMemAlloc:
-    case cudaGraphNodeTypeMemFree:
-      return false;
-    default:
-      return true;
-  }
-}
-
-const char* NameOf(cudaGraphNodeType type) {
-  switch (type) {
-    case cudaGraphNodeTypeMemcpy:
-      return "memcpy";
-    case cudaGraphNodeTypeMemset:
-      return "memset";
-    case cudaGraphNodeTypeHost:
-      return "host_function";
-    case cudaGraphNodeTypeGraph:
-      return "child_graph";
-    case cudaGraphNodeTypeConditional:
-      return "conditional_node";
-    default:
-      return "node";
-  }
-}
-
 void Update(void* stream, const Position& position, unsigned int flags) {
   const RelaxedCapture relaxed;
   Nodes nodes = NodesOf(position);
@@ -174,26 +137,28 @@ void Update(void* stream, const Position& position, unsigned int flags) {
 }  // namespace
 
 // The runtime does not know kernels of modules that others loaded, such as Triton's.
-std::optional<KernelNode> KernelOf(cudaGraphNode_t node) {
+std::optional<CUDA_KERNEL_NODE_PARAMS> KernelOf(cudaGraphNode_t node) {
   using GetParams = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
-  using GetFunctionName = CUresult (*)(const char**, CUfunction);
-  using GetKernelName = CUresult (*)(const char**, CUkernel);
   static const auto params_of =
       reinterpret_cast<GetParams>(DriverFunction("cuGraphKernelNodeGetParams", 12000));
+  if (TypeOf(node) != cudaGraphNodeTypeKernel) return std::nullopt;
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  if (params_of(node, &params) != CUDA_SUCCESS) return CUDA_KERNEL_NODE_PARAMS{};
+  return params;
+}
+
+std::string SymbolOf(const CUDA_KERNEL_NODE_PARAMS& kernel) {
+  using GetFunctionName = CUresult (*)(const char**, CUfunction);
+  using GetKernelName = CUresult (*)(const char**, CUkernel);
   static const auto name_of_function =
       reinterpret_cast<GetFunctionName>(DriverFunction("cuFuncGetName", 12030));
   static const auto name_of_kernel =
       reinterpret_cast<GetKernelName>(DriverFunction("cuKernelGetName", 12030));
-  if (TypeOf(node) != cudaGraphNodeTypeKernel) return std::nullopt;
-  KernelNode kernel;
-  CUDA_KERNEL_NODE_PARAMS& params = kernel.params;
-  if (params_of(node, &params) != CUDA_SUCCESS) return KernelNode{};
   const char* name = nullptr;
   const bool is_known =
-      (params.func != nullptr && name_of_function(&name, params.func) == CUDA_SUCCESS) ||
-      (params.kern != nullptr && name_of_kernel(&name, params.kern) == CUDA_SUCCESS);
-  if (is_known) kernel.symbol = name;
-  return kernel;
+      (kernel.func != nullptr && name_of_function(&name, kernel.func) == CUDA_SUCCESS) ||
+      (kernel.kern != nullptr && name_of_kernel(&name, kernel.kern) == CUDA_SUCCESS);
+  return is_known ? name : std::string();
 }
 
 Position PositionOf(void* stream) {
@@ -247,10 +212,11 @@ void PutBehind(void* stream, const Position& position, const std::vector<void*>&
 std::string NameOfNode(void* handle) {
   const RelaxedCapture relaxed;
   const auto node = static_cast<cudaGraphNode_t>(handle);
-  const std::optional<KernelNode> kernel = KernelOf(node);
-  if (!kernel) return IsOfCallbackLane(node) ? std::string() : NameOf(TypeOf(node));
-  if (kernel->symbol.empty()) return "kernel";
-  return IsOwnKernel(kernel->symbol) ? std::string() : ShortKernelName(kernel->symbol);
+  const std::optional<CUDA_KERNEL_NODE_PARAMS> kernel = KernelOf(node);
+  if (!kernel) return IsOfCallbackLane(node) ? std::string() : KindOf(TypeOf(node));
+  const std::string symbol = SymbolOf(*kernel);
+  if (symbol.empty()) return KindOf(cudaGraphNodeTypeKernel);
+  return IsOwnKernel(symbol) ? std::string() : ShortKernelName(symbol);
 }
 
 std::vector<void*> CaptureNodes::Take(void* stream) {

@@ -9,12 +9,11 @@
 
 namespace cgdebug::capture {
 
-struct KernelNode {
-  std::string symbol;  // empty: unknown
-  CUDA_KERNEL_NODE_PARAMS params = {};
-};
+// Nothing for a node that is no kernel; blocks of no thread if CUDA does not tell.
+// Fails: throws ProbeError.
+std::optional<CUDA_KERNEL_NODE_PARAMS> KernelOf(cudaGraphNode_t node);
 
-// Nothing for a node that is no kernel. Fails: throws ProbeError.
-std::optional<KernelNode> KernelOf(cudaGraphNode_t node);
+// The name of such a kernel in its module; empty if CUDA does not tell.
+std::string SymbolOf(const CUDA_KERNEL_NODE_PARAMS& kernel);
 
 }  // namespace cgdebug::capture

@@ -63,10 +63,11 @@ std::vector<OwnNode> OwnNodesOf(void* handle) {
   if (count > 0) CGD_CUDA(cudaGraphGetNodes(graph, nodes.data(), &count));
   std::vector<OwnNode> found;
   for (std::size_t i = 0; i < std::min(count, nodes.size()); ++i) {
-    const std::optional<KernelNode> kernel = KernelOf(nodes[i]);
-    if (!kernel || !IsOwnKernel(kernel->symbol)) continue;
-    OwnNode own{.node = nodes[i], .place = i, .kernel = ShortKernelName(kernel->symbol)};
-    ReadArguments(kernel->params, &own);
+    const std::optional<CUDA_KERNEL_NODE_PARAMS> kernel = KernelOf(nodes[i]);
+    const std::string symbol = kernel ? SymbolOf(*kernel) : std::string();
+    if (!IsOwnKernel(symbol)) continue;
+    OwnNode own{.node = nodes[i], .place = i, .kernel = ShortKernelName(symbol)};
+    ReadArguments(*kernel, &own);
     found.push_back(std::move(own));
   }
   return found;

@@ -14,7 +14,6 @@ from .touched import name_of
 if typing.TYPE_CHECKING:
     from .._op_log.node_map import Given, NodeMap, Op
 
-_WRITES_NOTHING = ("empty", "event_node", "memory_node")
 _CAN_RUN_APART = ("kernel", "memcpy", "memset", "empty", "event_node")  # as libprobe/apart
 
 
@@ -47,7 +46,7 @@ class Steps:
         self.beside = set[int]()
         self._why_not = dict[tuple[int, tuple[int, int]], str]()  # by id of the op, and extent
         self.has_memory = any(node["kind"] == "memory_node" for node in nodes)
-        writing = [not node["is_own"] and node["kind"] not in _WRITES_NOTHING for node in nodes]
+        writing = [node["may_write"] and not node["is_own"] for node in nodes]
         after = apart.after
         alone = of_no_op = 0
         first, last, op_of = dict[int, int](), dict[int, int](), dict[int, "Op"]()
@@ -63,9 +62,7 @@ class Steps:
                 self._look_at(piece, here, _before(after, piece))
             if number == apart.opaque and self.has_memory:
                 self._hide_all(filter(None, (self._op_at[node] for node in here)))
-            doing = [
-                self._op_at[node] for node in piece if nodes[node]["kind"] not in _WRITES_NOTHING
-            ]
+            doing = [self._op_at[node] for node in piece if nodes[node]["may_write"]]
             if doing and doing[0] is not None and all(op is doing[0] for op in doing):
                 self.alone[number] = doing[0]
             else:

@@ -33,7 +33,13 @@ class Apart:
     def __init__(self, *nodes, edges=(), pieces=None, launched=None, opaque=None):
         nodes = [one if type(one) is tuple else (one, "kernel") for one in nodes]
         self.nodes = [
-            {"handle": 100 + number, "name": "k", "kind": kind, "is_own": made == "own"}
+            {
+                "handle": 100 + number,
+                "name": "k",
+                "kind": kind,
+                "may_write": kind not in ("empty", "event_node", "memory_node"),
+                "is_own": made == "own",
+            }
             for number, (made, kind) in enumerate(nodes)
         ]
         self.after = [[to for here, to in edges if here == at] for at in range(len(nodes))]
