@@ -160,7 +160,9 @@ class Bench:
                 filled = [
                     word.format(recording=self.recording, folder=self.folder) for word in words
                 ]
+                before = cpu_s(daemon)
                 figures[f"{name} s"] = self.cli(*filled)[0]
+                figures[f"{name}, CPU s"] = cpu_s(daemon) - before
         return figures
 
 
