@@ -455,6 +455,13 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   for (SlotFreeze& freeze : on_device) freeze.Finish();
   if (request.device_rings) LoseLeftOut(&on_device, request, &info);
   (*recording)->CloseSlots();
+  for (const SessionRecord& session : request.sessions) {
+    for (const layout::NotSeen& one : session.not_seen) {
+      (*recording)->NotSeen(session.session, one);
+    }
+    if (session.state == SessionState::kAlive) continue;
+    (*recording)->EndSession(session.session, session.state == SessionState::kDied);
+  }
   const Result<void> closed = (*recording)->writer().Close(recording::StopReason::kRequested);
   const auto indexed = recording::UpdateCatalogue(request.directory);
   if (!indexed.ok()) Log("sinks")->warn("{}", indexed.error().message);

@@ -17,7 +17,8 @@ namespace cgdebug::pipeline {
 struct FreezeRequest {
   std::string directory;
   std::vector<std::string> probes;
-  std::vector<SlotRecord> slots;         // of the sessions that are meant
+  std::vector<SessionRecord> sessions;   // that are meant
+  std::vector<SlotRecord> slots;         // of these
   std::uint64_t last = 0;                // newest replays of each probe; 0 = all that are there
   bool device_rings = false;             // of slots on the device: what its rings promise
   std::set<std::uint32_t> running = {};  // with device_rings: devices whose rings go on

@@ -334,6 +334,10 @@ std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
   std::set<std::string> probes;
   for (const SlotRecord& slot : slots) probes.insert(slot.slot->probe);
   request.slots = std::move(slots);
+  request.sessions = daemon_.registry->Sessions();
+  std::erase_if(request.sessions, [&](const SessionRecord& one) {
+    return one.session != cause.freeze.slot->session;
+  });
   const std::string what = WhyText(cause, stopped);
   const auto written = Freeze(request, options_, *daemon_.store, daemon_.reads);
   if (!written.ok()) {

@@ -192,6 +192,7 @@ void AnswerFreeze(const v1::FreezeRequest& request, const Model& model, Answer* 
     const auto slots = model.registry->Slots(session.session);
     freeze.slots.insert(freeze.slots.end(), slots.begin(), slots.end());
   }
+  freeze.sessions = meant;
   const Result<Selector> selector = Selector::Parse(freeze.probes);
   if (!selector.ok()) {
     return SetError(answer, v1::Error::BAD_REQUEST, selector.error().message);

@@ -112,10 +112,13 @@ def commands_for(job, folder, *arguments, watch=()):
     (folder / "job.py").write_text(SETUP + job + CHECK)
     cli, program = find_program("cgdebug-cli"), [sys.executable, str(folder / "job.py"), *arguments]
     recording, export = str(folder / "a.cgrec"), str(folder / "out")
+    frozen = str(folder / "frozen.cgrec")
     return [
         ("run", [cli, "run", *watch, "--fail-on", "nan", "-o", recording, "--", *program]),
         ("live check", [cli, "check"]),
         ("status", [cli, "status", "-a"]),
+        ("freeze", [cli, "freeze", "-o", frozen]),
+        ("check frozen", [cli, "check", frozen]),
         ("check", [cli, "check", recording]),
         ("check json", [cli, "--json", "check", recording]),
         ("diff", [cli, "diff", recording, recording]),
@@ -134,10 +137,10 @@ def commands_for(job, folder, *arguments, watch=()):
     ]
 
 
-LIVE = ("run", "live check", "status", "top")
+LIVE = ("run", "live check", "status", "top", "freeze")
 VERDICTS = (
-    "run", "live check", "check", "check json", "diff", "why", "python", "check export", "ops",
-    "ranks",
+    "run", "live check", "check", "check json", "check frozen", "diff", "why", "python",
+    "check export", "ops", "ranks",
 )  # fmt: skip
 
 

@@ -173,6 +173,31 @@ TEST(Freeze, WhatTheRingsOfADevicePromisedIsThereOrCountedAsLeftThere) {
   EXPECT_EQ((*reader)->losses()[0].first_ordinal, 9u);
 }
 
+TEST(Freeze, WhatNobodySawOfTheJobAndItsEndAreInIt) {
+  const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
+  const SnapshotStore store(8);
+  FakeRing ring({});
+  const testing_support::TempDir dir;
+  const layout::NotSeen refused{.count = 216, .of = 258, .calls = 648, .name = "fwd/layers.3"};
+  for (const SessionState state : {SessionState::kAlive, SessionState::kDied}) {
+    FreezeRequest request;
+    request.directory = dir / std::to_string(static_cast<int>(state));
+    request.slots = {{.slot = slot}};
+    request.sessions = {{.session = slot->session, .state = state, .not_seen = {refused}}};
+    ASSERT_TRUE(Freeze(request, {}, store, ring.reads()).ok());
+    const auto reader = recording::RecordingReader::Open(request.directory);
+    ASSERT_TRUE(reader.ok()) << reader.error().message;
+    std::vector<layout::NotSeen> not_seen;
+    int deaths = 0;
+    for (const recording::Mark& mark : (*reader)->marks()) {
+      if (mark.not_seen) not_seen.push_back(*mark.not_seen);
+      deaths += mark.kind == recording::MarkKind::kSessionDied;
+    }
+    EXPECT_EQ(not_seen, std::vector{refused});
+    EXPECT_EQ(deaths, state == SessionState::kDied);
+  }
+}
+
 // Entries 1 to `newest`.
 RingContent ContentOfKilobytes(std::uint64_t newest, std::uint64_t kilobytes = 1) {
   RingContent content;
