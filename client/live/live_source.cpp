@@ -158,14 +158,8 @@ class LiveSource : public source::Source {
                                   std::optional<std::uint32_t> iteration) override {
     const bool is_body = slots_[slot].in_body && !slots_[slot].counts_calls();
     if (live_[slot].keys || is_body) return Source::Find(slot, replay, iteration);
-    Group& group = groups_[live_[slot].group];
-    if (group.replays_read.insert(replay).second) {
-      const Result<std::size_t> read =
-          Read(group.begin, group.end, replay, [](std::size_t) { return false; });
-      if (!read.ok()) {
-        group.replays_read.erase(replay);
-        return read.error();
-      }
+    if (const Result<void> read = ReadReplay(slot, replay, Width::kReplay); !read.ok()) {
+      return read.error();
     }
     std::optional<Key> last;
     for (const Snapshot& snapshot : live_[slot].snapshots) {
@@ -173,6 +167,40 @@ class LiveSource : public source::Source {
       if (snapshot.key.replay == replay && is_meant) last = snapshot.key;
     }
     return last;
+  }
+
+  Result<std::optional<Key>> FindBefore(std::size_t slot, std::uint64_t replay) override {
+    if (live_[slot].keys) return Source::FindBefore(slot, replay);
+    if (const Result<void> read = ReadReplay(slot, replay, Width::kNeighbours); !read.ok()) {
+      return read.error();
+    }
+    const std::vector<Snapshot>& known = live_[slot].snapshots;
+    const auto here = FirstFrom(known, replay);
+    return here == known.begin() ? std::nullopt : std::optional(std::prev(here)->key);
+  }
+
+  // Ordinals tell: those between the neighbours of the replay, or up to the end, which are not
+  // here.
+  std::vector<std::size_t> MayLack(const std::vector<std::size_t>& slots,
+                                   std::uint64_t replay) override {
+    std::vector<std::size_t> lacking;
+    for (const std::size_t slot : slots) {
+      // Reading its snapshots reports an error.
+      if (!ReadReplay(slot, replay, Width::kNeighbours).ok()) continue;
+      const std::vector<Snapshot>& known = live_[slot].snapshots;
+      const auto begin = FirstFrom(known, replay), end = FirstFrom(known, replay + 1);
+      const layout::Counters& counters = live_[slot].probe.counters;
+      const std::uint64_t before = begin == known.begin() ? 0 : std::prev(begin)->key.id;
+      const std::uint64_t newest = known.empty() ? 0 : known.back().key.id;
+      const std::uint64_t after = end == known.end()
+                                      ? std::max(newest, counters.consumed + counters.lost()) + 1
+                                      : end->key.id;
+      const bool has_all = after - before - 1 == static_cast<std::uint64_t>(end - begin);
+      // A replay has one snapshot of what is not in a body.
+      const bool is_here = begin != end && !slots_[slot].in_body;
+      if (counters.suppressed > 0 || !(has_all || is_here)) lacking.push_back(slot);
+    }
+    return lacking;
   }
 
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
@@ -328,17 +356,38 @@ class LiveSource : public source::Source {
                                       [](const Snapshot& one) { return one.key.id; });
     }
   };
+  // What is read of a slot around a replay: that alone, or the snapshots before and after it, too.
+  enum class Width : std::uint8_t { kReplay, kNeighbours };
   // Slots of one graph, one after another.
   struct Group {
     std::size_t begin = 0;
     std::size_t end = 0;
-    std::set<std::uint64_t> replays_read = {};
+    std::map<std::uint64_t, Width> replays_read = {};
   };
+
+  static std::vector<Snapshot>::const_iterator FirstFrom(const std::vector<Snapshot>& known,
+                                                         std::uint64_t replay) {
+    return std::ranges::lower_bound(known, replay, {},
+                                    [](const Snapshot& one) { return one.key.replay; });
+  }
+
+  // Has the replay read of all slots of the slot's graph.
+  Result<void> ReadReplay(std::size_t slot, std::uint64_t replay, Width width) {
+    if (live_[slot].keys) return {};
+    Group& group = groups_[live_[slot].group];
+    const auto known = group.replays_read.find(replay);
+    if (known != group.replays_read.end() && known->second >= width) return {};
+    const Result<std::size_t> read =
+        Read(group.begin, group.end, replay, width, [](std::size_t) { return false; });
+    if (!read.ok()) return read.error();
+    group.replays_read[replay] = width;
+    return {};
+  }
 
   // Reads snapshots of the slots [begin, end), which are of one session: of `replay`, or all if
   // that is 0. Stops after an answer if `is_enough`, given the first slot that may lack some.
   // Returns that slot; `end` if there is none.
-  Result<std::size_t> Read(std::size_t begin, std::size_t end, std::uint64_t replay,
+  Result<std::size_t> Read(std::size_t begin, std::size_t end, std::uint64_t replay, Width width,
                            const std::function<bool(std::size_t)>& is_enough) {
     const auto order_of = [&](std::size_t slot) {
       return static_cast<std::uint32_t>(live_[slot].probe.slot.order);
@@ -349,6 +398,7 @@ class LiveSource : public source::Source {
     request.set_last_slot(order_of(end - 1));
     request.set_first(replay);
     request.set_last(replay);
+    request.set_neighbours(width == Width::kNeighbours);
     for (std::size_t slot = begin;;) {
       const Result<answers::History> reply = Ask<answers::History>(client_, request);
       if (!reply.ok()) {
@@ -378,8 +428,8 @@ class LiveSource : public source::Source {
     // A slot without any snapshot needs no question.
     while (begin < end && live_[begin].probe.replay == 0) live_[begin++].keys.emplace();
     if (begin > slot) return {};
-    const Result<std::size_t> read =
-        Read(begin, end, 0, [&](std::size_t incomplete) { return incomplete > slot; });
+    const Result<std::size_t> read = Read(
+        begin, end, 0, Width::kReplay, [&](std::size_t incomplete) { return incomplete > slot; });
     if (!read.ok()) return read.error();
     for (; begin < *read; ++begin) {
       std::vector<Key> keys;

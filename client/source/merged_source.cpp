@@ -62,6 +62,9 @@ class MergedSource : public Source {
                                   std::optional<std::uint32_t> iteration) override {
     return parts_[places_[slot].part]->Find(places_[slot].slot, replay, iteration);
   }
+  Result<std::optional<Key>> FindBefore(std::size_t slot, std::uint64_t replay) override {
+    return parts_[places_[slot].part]->FindBefore(places_[slot].slot, replay);
+  }
   Result<std::uint64_t> NewestReplay(std::size_t slot) override {
     return parts_[places_[slot].part]->NewestReplay(places_[slot].slot);
   }
@@ -80,6 +83,18 @@ class MergedSource : public Source {
     return parts_[places_[slot].part]->Verify(places_[slot].slot, key);
   }
   std::vector<Gap> Gaps() override { return OfParts(&Source::Gaps); }
+  std::vector<std::size_t> MayLack(const std::vector<std::size_t>& slots,
+                                   std::uint64_t replay) override {
+    std::map<std::size_t, std::vector<std::size_t>> in_parts;
+    for (const std::size_t slot : slots) in_parts[places_[slot].part].push_back(places_[slot].slot);
+    std::vector<std::size_t> lacking;
+    for (const auto& [part, of_part] : in_parts) {
+      for (const std::size_t slot : parts_[part]->MayLack(of_part, replay)) {
+        lacking.push_back(slot_at_.at({part, slot}));
+      }
+    }
+    return lacking;
+  }
   Result<recording::Account> AccountOf(std::size_t slot) override {
     return parts_[places_[slot].part]->AccountOf(places_[slot].slot);
   }

@@ -186,13 +186,31 @@ Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay,
   return is_meant ? std::optional<Key>(found) : std::nullopt;
 }
 
+Result<std::optional<Key>> Source::FindBefore(std::size_t slot, std::uint64_t replay) {
+  const Result<std::vector<Key>> keys = Keys(slot);
+  if (!keys.ok()) return keys.error();
+  const auto here = std::ranges::lower_bound(*keys, replay, {}, &Key::replay);
+  return here == keys->begin() ? std::nullopt : std::optional(*std::prev(here));
+}
+
 Result<std::uint64_t> Source::NewestReplay(std::size_t slot) {
   const Result<std::vector<Key>> keys = Keys(slot);
   if (!keys.ok()) return keys.error();
   return keys->empty() ? std::uint64_t{0} : keys->back().replay;
 }
 
-// For a source without counters: it holds everything except its gaps.
+std::vector<std::size_t> Source::MayLack(const std::vector<std::size_t>& slots,
+                                         std::uint64_t replay) {
+  const std::set<std::size_t> wanted(slots.begin(), slots.end());
+  std::set<std::size_t> lacking;
+  for (const Gap& gap : Gaps()) {
+    const bool is_around =
+        gap.after_replay < replay && (gap.before_replay == 0 || gap.before_replay > replay);
+    if (is_around && wanted.contains(gap.slot)) lacking.insert(gap.slot);
+  }
+  return {lacking.begin(), lacking.end()};
+}
+
 namespace {
 // Atomic: the thread that shows progress reads it.
 std::atomic<std::uint64_t> snapshots_read{0}, snapshots_known{0};
@@ -205,6 +223,7 @@ void CountSnapshotsKnown(std::uint64_t count) {
 }
 void CountSnapshotRead() { snapshots_read.fetch_add(1, std::memory_order_relaxed); }
 
+// For a source without counters: it holds everything except its gaps.
 Result<recording::Account> Source::AccountOf(std::size_t slot) {
   const Result<std::vector<Key>> keys = Keys(slot);
   if (!keys.ok()) return keys.error();

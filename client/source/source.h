@@ -163,8 +163,10 @@ class Source {
   // that one, and without one of the last.
   virtual Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay,
                                           std::optional<std::uint32_t> iteration = std::nullopt);
-  // The replay of the slot's newest snapshot; 0 without one. A live job answers without its other
-  // keys.
+  // The key of its newest snapshot of an earlier replay; nothing without one. A live job answers
+  // without its other keys.
+  virtual Result<std::optional<Key>> FindBefore(std::size_t slot, std::uint64_t replay);
+  // The replay of the slot's newest snapshot; 0 without one. Likewise.
   virtual Result<std::uint64_t> NewestReplay(std::size_t slot);
   virtual Result<Snapshot> Get(std::size_t slot, const Key& key) = 0;
   // Fails: no values are kept of it, or they are damaged.
@@ -174,6 +176,10 @@ class Source {
   virtual Result<Values> LoadWritable(const Snapshot& snapshot);
   // The places of everything that the accounts count as lost, as far as they are known.
   virtual std::vector<Gap> Gaps() = 0;
+  // Those of `slots` of which a snapshot of that replay may be lost. A live job answers without the
+  // other gaps.
+  virtual std::vector<std::size_t> MayLack(const std::vector<std::size_t>& slots,
+                                           std::uint64_t replay);
   // How much it has of what the job produced. Fails: as Keys().
   virtual Result<recording::Account> AccountOf(std::size_t slot);
   virtual std::vector<Finding> Findings() { return {}; }

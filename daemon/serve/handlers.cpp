@@ -275,11 +275,18 @@ void Handlers::History(const v1::HistoryRequest& request, Answer* answer) const 
     for (const pipeline::SlotPtr& slot : slots) {
       const std::uint64_t order = slot->registration.order;
       const std::uint64_t first_ordinal = order == first ? request.first_ordinal() : 0;
-      for (const StoredSnapshot& stored : model_.store->History(slot)) {
-        const pipeline::Snapshot& snapshot = *stored.snapshot;
-        if (snapshot.replay < request.first()) continue;
-        if (snapshot.ordinal < first_ordinal) continue;
-        if (request.last() != 0 && snapshot.replay > request.last()) break;
+      const std::vector<StoredSnapshot> kept = model_.store->History(slot);
+      const auto replay_of = [](const StoredSnapshot& one) { return one.snapshot->replay; };
+      auto begin = std::ranges::lower_bound(kept, request.first(), {}, replay_of);
+      auto end = request.last() == 0
+                     ? kept.end()
+                     : std::ranges::upper_bound(kept, request.last(), {}, replay_of);
+      if (request.neighbours()) {
+        if (begin != kept.begin()) --begin;
+        if (end != kept.end()) ++end;
+      }
+      for (const StoredSnapshot& stored : std::ranges::subrange(begin, end)) {
+        if (stored.snapshot->ordinal < first_ordinal) continue;
         if (history.items.size() >= kMaxEntries) {
           history.more = true;
           return answer->Set(history);

@@ -331,6 +331,22 @@ TEST_F(CliEndToEndTest, OneRequestHasTheHistoryOfManyRowsAndSaysWhenThereIsMore)
   EXPECT_EQ(seen.size(), 2001u * 3);
   EXPECT_EQ(answers, 2);
 
+  v1::HistoryRequest around;
+  around.set_session(job.key());
+  around.set_slot(logs->logs(1).first_slot());
+  around.set_neighbours(true);
+  const std::map<int, std::vector<int>> expected = {
+      {1, {1, 2}}, {2, {1, 2, 3}}, {3, {2, 3}}, {9, {3}}};
+  for (const auto& [replay, with_neighbours] : expected) {
+    around.set_first(replay);
+    around.set_last(replay);
+    const auto reply = client.Ask<v1::HistoryReply>(around);
+    ASSERT_TRUE(reply.ok());
+    std::vector<int> replays;
+    for (const auto& entry : reply->entries()) replays.push_back(static_cast<int>(entry.replay()));
+    EXPECT_EQ(replays, with_neighbours) << replay;
+  }
+
   v1::ProbesRequest rows;
   rows.set_session(job.key());
   rows.mutable_rows_of()->set_graph_id(1);

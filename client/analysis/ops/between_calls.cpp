@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "client/analysis/ops/op_log.h"
 
@@ -42,18 +43,12 @@ class TwoCalls {
       if (!AreOfOneLog(one, slot)) continue;
       if (std::optional<OpText> text = ParseOpText(one.op)) Add(i, *std::move(text));
     }
-    for (const source::Gap& gap : source.Gaps()) {
-      const Slot& one = source.slots()[gap.slot];
-      if (!AreOfOneLog(one, slot) || !ParseOpText(one.op)) continue;
-      lacks_rows_ |=
-          gap.after_replay <= call && (gap.before_replay == 0 || gap.before_replay >= call);
-    }
   }
 
-  BetweenCalls Find() const {
-    const bool is_whole = !lacks_rows_ && !rows_.empty() && rows_.begin()->first == 1 &&
-                          rows_.rbegin()->first == rows_.size();
-    if (!is_whole || !HadEnded()) return {};
+  BetweenCalls Find() {
+    const bool is_whole =
+        !rows_.empty() && rows_.begin()->first == 1 && rows_.rbegin()->first == rows_.size();
+    if (!is_whole || !HadEnded() || LacksRows()) return {};
     std::uint32_t first = 0, lowest_input = std::numeric_limits<std::uint32_t>::max();
     for (auto row = rows_.rbegin(); row != rows_.rend(); ++row) {
       const OpText& text = row->second.text;
@@ -67,6 +62,7 @@ class TwoCalls {
 
  private:
   void Add(std::size_t slot, OpText text) {
+    of_log_.push_back(slot);
     if (KeyAt(slot, call_)) {
       const std::uint32_t number = text.number;
       rows_.try_emplace(number, Row{slot, std::move(text), IsOutside(source_.slots()[slot].probe)});
@@ -82,6 +78,10 @@ class TwoCalls {
     return last && next && static_cast<std::uint64_t>(last->timestamp_ns) <= next->serial;
   }
 
+  bool LacksRows() {
+    return !source_.MayLack(of_log_, call_).empty() || !source_.MayLack(of_log_, call_ + 1).empty();
+  }
+
   std::optional<Key> KeyAt(std::size_t slot, std::uint64_t call) const {
     const Result<std::optional<Key>> key = source_.Find(slot, call);
     return key.ok() ? *key : std::nullopt;
@@ -95,9 +95,9 @@ class TwoCalls {
 
   Source& source_;
   const std::uint64_t call_;
+  std::vector<std::size_t> of_log_ = {};     // slots of its rows, whatever their calls
   std::map<std::uint32_t, Row> rows_ = {};   // by number
   std::optional<std::size_t> of_next_ = {};  // the slot of a row of the next call
-  bool lacks_rows_ = false;
 };
 
 }  // namespace

@@ -198,15 +198,14 @@ Result<void> AddBefore(Source& source, const Entries& rows, OpLog* log) {
     if (!slot.counts_calls() || slot.op.empty()) continue;
     const auto [begin, end] = named.equal_range(name_of(slot));
     if (begin == end) continue;
-    const Result<std::vector<Key>> keys = source.Keys(i);
-    if (!keys.ok()) return keys.error();
-    const auto here = std::ranges::lower_bound(*keys, log->replay, {}, &Key::replay);
-    if (here == keys->begin()) continue;
+    const Result<std::optional<Key>> key = source.FindBefore(i, log->replay);
+    if (!key.ok()) return key.error();
+    if (!*key) continue;
     for (auto row = begin; row != end; ++row) {
       auto& [newest, replay] = before[row->second];
-      if (log->rows[row->second].shape != slot.shape || std::prev(here)->replay <= replay) continue;
+      if (log->rows[row->second].shape != slot.shape || (*key)->replay <= replay) continue;
       newest = i;
-      replay = std::prev(here)->replay;
+      replay = (*key)->replay;
     }
   }
   for (std::size_t place = 0; place < before.size(); ++place) {
@@ -329,15 +328,11 @@ const Slot* EagerRowBefore(const Source& source, const Slot& gap) {
 // around it. Rows leave the job a page at a time, so what is lost is the end of a call.
 bool MayBeCut(Source& source, const Entries& entries, const OpLog& log) {
   if (!log.has_calls || log.rows.empty()) return false;
-  std::set<std::size_t> behind;
+  std::vector<std::size_t> behind;
   for (const Entry& entry : entries) {
-    if (entry.text.number > log.rows.back().number) behind.insert(entry.slot);
+    if (entry.text.number > log.rows.back().number) behind.push_back(entry.slot);
   }
-  if (behind.empty()) return false;
-  return std::ranges::any_of(source.Gaps(), [&](const source::Gap& gap) {
-    return behind.contains(gap.slot) && gap.after_replay < log.replay &&
-           (gap.before_replay == 0 || gap.before_replay > log.replay);
-  });
+  return !behind.empty() && !source.MayLack(behind, log.replay).empty();
 }
 
 // Why the call may have more rows than a recording that ends too early.
