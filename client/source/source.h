@@ -52,6 +52,16 @@ using answers::SlotName;
 using answers::SlotText;
 using answers::TypeText;
 
+// Tells the processes of a source apart. Several may have one label, as when a launcher starts a
+// rank again.
+struct Process {
+  int rank = -1;
+  std::string session;
+  std::string uuid;  // empty: unknown
+  auto operator<=>(const Process&) const = default;
+};
+inline Process ProcessOf(const Slot& slot) { return {slot.rank, slot.session, slot.uuid}; }
+
 // Names one snapshot of a slot.
 struct Key {
   std::uint64_t replay = 0;     // from 1

@@ -33,7 +33,7 @@ Result<Trails> ReadTrails(source::Source& source,
       passed.replay = keys->back().replay;
       passed.last_ns = newest->timestamp_ns;
     }
-    trails[{slot.rank, slot.session}].passed.push_back(std::move(passed));
+    trails[source::ProcessOf(slot)].passed.push_back(std::move(passed));
   }
   return trails;
 }

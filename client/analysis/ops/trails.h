@@ -3,8 +3,6 @@
 
 #include <functional>
 #include <map>
-#include <string>
-#include <utility>
 
 #include "client/analysis/where.h"
 #include "client/source/source.h"
@@ -15,7 +13,7 @@ namespace cgdebug::analysis {
 // What a source says of one slot; the rest is for the caller.
 Passed PassedAt(const source::Slot& slot);
 
-using Trails = std::map<std::pair<int, std::string>, Trail>;  // by rank and session
+using Trails = std::map<source::Process, Trail>;
 
 // The newest snapshot of each slot is how far its process came, unless later ones are missing.
 // Fails: as Source::Keys() and Source::Get().

@@ -148,7 +148,8 @@ Result<FoundTensor> FindTensor(Source& source, const Context& context, const Ins
     }
     if (found && !IsOfSameJob(source.slots()[found->slot], slot_info)) {
       return Error{fmt::format("{} has '{}' of several jobs. Type for example: -s {}",
-                               source.Describe().path, inside.probe, KeyOfJob(source, slot_info))};
+                               source.Describe().path, inside.probe,
+                               KeyOfJob(source, source::ProcessOf(slot_info)))};
     }
     other_slot = slot;
     const Result<std::optional<Key>> key = FindKey(source, slot, inside);

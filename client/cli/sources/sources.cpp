@@ -184,12 +184,12 @@ bool IsOfSameJob(const source::Slot& a, const source::Slot& b) {
   return a.session == b.session && a.uuid == b.uuid;
 }
 
-std::string KeyOfJob(const source::Source& source, const source::Slot& slot) {
+std::string KeyOfJob(const source::Source& source, const source::Process& process) {
   constexpr std::size_t kKeyDigits = 8;
   const bool is_alone = std::ranges::none_of(source.slots(), [&](const source::Slot& other) {
-    return other.session == slot.session && other.uuid != slot.uuid;
+    return other.session == process.session && other.uuid != process.uuid;
   });
-  return is_alone ? ShellWord(slot.session) : slot.uuid.substr(0, kKeyDigits);
+  return is_alone ? ShellWord(process.session) : process.uuid.substr(0, kKeyDigits);
 }
 
 std::set<std::string> UuidsOf(const source::Source& source, std::string_view selector) {

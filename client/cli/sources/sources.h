@@ -57,9 +57,9 @@ std::string RanksHere(source::Source& source);
 
 // Processes of one job can have one label: those of a fork, and those of a restart.
 bool IsOfSameJob(const source::Slot& a, const source::Slot& b);
-// What --session takes for the job of `slot`: its label or, if other jobs of the source have the
-// same, the first digits of its uuid.
-std::string KeyOfJob(const source::Source& source, const source::Slot& slot);
+// What --session takes for a process: its label or, if others of the source have the same, the
+// first digits of its uuid.
+std::string KeyOfJob(const source::Source& source, const source::Process& process);
 // The uuids of the recorded sessions that `selector` names.
 std::set<std::string> UuidsOf(const source::Source& source, std::string_view selector);
 

@@ -26,10 +26,10 @@ inline void Must(const Result<void>& result) {
 class RecordingFixture {
  public:
   explicit RecordingFixture(const std::string& directory, int rank = -1,
-                            const std::string& job = "train.py-7")
+                            const std::string& job = "train.py-7", const std::string& uuid = "")
       : writer_(Must(recording::RecordingWriter::Open(directory, {}))) {
     recording::Session session;
-    session.uuid = std::string(30, job.front()) + std::to_string(10 + rank);
+    session.uuid = uuid.empty() ? std::string(30, job.front()) + std::to_string(10 + rank) : uuid;
     session.label = rank < 0 ? job : job + "/r" + std::to_string(rank);
     session.rank = rank;
     session.world_size = rank < 0 ? 1 : 4;

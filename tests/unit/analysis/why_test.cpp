@@ -443,6 +443,18 @@ TEST(Why, ARankThatIsCallsBehindIsTold) {
               HasSubstr("rank 1 has ended call 3, and rank 0 has ended call 4"));
 }
 
+TEST(Why, AProcessThatWasStartedAgainIsNotBehindItself) {
+  TwoRanks source = AlikeRanks();
+  for (const std::size_t row : {0, 1, 2}) source.Remove(row, 4);
+  for (source::Slot& slot : source.Slots()) {  // both are rank 0, one after the other
+    slot.uuid = slot.rank == 0 ? "first" : "second";
+    slot.restart = slot.rank;
+    slot.rank = 0;
+    slot.session = "job/r0";
+  }
+  EXPECT_THAT(KindsOf(CausesOf(source)), Not(Contains("hang")));
+}
+
 // A source whose snapshots came one after another.
 class InTime : public MemorySource {
  public:
@@ -477,6 +489,21 @@ TEST(Why, AJobThatStandsStillInsideACallIsToldAndWhere) {
   EXPECT_THAT(causes.findings[0].sentence,
               HasSubstr("the job stands in call 4, after fwd/1 and before fwd/2, for 1m15s"));
   EXPECT_FALSE(causes.found()) << "it may wait on purpose";
+}
+
+TEST(Why, ProcessesOfOneLabelStandEachInItsOwnCall) {
+  InTime source = InCall(3, 75);
+  for (source::Slot& slot : source.Slots()) slot.uuid = "first";
+  for (int i = 0; i < 3; ++i) {
+    const std::size_t slot = source.AddSlot("fwd/" + std::to_string(i), {1});
+    source.Slots()[slot].graph_id = 0;
+    source.Slots()[slot].uuid = "second";
+    for (std::uint64_t call = 1; call <= (i < 2 ? 2u : 1u); ++call) source.Add(slot, call, {1});
+  }
+  const Causes causes = CausesOf(source);
+  ASSERT_THAT(KindsOf(causes), ElementsAre("hang"));
+  EXPECT_THAT(causes.findings[0].sentence,
+              HasSubstr("the job stands in call 2, after fwd/1 and before fwd/2, for 1m15s"));
 }
 
 TEST(Why, RanksThatStandStillInACallAreToldAndNotCalledAlike) {

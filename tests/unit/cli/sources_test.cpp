@@ -103,6 +103,27 @@ TEST_F(CliSourcesTest, InfoSaysWhichRanksOfAJobAreInIt) {
   EXPECT_THAT(Cli({"info", job}).out, Not(HasSubstr("not in here")));
 }
 
+TEST_F(CliSourcesTest, WhereHasALineForEachOfTheProcessesOfOneLabel) {
+  for (const int started : {1, 2}) {  // the launcher started the rank again
+    const std::string digit = std::to_string(started);
+    RecordingFixture recording(dir_ / ("job/" + digit + ".cgrec"), 0, "job",
+                               std::string(32, digit[0]));
+    const std::uint32_t x = recording.AddSlot("x", {1}), y = recording.AddSlot("y", {1});
+    for (int replay = 1; replay <= 3 * started; ++replay) {
+      recording.Add(x, replay, {1});
+      recording.Add(y, replay, {1});
+    }
+    recording.Close();
+  }
+  const json ranks = CliJson({"where", dir_ / "job"})["jobs"][0]["ranks"];
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_EQ(ranks[0]["replay"], 3);
+  EXPECT_EQ(ranks[1]["replay"], 6);
+  EXPECT_THAT(std::string(ranks[1]["next"]), HasSubstr("-s 22222222"));
+  EXPECT_THAT(Cli({"where", dir_ / "job"}).out,
+              AllOf(HasSubstr("rank 0 (11111111)  "), HasSubstr("rank 0 (22222222)  ")));
+}
+
 // A replica "w" of the four ranks of a job, of which `bad` has another value from replay 3 on.
 void WriteReplicas(const std::string& folder, int rank, int bad) {
   RecordingFixture recording(folder + "/r" + std::to_string(rank) + ".cgrec", rank, "job");

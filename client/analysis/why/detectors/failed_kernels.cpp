@@ -10,15 +10,14 @@
 namespace cgdebug::analysis::why {
 
 Found FindFailedKernels(const Evidence& evidence) {
-  using Process = std::pair<int, std::string>;  // rank and session
-  PieceNotes<Process> notes;
-  std::map<Process, std::size_t> slots;
+  PieceNotes<source::Process> notes;
+  std::map<source::Process, std::size_t> slots;
   for (std::size_t i = 0; i < evidence.source->slots().size(); ++i) {
     const source::Slot& slot = evidence.source->slots()[i];
     const std::optional<PieceNote> note = ReadPieceNote(slot);
     if (!note || note->graph_id == 0) continue;
-    notes.Add({slot.rank, slot.session}, slot);
-    slots[{slot.rank, slot.session}] = i;
+    notes.Add(source::ProcessOf(slot), slot);
+    slots[source::ProcessOf(slot)] = i;
   }
   Found answer;
   for (const auto& [process, slot] : slots) {
@@ -30,7 +29,7 @@ Found FindFailedKernels(const Evidence& evidence) {
          .kind = has_failed ? "failed_kernel" : "hanging_kernel",
          .place = {.slot = slot, .command = "where"},
          .sentence =
-             (process.first >= 0 ? fmt::format("rank {}: ", process.first) : "") + ToText(*note),
+             (process.rank >= 0 ? fmt::format("rank {}: ", process.rank) : "") + ToText(*note),
          .refute = has_failed ? "nothing: it was launched alone, and CUDA reported the error"
                               : "a kernel that waits for another rank, or is slow"});
   }

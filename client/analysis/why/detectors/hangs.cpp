@@ -90,20 +90,26 @@ const Standing* FindHanging(const std::vector<Standing>& run, bool went_on, bool
   return hanging;
 }
 
-// Where each process stands, of ranks by run, else by session.
-std::map<std::string, std::vector<Standing>> StandingsOf(const source::Source& source,
-                                                         const Trails& trails, double stalled) {
+// Processes that ought to be at the same place: the ranks of a run that were started together, else
+// a process alone.
+using RunKey = std::pair<std::string, std::string>;
+RunKey RunKeyOf(const source::Slot& slot) {
+  const bool is_ranked = slot.rank >= 0 && !slot.run.empty();
+  return is_ranked ? RunKey(slot.run, std::to_string(slot.restart))
+                   : RunKey(slot.session, slot.uuid);
+}
+
+std::map<RunKey, std::vector<Standing>> StandingsOf(const source::Source& source,
+                                                    const Trails& trails, double stalled) {
   const std::vector<source::Slot>& slots = source.slots();
-  PieceNotes<std::pair<int, std::string>> notes;
-  for (const source::Slot& slot : slots) notes.Add({slot.rank, slot.session}, slot);
-  std::map<std::string, std::vector<Standing>> runs;
+  PieceNotes<source::Process> notes;
+  for (const source::Slot& slot : slots) notes.Add(source::ProcessOf(slot), slot);
+  std::map<RunKey, std::vector<Standing>> runs;
   for (const auto& entry : trails) {
     const auto& process = entry.first;
     const auto& trail = entry.second;
-    const auto slot = std::ranges::find_if(slots, [&](const source::Slot& one) {
-      return one.rank == process.first && one.session == process.second;
-    });
-    const bool is_ranked = slot->rank >= 0 && !slot->run.empty();
+    const auto slot = std::ranges::find_if(
+        slots, [&](const source::Slot& one) { return source::ProcessOf(one) == process; });
     Standing one{static_cast<std::size_t>(slot - slots.begin()), slot->rank, FindPlace(trail)};
     if (one.place.kind == analysis::Place::Kind::kNowhere) continue;
     for (const Passed& passed : trail.passed) {
@@ -113,7 +119,7 @@ std::map<std::string, std::vector<Standing>> StandingsOf(const source::Source& s
     }
     one.waits = notes.EagerOf(process);
     if (stalled > 0 || one.waits) StopInside(trail, &one);
-    runs[is_ranked ? slot->run : slot->session].push_back(std::move(one));
+    runs[RunKeyOf(*slot)].push_back(std::move(one));
   }
   return runs;
 }

@@ -88,7 +88,7 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
     const source::Slot& slot = source->slots()[check->first->slot];
     const source::Snapshot& snapshot = check->first->snapshot;
     // A source of one session alone does not say that its file has several.
-    const std::string job = KeyOfJob(*source, slot);
+    const std::string job = KeyOfJob(*source, source::ProcessOf(slot));
     const bool names_session = HasSeveralJobs(*source) || job != ShellWord(slot.session) ||
                                !context.options.session.empty();
     const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +

@@ -66,7 +66,7 @@ analysis::why::CommandOf CommandsIn(const Context& context, const source::Source
   const analysis::why::CommandOf of_source = analysis::why::CommandsOf(name);
   return [&context, &source, &name, of_source](const source::Slot& slot,
                                                const analysis::why::Place& place) {
-    const std::string job = slot.session.empty() ? "" : KeyOfJob(source, slot);
+    const std::string job = slot.session.empty() ? "" : KeyOfJob(source, source::ProcessOf(slot));
     const std::string of_rank = slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "";
     const bool is_one_of_several = !job.empty() && source.Describe().sessions.size() > 1;
     const std::string among = of_rank + (is_one_of_several ? " -s " + job : "");

@@ -387,7 +387,7 @@ int RunFile(Context& context, const std::string& path) {
   std::unique_ptr<source::Source> source;
   if (const int failed = OpenSource(context, path, &source); failed != kExitOk) return failed;
   const source::Description description = source->Describe();
-  analysis::PieceNotes<std::pair<int, std::string>> pieces;
+  analysis::PieceNotes<source::Process> pieces;
   std::vector<std::string> missing = description.unread;
   const auto is_meant = [&](const source::Slot& one) { return context.ranks.Contains(one.rank); };
   for (std::string& text : NotSeenTexts(*source, is_meant, is_meant)) {
@@ -398,8 +398,8 @@ int RunFile(Context& context, const std::string& path) {
   analysis::Trails& trails = *read;
   for (const source::Slot& slot : source->slots()) {
     if (!is_meant(slot) || !analysis::ReadPieceNote(slot)) continue;
-    pieces.Add({slot.rank, slot.session}, slot);
-    trails.try_emplace({slot.rank, slot.session});
+    pieces.Add(source::ProcessOf(slot), slot);
+    trails.try_emplace(source::ProcessOf(slot));
   }
   if (trails.empty()) {
     return context.Fail(kExitNoMatch,
@@ -410,20 +410,27 @@ int RunFile(Context& context, const std::string& path) {
   for (std::string& text : WhyFurther(context, *source, path)) missing.push_back(std::move(text));
   Job job{.name = path};
   std::map<int, std::size_t> of_rank;
-  for (const auto& [key, trail] : trails) ++of_rank[key.first];
-  for (const auto& [key, trail] : trails) {
-    const auto& [rank, session] = key;
+  std::map<std::pair<int, std::string>, std::size_t> of_label;
+  for (const auto& [process, trail] : trails) {
+    ++of_rank[process.rank];
+    ++of_label[{process.rank, process.session}];
+  }
+  for (const auto& [process, trail] : trails) {
+    const auto& [rank, session, uuid] = process;
     const bool is_one_of_several = of_rank[rank] > 1 || !context.options.session.empty();
-    job.ranks.push_back({.name = rank < 0 ? session : fmt::format("rank {}", rank),
+    const std::string key = KeyOfJob(*source, process);
+    std::string name = rank < 0 ? session : fmt::format("rank {}", rank);
+    if (of_label[{rank, session}] > 1) name += fmt::format(" ({})", key);
+    job.ranks.push_back({.name = std::move(name),
                          .state = description.is_growing ? "is being recorded" : "recorded",
                          .session = session,
                          .selector = path,
-                         .among = (is_one_of_several ? " -s " + ShellWord(session) : "") +
+                         .among = (is_one_of_several ? " -s " + key : "") +
                                   (rank >= 0 ? fmt::format(" --ranks {}", rank) : ""),
                          .rank = rank,
                          .place = analysis::FindPlace(trail),
-                         .piece = pieces.Of(key),
-                         .eager = pieces.EagerOf(key),
+                         .piece = pieces.Of(process),
+                         .eager = pieces.EagerOf(process),
                          .is_file = true});
   }
   return Show(context, {std::move(job)}, missing);
