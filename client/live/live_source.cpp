@@ -54,7 +54,7 @@ class LiveJobs {
   void Add(const Session& session, std::uint64_t shown) {
     labels_.push_back(session.label);
     jobs_.push_back(session);
-    is_alive_ = is_alive_ || session.state == SessionState::kAlive;
+    if (session.state == SessionState::kAlive) running_.insert(session.uuid);
     const double stalled = StalledSeconds(session);
     stalled_seconds_ = jobs_.size() == 1 ? stalled : std::min(stalled_seconds_, stalled);
     head_ += fmt::format("{}job {} ({}) {}, {} {}{}", head_.empty() ? "" : "\n", session.label,
@@ -89,7 +89,8 @@ class LiveJobs {
     description.unread = unread_;
     description.not_seen = not_seen_;
     description.not_finite_let_go = let_go_;
-    description.is_growing = is_alive_;
+    description.is_growing = !running_.empty();
+    description.running = running_;
     description.stalled_seconds = stalled_seconds_;
     const std::vector<JobRanks> known = GroupByJob(known_);
     for (const JobRanks& job : GroupByJob(jobs_)) {
@@ -110,9 +111,9 @@ class LiveJobs {
   std::vector<std::string> unread_;
   std::vector<source::NotSeen> not_seen_;
   std::map<std::string, std::uint64_t> let_go_;
-  std::vector<Session> known_;  // to the daemon
-  std::vector<Session> jobs_;   // of those, the ones that are in the source
-  bool is_alive_ = false;
+  std::vector<Session> known_;     // to the daemon
+  std::vector<Session> jobs_;      // of those, the ones that are in the source
+  std::set<std::string> running_;  // uuids of those that are alive
   double stalled_seconds_ = 0;
 };
 

@@ -44,6 +44,7 @@ class MergedSource : public Source {
       merged.bytes += one.bytes;
       merged.is_growing = merged.is_growing || one.is_growing;
       merged.is_cut_off = merged.is_cut_off || one.is_cut_off;
+      merged.running.insert(one.running.begin(), one.running.end());
       merged.damage.insert(merged.damage.end(), one.damage.begin(), one.damage.end());
       merged.unread.insert(merged.unread.end(), one.unread.begin(), one.unread.end());
       for (const NotSeen& not_seen : one.not_seen) {

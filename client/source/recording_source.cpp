@@ -76,8 +76,17 @@ class RecordingSource : public Source {
     if (const Result<void> all = reader_->FetchedAll(); !all.ok()) {
       description.unread.push_back(all.error().message);
     }
+    if (!HaveJobsEnded(*this)) {
+      for (const recording::Session& one : reader_->sessions())
+        description.running.insert(one.uuid);
+    }
     std::map<std::pair<std::uint32_t, layout::NotSeenKind>, layout::NotSeen> newest;
     for (const recording::Mark& mark : reader_->marks()) {
+      const bool is_end = mark.kind == recording::MarkKind::kSessionEnded ||
+                          mark.kind == recording::MarkKind::kSessionDied;
+      if (is_end && mark.session < reader_->sessions().size()) {
+        description.running.erase(reader_->sessions()[mark.session].uuid);
+      }
       if (mark.not_seen && mark.session < reader_->sessions().size()) {
         newest[{mark.session, mark.not_seen->kind}] = *mark.not_seen;
       }

@@ -149,6 +149,8 @@ struct Description {
   // Which ranks of a live run are in it, and which are not; empty: no ranks.
   std::string ranks = {};
   bool is_growing = false;  // a writer is at work
+  // Processes, by uuid, whose end it does not have: what they did last may not be in it.
+  std::set<std::string> running = {};
   // Of live jobs: for how long none of them has moved, if that is long; else 0.
   double stalled_seconds = 0;
   bool is_cut_off = false;  // its end is missing: what came after is unknown

@@ -315,8 +315,7 @@ class Lacks {
  public:
   explicit Lacks(source::Source& source) {
     for (const source::Gap& gap : source.Gaps()) gaps_[gap.slot].push_back(gap);
-    const source::Description about = source.Describe();
-    is_end_open_ = about.is_growing || about.is_cut_off;
+    running_ = source.Describe().running;
   }
 
   // Whether any of `row` may be missing. `newest`: the last run of its log.
@@ -336,12 +335,12 @@ class Lacks {
  private:
   // Of a run whose rows may still be on their way, or were when the source ended.
   bool MayCome(const RowOfLog& row, SeenSlot::Time time, SeenSlot::Time newest) const {
-    return is_end_open_ && time == newest &&
+    return running_.contains(row.slot->uuid) && time == newest &&
            (row.seen->times.empty() || row.seen->times.back() < time);
   }
 
   std::map<std::size_t, std::vector<source::Gap>> gaps_;  // by slot
-  bool is_end_open_ = false;
+  std::set<std::string> running_;                         // source::Description::running
 };
 
 // `rows`: of one log. A number may mean another row in another call.

@@ -91,6 +91,22 @@ TEST_F(CliSourcesTest, CheckAndOpsHaveOneVerdictOfARowThatMayHaveAnExcuse) {
   EXPECT_EQ(told["first_nonfinite"]["name"], "fwd/div_0");
 }
 
+TEST_F(CliSourcesTest, ARowMayHaveBeenOnItsWayWhenTheRecordingOfAJobThatGoesOnWasStopped) {
+  for (const auto& [reason, code] : {std::pair(recording::StopReason::kJobEnded, 1),
+                                     std::pair(recording::StopReason::kRequested, 3)}) {
+    const std::string path = dir_ / std::to_string(code);
+    RecordingFixture recording(path);
+    const std::uint32_t made = recording.AddSlot("fwd/div_0", {2}, "", "", "1 aten.div.Tensor");
+    const std::uint32_t read = recording.AddSlot("fwd/where_0", {2}, "", "", "2 aten.where.self 1");
+    recording.Add(made, 1, {1, 2});
+    recording.Add(read, 1, {1, 2});
+    recording.Add(made, 2, {NAN, 2});  // where() may leave it out
+    recording.Close(reason);
+    const ProcessResult check = Cli({"check", path});
+    EXPECT_EQ(check.code, code) << check.out;
+  }
+}
+
 TEST_F(CliSourcesTest, InfoSaysWhichRanksOfAJobAreInIt) {
   const std::string job = dir_ / "job";
   for (const int rank : {0, 2}) {
