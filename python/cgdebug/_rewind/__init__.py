@@ -2,9 +2,10 @@
 in the next one, without a probe that was captured for it.
 
 `cgdebug-cli ask` asks, mailbox.py takes the question, and the job answers it on its own thread in
-front of its next replay of that graph (kept_graph.py). A replay that is over is run again: from a
-copy of the state that was kept before it (recorder.py), with the inputs that each replay since had.
-What it leaves must have the bits that it left then; else there is no answer.
+front of its next replay of that graph (kept_graph.py). A replay that is over is run again
+(past_replay.py): from a copy of the state that was kept before it (recorder.py), with the inputs
+that each replay since had. What it leaves must have the bits that it left then; else there is no
+answer.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from .._job import _apart, _native
 from .._job._fail_soft import guard, reason_of, tell
 from .._op_log.node_map import known_parameters
 from . import caches, hidden, mailbox, ring_of, takes_questions
-from .memory import Copy, Spans
+from .memory import Spans
+from .past_replay import Refused, SecondRun, number_of, put_aside
 from .recorder import Recorder
-from .rows import unpack_all
 from .stepping import Stepping
 from .steps import opaque_text
 from .touched import Touched, listed, plain_nodes
@@ -29,14 +29,6 @@ if typing.TYPE_CHECKING:
 
 
 _NOTHING = contextlib.nullcontext()
-
-
-class Refused(Exception):
-    """Why there is no answer, as a sentence."""
-
-
-class NotReproduced(Refused):
-    """The replay that was run again is not the same one."""
 
 
 class Answer(typing.NamedTuple):
@@ -287,89 +279,26 @@ class KeptGraph:
     def _past(self, graph, torch_replay, question: Question) -> Answer:
         """Fails: Refused; all is as it was then."""
         begun = time.monotonic()
-        recorder, asked = self._recorder, question.replay or 0
+        recorder = self._recorder
         if recorder is None or self._touched is None:
             raise Refused(self._why_not or "it has not been replayed")
-        if asked < 0:
-            asked += self.replays + 1
-        kept = recorder.replays()
-        if kept is None or not kept[0] <= asked <= kept[1]:
-            raise Refused(f"replay {asked} is not kept: there is {recorder.state_text()}")
-        changed = recorder.changed_constants()
-        if changed:
-            raise Refused(
-                f"{changed} bytes that it reads and that are not kept, such as weights, have "
-                f"changed since its first replay"
-            )
+        asked = number_of(question.replay or 0, self.replays, recorder)
         apart = self._take_apart(graph)
         apart.prepare(with_own=False)
-        generators = self._generators(graph)
-        try:
-            living = self._touched.living(self._device, graph.pool())
-            now = Copy(Spans([*living, *self._touched.state, *recorder.inputs]), self._device)
-        except torch.OutOfMemoryError:
-            raise Refused("the device has no memory to put the job's state aside") from None
-        torch.cuda.synchronize(self._device)  # other streams may still write what is put aside
-        now.save()
-        random = [one.get_state() for one in generators]
-        try:
-            return self._run_again(graph, torch_replay, apart, recorder, asked, question, begun)
-        finally:
-            now.restore()
-            for one, state in zip(generators, random):
-                one.set_state(state)
-            torch.cuda.current_stream(self._device).synchronize()
-
-    def _run_again(self, graph, torch_replay, apart, recorder, asked, question, begun) -> Answer:
-        held = list[tuple[int, torch.Tensor]]()
-        stepping = self._stepping(apart, question)
-        first = recorder.restore(asked)
-        with contextlib.ExitStack() as written:
-            with self._left_out(graph, apart, only_own=True):
-                for replay in range(first, asked):
-                    recorder.give(replay)
-                    written.callback(self._put_aside(recorder))
-                    torch_replay(graph)
-                    held.append((replay, recorder.left_now()))
-            recorder.give(asked)
-            written.callback(self._put_aside(recorder))
-            with self._left_out(graph, apart, only_own=False):
-                stepped = stepping.run(lambda: torch_replay(graph), with_own=False)
-            held.append((asked, recorder.left_now()))
-        for replay, left in held:
-            if other := _other_bits(recorder, replay, left):
-                raise NotReproduced(
-                    f"replay {replay}, run again, leaves other bits in {other}{self._why_other()}"
-                )
-        if not recorder.left:
-            raise NotReproduced("the graph leaves nothing by which a second run could be verified")
-        verified = f"{len(recorder.left)} tensors have the bits that replay {asked} left in them"
-        if first < asked:
-            verified += f", as have those of the {asked - first} replays before it, from {first} on"
+        with put_aside(recorder, self._device, graph.pool(), self._generators(graph)):
+            again = SecondRun(
+                recorder,
+                self._stepping(apart, question),
+                launch=lambda: torch_replay(graph),
+                left_out=lambda only_own: self._left_out(graph, apart, only_own),
+                caches=self._caches,
+            )
+            stepped, verified = again.run(asked)
         return self._answer(asked, stepped, verified, time.monotonic() - begun)
-
-    def _put_aside(self, recorder) -> typing.Callable[[], None]:
-        return caches.put_aside(self._caches, recorder.touched, recorder.inputs)
-
-    def _why_other(self) -> str:
-        if not self._caches:
-            return ""
-        return (
-            ". It reads a cache of the engine, which may have given a part of it to another request"
-        )
 
     def _generators(self, graph) -> list[torch.Generator]:
         """Those that a replay may move on."""
         return [torch.cuda.default_generators[self._device], *_apart.generators_of(graph)]
-
-
-def _other_bits(recorder: Recorder, replay: int, left: torch.Tensor) -> str:
-    """The first tensor that is not what the replay left there; empty: none. left: its rows now"""
-    then, again = recorder.left_by(replay), unpack_all(left)
-    for one, was, now in zip(recorder.left, then, again):
-        if (was.ordered, was.hash) != (now.ordered, now.hash):
-            return f"{one.made or one.row or 'memory'} {one.dtype}{list(one.shape)}"
-    return ""
 
 
 def _unseen(makes_tensors: bool = True):

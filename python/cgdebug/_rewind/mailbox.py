@@ -84,7 +84,7 @@ class Question:
         return not self.rows or recording_module().is_selected(name, ",".join(self.rows))
 
     def answer(self, make: typing.Callable[[], Answer]) -> None:
-        from .kept_graph import NotReproduced
+        from .past_replay import NotReproduced
 
         try:
             self.done(make())

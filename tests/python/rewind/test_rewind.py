@@ -18,7 +18,7 @@ import cgdebug
 from cgdebug import _rewind
 from cgdebug._job import _apart, _native
 from cgdebug._op_log.node_map import Call, Given, Op, Tensor, extent_of
-from cgdebug._rewind import caches, kept_graph, mailbox, repro
+from cgdebug._rewind import caches, mailbox, past_replay, repro
 from cgdebug._rewind.hidden import Block, hidden_of
 from cgdebug._rewind.memory import Spans
 from cgdebug._rewind.recorder import Recorder
@@ -705,7 +705,7 @@ def test_graphs_that_nobody_asks_about_are_made_as_ever():
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (kept_graph.NotReproduced("x differs"), "not_reproduced"),
+        (past_replay.NotReproduced("x differs"), "not_reproduced"),
         (RuntimeError("x differs"), "no_answer"),
     ],
 )
