@@ -12,22 +12,29 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import itertools
-import operator
 import os
-import pathlib
 import sys
 import typing
 import warnings
 
 from . import _remote
-from ._read._call_series import the_one_of
 from ._read._columns import Columns, frame_of
-from ._read._reports import Cause, Causes, Check, Diff, Row, rows_of
-from ._read._series import RecordedSnapshot, Series, names_of
+from ._read._reports import (
+    Cause,
+    Causes,
+    Check,
+    Diff,
+    Row,
+    diff_of,
+    rows_of,
+    write_report,
+)  # fmt: skip
+from ._read._selection import Selection, check_is_name
+from ._read._series import RecordedSnapshot, Series
 from ._remote import Fetched
 from ._shared._answers import is_no_row
-from ._shared._replays import MAX_REPLAY, replay_range
-from .errors import NothingMatchedError, RecordingError
+from ._shared._replays import replay_range
+from .errors import NothingMatchedError
 from .snapshot import TensorSnapshot
 
 __all__ = [
@@ -55,7 +62,7 @@ def why(source: Recording | str | os.PathLike) -> Causes:
 
     Fails: RecordingError.
     """
-    return (source if isinstance(source, Recording) else open(source)).why()
+    return _opened(source).why()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +101,7 @@ class Recording:
         )
         if self._rank is not None and not self._slots:
             raise NothingMatchedError(f"{self._path} has no probe of rank {self._rank}")
+        self._selection = Selection(self._reader, self._path, self._slots)
         return self
 
     # --- what is in it ----------------------------------------------------------------------------
@@ -105,7 +113,7 @@ class Recording:
     @property
     def probes(self) -> list[str]:
         """Names of the probes, in graph order."""
-        return list(dict.fromkeys(series.name for series in self._slots))
+        return list(self._selection.names)
 
     @property
     def series(self) -> list[Series]:
@@ -178,59 +186,21 @@ class Recording:
         """One call of a probe in a graph; or all that it saw in eager calls, whatever the shapes.
         The arguments choose among several captures, calls or jobs (`sessions`). Where processes of
         one label are together, as after a fork, the first digits of a uuid tell them apart."""
-
-        def is_of_job(series: Series, job: str) -> bool:
-            is_uuid = len(job) >= 4 and series._uuid.startswith(job)
-            return job == series.session or is_uuid
-
-        found = [
-            series
-            for series in self._slots
-            if series.name == name
-            and graph_id in (None, series.graph_id)
-            and invocation in (None, series.invocation)
-            and (session is None or is_of_job(series, session))
-        ]
-        if not found:
-            raise KeyError(self._why_no_probe(name))
-        return the_one_of(name, found)
+        return self._selection.probe(name, graph_id, invocation, session)
 
     def select(self, *patterns: str) -> list[Series]:
         """By glob ("blk*", "re:...", "!..." excludes), in graph order. A glob means the whole name,
         as on the command line: "*blk*" for what lies inside. None that matches is a warning, which
         has the names that are close, and the list is empty."""
-        found = self._matching(*patterns)
+        found = self._selection.matching(patterns)
         if not found:
-            warnings.warn(self._why_no_match(patterns), stacklevel=_level_of_caller())
+            warnings.warn(self._selection.why_no_match(patterns), stacklevel=_level_of_caller())
         return found
-
-    def _matching(self, *patterns: str) -> list[Series]:
-        wanted = set(self._reader.select(list(patterns)))
-        return [series for series in self._slots if series._index in wanted]
-
-    def _why_no_match(self, patterns: collections.abc.Sequence[str]) -> str:
-        from ._shared import _words
-
-        shown = " or ".join(map(repr, patterns))
-        close = _words.close_to(",".join(patterns), self.probes)
-        return f"no probe matches {shown} in {self._path} ({len(self.probes)} probes).{close}"
 
     def replay(self, replay: int) -> dict[str, TensorSnapshot]:
         """Every probe's snapshot of one replay, by name: "name#1" for a second call, "name@g:LABEL"
         for another graph, "name@float32[8, 512]" for eager calls with another shape."""
-        if len(self.ranks) > 1:
-            raise RecordingError(
-                f"{self._path} is of ranks {self.ranks}: choose one, for example "
-                f"r.rank({self.ranks[0]}).replay({replay})"
-            )
-        if not 1 <= operator.index(replay) <= MAX_REPLAY:
-            raise ValueError(f"replays count from 1, not {replay}; the last is r.replays[-1]")
-        names = names_of(series for series in self._slots if series.replays)
-        return {
-            name: series[replay]
-            for series, name in names.items()
-            if self._reader.has(series._index, replay)
-        }
+        return self._selection.of_replay(replay)
 
     def assemble(self, name: str, replay: int | None = None) -> TensorSnapshot:
         """The whole tensor whose parts the ranks have, such as a parameter under FSDP or tensor
@@ -241,37 +211,14 @@ class Recording:
         """
         from .sharding import assemble
 
-        series = [one for one in self._slots if one.name == name]
-        if not series:
-            raise KeyError(self._why_no_probe(name))
-        ranks = [one.rank for one in series]
-        if len(set(ranks)) < len(ranks):
-            raise RecordingError(
-                f"probe {name!r} has several series on rank "
-                f"{next(rank for rank in ranks if ranks.count(rank) > 1)}: choose, for example "
-                f"cgdebug.assemble(series[replay] for series in r.select({name!r}) if ...)"
-            )
-        if replay is None:
-            common = set.intersection(*(set(one.replays) for one in series))
-            if not common:
-                raise ValueError(f"assemble: no replay of {name!r} is there on every rank {ranks}")
-            replay = max(common)
-        parts = [one[replay] for one in series if self._reader.has(one._index, replay)]
-        if not parts:
-            raise ValueError(f"assemble: no rank of {ranks} has replay {replay} of {name!r}")
-        return assemble(parts)
+        return assemble(self._selection.parts_of(name, replay))
 
     def __getitem__(self, name: str) -> Series:
-        if not isinstance(name, str):
-            names = name if isinstance(name, tuple) else ("layers.0.*",)
-            raise TypeError(
-                f"recording[{name!r}]: give the name of one probe; several: "
-                f"recording.select({', '.join(map(repr, names))})"
-            )
+        check_is_name(name)
         return self.probe(name)
 
     def __contains__(self, name: object) -> bool:
-        return any(series.name == name for series in self._slots)
+        return name in self._selection.names
 
     def __iter__(self) -> collections.abc.Iterator[str]:
         return iter(self.probes)
@@ -336,16 +283,7 @@ class Recording:
         trust_hashes: where the recorded hashes are equal, do not read the values; damage to them is
                       then not seen
         """
-        from ._shared._reader import recording_module
-
-        if by not in ("name", "order") or align not in ("replay", "step"):
-            raise ValueError("by is 'name' or 'order', align is 'replay' or 'step'")
-        other = other if isinstance(other, Recording) else open(other)
-        first_replay, last_replay = replay_range(replays)
-        options = {
-            "probes": list(probes),
-            "first_replay": first_replay,
-            "last_replay": last_replay,
+        how = {
             "rtol": None if rtol is None else float(rtol),
             "atol": None if atol is None else float(atol),
             "equal_nan": equal_nan,
@@ -356,7 +294,7 @@ class Recording:
             "align": align,
             "names": names or {},
         }
-        return Diff(*recording_module().diff(self._reader, other._reader, options))
+        return diff_of(self._reader, _opened(other)._reader, probes, replays, how)
 
     def report(
         self,
@@ -367,18 +305,8 @@ class Recording:
     ) -> str:
         """Writes one HTML file with pictures of this recording, or of this and `other` side by
         side: `cgdebug-cli report`. An older file is replaced. Returns the verdict, a sentence."""
-        from ._shared._output_files import replacing
-        from ._shared._reader import recording_module
-
-        if other is not None and not isinstance(other, Recording):
-            other = open(other)
-        first, last = replay_range(replays)
-        html, verdict = recording_module().report(
-            self._reader, None if other is None else other._reader, list(probes), first, last
-        )
-        with replacing(pathlib.Path(path)) as file:
-            file.write(html.encode())
-        return verdict
+        with_other = None if other is None else _opened(other)._reader
+        return write_report(self._reader, with_other, path, probes, replays)
 
     def verify(self) -> list[str]:
         """Reads every byte, which `complete` does not. Returns one sentence for each damaged place;
@@ -425,10 +353,6 @@ class Recording:
         what None takes. Torch records them (2.14 and later) where a capture has
         enable_annotations=True.
         """
-        if annotations is None:
-            from torch.cuda.graph_annotations import get_kernel_annotations
-
-            annotations = get_kernel_annotations()
         from ._read._kernel_annotations import with_snapshots
 
         return with_snapshots(annotations, self._reader, self._all)
@@ -454,14 +378,9 @@ class Recording:
     def _columns(self, *probes: str) -> Columns:
         return Columns(self._reader, self.select(*probes)).checked()
 
-    def _why_no_probe(self, name: str) -> str:
-        text = f"no probe {name!r} in {self._path}."
-        if not set(name) & set("*?[") and not name.startswith(("re:", "!")):
-            from ._shared import _words
 
-            return text + (_words.close_to(name, self.probes) or f" It has {len(self)} probes")
-        count = len({series.name for series in self._matching(name)})
-        return f"{text} {count} match it as a pattern" + f": r.select({name!r})" * (count > 0)
+def _opened(source: Recording | str | os.PathLike) -> Recording:
+    return source if isinstance(source, Recording) else open(source)
 
 
 def _level_of_caller() -> int:

@@ -81,7 +81,7 @@ def export_work(
         raise ValueError(f"{format} cannot be written to stdout")
     target = pathlib.Path(output) if is_stdout else _target_of(recording, format, output, force)
     first, last = replay_range(replays)
-    selected = [one for one in recording._matching(*probes) if one.lies_in(graph, shape)]
+    selected = [one for one in recording._selection.matching(probes) if one.lies_in(graph, shape)]
     if not selected:
         raise NothingMatchedError(
             f"no probe of {recording.path} matches {' '.join(probes) or '*'}. "

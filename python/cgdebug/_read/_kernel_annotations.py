@@ -12,10 +12,13 @@ from ._series import Series
 
 
 def with_snapshots(
-    annotations: collections.abc.Mapping[int, typing.Any], reader, all_series: list[Series]
+    annotations: collections.abc.Mapping[int, typing.Any] | None, reader, all_series: list[Series]
 ) -> dict[int, list[dict[str, typing.Any]]]:
-    """annotations: of torch.cuda.graph_annotations.get_kernel_annotations(); those of a probe's
-    kernel get one more."""
+    """annotations: None: torch's; those of a probe's kernel get one more."""
+    if annotations is None:
+        from torch.cuda.graph_annotations import get_kernel_annotations
+
+        annotations = get_kernel_annotations()
     held: dict[str, dict[str, typing.Any]] = {}
     named = {}
     for node, given in annotations.items():

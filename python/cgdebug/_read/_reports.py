@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import collections.abc
 import json
+import os
+import pathlib
 import typing
+
+from .._shared._replays import replay_range
 
 
 class _Report:
@@ -55,6 +59,23 @@ class Diff(_Report):
     def missing(self) -> list[str]:
         """What was not compared, in sentences."""
         return self._document["missing"]
+
+
+def diff_of(
+    reader,
+    other,
+    probes: collections.abc.Iterable[str],
+    replays: tuple[int, int] | None,
+    how: dict[str, typing.Any],
+) -> Diff:
+    """reader, other: of recordings. how: the options of Recording.diff"""
+    from .._shared._reader import recording_module
+
+    if how["by"] not in ("name", "order") or how["align"] not in ("replay", "step"):
+        raise ValueError("by is 'name' or 'order', align is 'replay' or 'step'")
+    first, last = replay_range(replays)
+    which = {"probes": list(probes), "first_replay": first, "last_replay": last}
+    return Diff(*recording_module().diff(reader, other, {**which, **how}))
 
 
 class _Search(_Report):
@@ -240,3 +261,20 @@ def rows_of(answer: tuple[tuple[str, ...], list[tuple]]) -> list[Row]:
     names, rows = answer
     row = _row_class(names)
     return [row(values) for values in rows]
+
+
+def write_report(
+    reader,
+    other,
+    path: str | os.PathLike,
+    probes: collections.abc.Iterable[str],
+    replays: tuple[int, int] | None,
+) -> str:
+    """reader, other: of recordings; None: of this one alone. Returns the verdict."""
+    from .._shared._output_files import replacing
+    from .._shared._reader import recording_module
+
+    html, verdict = recording_module().report(reader, other, list(probes), *replay_range(replays))
+    with replacing(pathlib.Path(path)) as file:
+        file.write(html.encode())
+    return verdict
