@@ -161,8 +161,7 @@ Found FindBadCaptures(const Evidence& evidence) {
     if (has_graph) {
       answer.not_asked =
           "captures that recorded no work, or that failed without an op log, which a recording "
-          "does "
-          "not keep: cgdebug-cli graphs, while the job lives";
+          "does not keep: cgdebug-cli graphs, while the job lives";
     }
     return answer;
   }
