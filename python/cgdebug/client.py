@@ -104,16 +104,7 @@ class Client:
         jobs = self._ask("graphs", session=self._pick(session)).sessions
         pids = {one.key: one.pid for one in self.sessions(include_dead=False)}
         for job in jobs:
-            answer = job.session in pids and _wire.ask_job(
-                self._connection.path, pids[job.session], {"list": True}, timeout=1.0
-            )
-            known = {
-                one["capture"]: one["why_not_apart"] for one in (answer or {"graphs": ()})["graphs"]
-            }
-            for graph in job.graphs:
-                why_not = known.get(graph.graph_id)
-                graph.apart = None if why_not is None else not why_not
-                graph.why_not_apart = why_not or None
+            _say_apart(job, self._connection.path, pids.get(job.session))
         return jobs
 
     def get(
@@ -176,7 +167,7 @@ class Client:
         )
         if probes and not follow:
             self.probes(*probes, session=session)  # raises if there is none
-        return self._stream(request)
+        return _events(self._connect, request)
 
     def set(
         self,
@@ -345,26 +336,6 @@ class Client:
             response, payload = self._connection.ask(_wire.request(kind, **fields))
         return _answers.plain(_answers.checked(response, kind)), payload
 
-    def _stream(self, request) -> collections.abc.Iterator[TensorSnapshot | Event]:
-        connection = self._connect()
-        skipped = {None, "caught_up"} | ({"session_change"} if request.tail.only else set())
-        try:
-            for response in connection.stream(request):
-                if response.WhichOneof("kind") is None and not response.HasField("error"):
-                    continue  # the end
-                reply = _answers.checked(response, "tail")
-                kind = reply.WhichOneof("event")
-                if kind in skipped:
-                    continue
-                event = _answers.plain(getattr(reply, kind))
-                yield (
-                    _answers.snapshot(event, None)
-                    if kind == "snapshot"
-                    else _answers.event(kind, event)
-                )
-        finally:
-            connection.close()
-
 
 class LiveRecording:
     """A recording in progress. The end of its `with` block stops it and waits until it is on the
@@ -413,6 +384,41 @@ class LiveRecording:
             f"<recording {state.directory}: {state.state}, {state.snapshots} snapshots, "
             f"{state.lost + state.refused} missing>"
         )
+
+
+def _say_apart(job: Answer, path: str, pid: int | None) -> None:
+    """Sets `apart` and `why_not_apart` of its graphs. pid: None if it has ended"""
+    answer = pid is not None and _wire.ask_job(path, pid, {"list": True}, timeout=1.0)
+    graphs = answer["graphs"] if answer else ()
+    known = {one["capture"]: one["why_not_apart"] for one in graphs}
+    for graph in job.graphs:
+        why_not = known.get(graph.graph_id)
+        graph.apart = None if why_not is None else not why_not
+        graph.why_not_apart = why_not or None
+
+
+def _events(
+    connect: typing.Callable[[], _wire.Connection], request
+) -> collections.abc.Iterator[TensorSnapshot | Event]:
+    """What answers a request for a tail, on a connection of its own."""
+    connection = connect()
+    skipped = {None, "caught_up"} | ({"session_change"} if request.tail.only else set())
+    try:
+        for response in connection.stream(request):
+            if response.WhichOneof("kind") is None and not response.HasField("error"):
+                continue  # the end
+            reply = _answers.checked(response, "tail")
+            kind = reply.WhichOneof("event")
+            if kind in skipped:
+                continue
+            event = _answers.plain(getattr(reply, kind))
+            yield (
+                _answers.snapshot(event, None)
+                if kind == "snapshot"
+                else _answers.event(kind, event)
+            )
+    finally:
+        connection.close()
 
 
 def _finish_gpu_work() -> None:
