@@ -9,7 +9,7 @@ from all_dtypes import FLOAT4, NAMES, made_of
 
 import cgdebug
 from cgdebug import TensorStats
-from cgdebug._op_log.rows import _order_of
+from cgdebug._op_log.rows.native_rows import _order_of
 from conftest import capture, own_session
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("daemon")]

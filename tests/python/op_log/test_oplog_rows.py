@@ -11,7 +11,7 @@ from all_dtypes import NAMES, made_of
 
 import cgdebug
 from cgdebug import TensorStats
-from cgdebug._op_log.rows import _order_of
+from cgdebug._op_log.rows.native_rows import _order_of
 from conftest import own_session
 
 

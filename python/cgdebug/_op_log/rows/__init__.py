@@ -13,7 +13,6 @@ import time
 import typing
 
 import torch
-from torch.utils._mode_utils import no_dispatch
 
 from ..._job import _accepted, _native
 from ..._shared import _torch_logs
@@ -21,10 +20,9 @@ from .. import input_ends
 from ..details import Details
 from .call_details import CallDetails
 from .gaps import ACCOUNT, MAX_CALLS, TOLD_ACCOUNT, Gaps
-from .pending import Pending
+from .native_rows import NativeRows
 from .row import NO_DETAILS, UNKNOWN, Coverage, Nodes, Row
 
-_MAX_DIMENSIONS = 4  # kMaxOpLogDimensions
 _GPU_TIMEOUT_S = 60  # for the rows of a call that has ended
 
 
@@ -35,7 +33,6 @@ class OpLog:
            again and again; each time is a call, whose rows may be others.
     every: of a capture: the rows of replays 1, 1 + every, ... are seen
     calls: the numbers of the newest runs of an eager log, oldest first
-    copies: rows whose tensor had to be copied first, because it has gaps
 
     Thread: any.
     """
@@ -45,17 +42,16 @@ class OpLog:
         self.rows: list[Row] = []  # of the capture, or of the run that came last
         self._lock = threading.RLock()
         self.calls: collections.deque[int] = collections.deque(maxlen=MAX_CALLS)
-        self.copies = 0
         self.told_rows: set[int] = set()  # lists of rows that torch's tools were told, hashed
         self._call_details = CallDetails()
         self._gaps = Gaps(graph)
-        self._pending = Pending()
         self._nodes = Nodes()  # that no row has
         self._nodes_of_op = 0
         self._names: set[str] = set()  # of this run
         self._closed = False
         self._ended_ns = 0  # wall clock: when the run that came last ended
         self._native = _native.load().NativeOpLog(every)
+        self._out = NativeRows(self._native, of_graph=bool(graph))
         _native.finish_at_exit()
         _native.start_daemon()
 
@@ -95,20 +91,28 @@ class OpLog:
             self._nodes = Nodes()
             return row.number
 
+    def _log(self, row: Row, tensor: torch.Tensor) -> None:
+        self._out.add(row, tensor, self._details_text(row))
+
     # --- pending rows, and the nodes of a capture -------------------------------------------------
 
     @property
+    def copies(self) -> int:
+        """Rows whose tensor had to be copied first, because it has gaps."""
+        return self._out.copies
+
+    @property
     def has_pending(self) -> bool:
-        return bool(self._pending.memory)
+        return bool(self._out.pending.memory)
 
     def is_pending(self, storage: int) -> bool:
         """Whether a pending row shows what is in the memory of that storage."""
-        return self._pending.has(storage)
+        return self._out.pending.has(storage)
 
     def has_lost_memory(self) -> bool:
         """Whether a pending row's tensor has given its memory back, as resize_(0) of a storage
         does. The next op may be given that memory."""
-        return self._pending.has_lost_memory()
+        return self._out.pending.has_lost_memory()
 
     def flush(self) -> None:
         """Computes the pending rows. Must be called before something that is known changes one of
@@ -116,13 +120,7 @@ class OpLog:
 
         Fails: RuntimeError: rows of this capture are lost."""
         with self._lock:
-            if not self._pending.memory:
-                return
-            try:
-                with self._marked():
-                    self._native.flush()
-            finally:
-                self._pending.clear()
+            self._out.flush()
 
     def take_unseen(self) -> list[str]:
         """What the nodes run that were captured since the last call of this or of take_nodes(), and
@@ -132,12 +130,7 @@ class OpLog:
         with self._lock:
             if self._closed or not self.graph:
                 return []
-            try:
-                with self._marked():
-                    return self._native.take_unseen(_current_stream())
-            finally:
-                if self._pending.memory and not self._native.pending():
-                    self._pending.clear()
+            return self._out.take_unseen(_current_stream())
 
     def take_nodes(self) -> None:
         """The nodes that were captured since then belong to the op that has run. If it has a row,
@@ -239,7 +232,7 @@ class OpLog:
                     call = self._native.end()
                 finally:
                     self._gaps.end_run(call)
-                    self._pending.clear()
+                    self._out.pending.clear()
                     self._ended_ns = time.time_ns()
                 if call:
                     self._called(call)
@@ -320,76 +313,6 @@ class OpLog:
             name = _accepted.make_name(f"{text}.{number}")
             number += 1
         return name
-
-    def _marked(self, row: Row | None = None) -> contextlib.AbstractContextManager:
-        """For kernels of rows: of those that are pending, and of this one."""
-        names = []
-        if self.graph and _torch_logs.asks_for_marks():
-            names = self._pending.rows() + ([row.name] if row else [])
-        if not names:
-            return contextlib.nullcontext()
-        text = f"row {names[0]}" if len(names) == 1 else f"rows {names[0]} to {names[-1]}"
-        return _torch_logs.marked(text)
-
-    def _log(self, row: Row, tensor: torch.Tensor) -> None:
-        if not self.graph and tensor.is_cpu and _is_dense(tensor):  # as most are: costs no op
-            dense = tensor
-            waiting = self._add_dense(row, dense, None)
-        else:
-            with no_dispatch(), torch.no_grad(), self._marked(row):
-                dense = tensor.detach().resolve_conj().resolve_neg()
-                order = None
-                if not dense.is_contiguous():
-                    order = _order_of(dense) if dense.is_cuda else None
-                    if order is None:
-                        dense = dense.contiguous()
-                        self.copies += 1
-                waiting = self._add_dense(row, dense, order)
-        if waiting <= 1:  # those before are computed
-            self._pending.clear()
-        if waiting:
-            self._pending.add(row.name, dense.untyped_storage())
-
-    def _add_dense(self, row: Row, dense: torch.Tensor, order) -> int:
-        return self._native.add(
-            row.name,
-            op=row.text(),
-            site=row.site,
-            data=dense.data_ptr(),
-            dtype=row.dtype,
-            shape=list(row.shape),
-            cuda=dense.device.index if dense.is_cuda else None,
-            stream=torch.cuda.current_stream(dense.device).cuda_stream if dense.is_cuda else 0,
-            order=order or [],
-            details=self._details_text(row),
-        )
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    return is_plain and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-
-
-def _order_of(tensor: torch.Tensor) -> list[tuple[int, int]] | None:
-    """The dimensions of a tensor without gaps, from the one that changes fastest in memory: size,
-    and stride if the tensor were contiguous. None if it has gaps, or if that is too long."""
-    dimensions = []
-    usual = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
-        if size != 1:
-            dimensions.append((stride, size, usual))
-        usual *= size
-    order: list[tuple[int, int]] = []
-    expected = 1
-    for stride, size, usual in sorted(dimensions):
-        if stride != expected:
-            return None
-        expected *= size
-        if order and usual == order[-1][0] * order[-1][1]:  # one dimension with the one before
-            order[-1] = (order[-1][0] * size, order[-1][1])
-        else:
-            order.append((size, usual))
-    return order if len(order) <= _MAX_DIMENSIONS and expected < 1 << 32 else None
 
 
 def _current_stream() -> int:
