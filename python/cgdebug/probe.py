@@ -13,9 +13,9 @@ from . import actions as _actions
 from ._job import _accepted, _fail_on, _fail_soft, _native, _tags
 from ._job import _verdict as verdict
 from ._shared import _site, _torch_logs
+from ._shared._answers import kept_snapshot
 from .errors import FoundError, NotCheckedError, TensorNotComparedError
-from .sharding import TensorShard
-from .snapshot import TensorSnapshot, part_of
+from .snapshot import TensorSnapshot
 from .status import ProbeStatus, SlotStatus
 
 if typing.TYPE_CHECKING:
@@ -188,16 +188,11 @@ class CudaGraphTensorProbe:
         try:
             with _torch_logs.marked(f"probe {self._name}"):
                 op(tensor, self._site_key)
-        except NotImplementedError as error:  # from torch's dispatcher, whose text names no probe
-            raise ValueError(
-                f"probe {self._name!r}: a {type(tensor).__name__} is not supported: torch does not "
-                f"know how to give it to a probe ({str(error).splitlines()[0]}). Probe the tensors "
-                f"that it holds"
-            ) from None
-        except RuntimeError as error:  # torch 2.15 and later drop the type of an op's exception
-            if not _native.op_refused():
+        except RuntimeError as error:
+            refusal = _accepted.refusal_of(self._name, tensor, error)
+            if refusal is None:
                 raise
-            raise ValueError(str(error)) from None
+            raise refusal from None
 
     def attach_grad(self, tensor: torch.Tensor, strict: bool = False, return_handle: bool = False):
         """Looks at the gradient of `tensor` when backward computes it; the gradient is not changed.
@@ -259,9 +254,9 @@ class CudaGraphTensorProbe:
         if self._native is None or "record" not in self._actions:
             return []
         if synchronize:
-            self._synchronize("records(synchronize=True)")
+            _wait_for_gpu(self._native, f"probe {self._name!r}: records(synchronize=True)")
         entries = self._native.records(-1 if last is None else last)
-        return [self._snapshot(entry) for entry in entries]
+        return [kept_snapshot(self._name, verdict.rank(), entry) for entry in entries]
 
     def clear_records(self) -> None:
         """Forgets the snapshots kept so far; later replays are kept as before."""
@@ -273,30 +268,6 @@ class CudaGraphTensorProbe:
         for slot, ordinal in (record._origin for record in records):
             upto[slot] = max(ordinal, upto.get(slot, 0))
         self._native.clear_records(upto)
-
-    def _snapshot(self, entry: dict) -> TensorSnapshot:
-        part, full_shape = part_of(entry["part"], tuple(entry["shape"]))
-        return TensorSnapshot.from_payload(
-            entry["payload"],
-            dtype=entry["dtype"],
-            origin=(entry["slot"], entry["ordinal"]),
-            probe_name=self._name,
-            replay_index=entry["replay_index"],
-            iteration=entry["iteration"],
-            shape=tuple(entry["shape"]),
-            device=entry["device"],
-            invocation_index=entry["invocation_index"],
-            rank=verdict.rank(),
-            graph_id=entry["graph_id"],
-            graph=entry["graph_label"],
-            serial=entry["serial"],
-            timestamp_ns=entry["timestamp_ns"],
-            step=entry["step"],
-            shard=TensorShard.parse(entry["shard"]),
-            part=part,
-            full_shape=full_shape,
-            thread=entry["thread"] or None,
-        )
 
     # --- judging ----------------------------------------------------------------------------------
 
@@ -311,18 +282,7 @@ class CudaGraphTensorProbe:
         return self._status(waited)
 
     def _status(self, waited: bool) -> ProbeStatus:
-        state = self._native.status()
-        return ProbeStatus(
-            self._name,
-            self._mode,
-            closed=state["closed"],
-            daemon_alive=state["daemon_alive"],
-            waited=waited,
-            error=state["error"],
-            lane_note=state["lane_note"],
-            trigger_note=state["trigger_note"],
-            slots=tuple(SlotStatus.from_native(slot) for slot in state["slots"]),
-        )
+        return ProbeStatus.from_native(self._name, self._mode, self._native.status(), waited)
 
     def assert_ok(self, *, timeout: float = _VERDICT_TIMEOUT_S) -> None:
         """Passes only when every snapshot so far was compared and matched.
@@ -336,7 +296,7 @@ class CudaGraphTensorProbe:
         """
         if self._native is None or "compare" not in self._actions:
             return
-        self._synchronize("assert_ok()")
+        _wait_for_gpu(self._native, f"probe {self._name!r}: assert_ok()")
         status = self._status(True)
         if any(slot.compared_on == "daemon" for slot in status.slots):
             status = self._status(self._native.wait_consumed(float(timeout)))
@@ -349,18 +309,6 @@ class CudaGraphTensorProbe:
             raise TensorNotComparedError(
                 f"probe {self._name!r}{verdict.rank_words()} was not compared: {problem}"
             )
-
-    def _synchronize(self, what: str) -> None:
-        if not torch.cuda.is_initialized():
-            return
-        if _is_capturing():
-            raise RuntimeError(
-                f"probe {self._name!r}: {what} waits for the GPU, which a capture forbids; "
-                f"call it after the capture"
-            )
-        devices = {slot["device"] for slot in self._native.status()["slots"]}
-        for device in devices - {"cpu"}:
-            torch.cuda.synchronize(device)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -472,6 +420,17 @@ class graph_label:
 def _is_capturing() -> bool:
     # Why the first test: the second needs a driver, which a CUDA build of torch may lack.
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _wait_for_gpu(native, what: str) -> None:
+    if not torch.cuda.is_initialized():
+        return
+    if _is_capturing():
+        raise RuntimeError(
+            f"{what} waits for the GPU, which a capture forbids; call it after the capture"
+        )
+    for device in {slot["device"] for slot in native.status()["slots"]} - {"cpu"}:
+        torch.cuda.synchronize(device)
 
 
 def _check_choice(what: str, value, choices: tuple) -> None:

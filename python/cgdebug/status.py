@@ -152,6 +152,12 @@ class ProbeStatus:
     trigger_note: str | None = None
     slots: tuple[SlotStatus, ...] = ()
 
+    @classmethod
+    def from_native(cls, name: str, mode: str, state: dict, waited: bool) -> ProbeStatus:
+        slots = tuple(map(SlotStatus.from_native, state["slots"]))
+        same = {field.name for field in dataclasses.fields(cls)} & state.keys() - {"slots"}
+        return cls(name, mode, waited=waited, slots=slots, **{key: state[key] for key in same})
+
     @property
     def ok(self) -> bool:
         """Whether no comparison has failed. It does not say that everything was compared: that is

@@ -8,6 +8,7 @@ import torch
 
 from .._shared import _words
 from .._shared._dtypes import table
+from . import _native
 
 
 def check_name(name) -> None:
@@ -39,6 +40,17 @@ def check_tensor(probe: str, tensor) -> None:
     refused = _why_refused(tensor)
     if refused:
         raise ValueError(f"probe {probe!r}: {refused}")
+
+
+def refusal_of(probe: str, tensor: torch.Tensor, error: RuntimeError) -> ValueError | None:
+    """What the op refused, from the error that torch made of it; None if it is another one."""
+    if isinstance(error, NotImplementedError):  # of torch's dispatcher, whose text names no probe
+        return ValueError(
+            f"probe {probe!r}: a {type(tensor).__name__} is not supported: torch does not know how "
+            f"to give it to a probe ({str(error).splitlines()[0]}). Probe the tensors that it holds"
+        )
+    # torch 2.15 and later drop the type of an op's exception.
+    return ValueError(str(error)) if _native.op_refused() else None
 
 
 def _why_refused(tensor: torch.Tensor) -> str:

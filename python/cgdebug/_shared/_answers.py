@@ -1,4 +1,5 @@
-"""Turns messages of proto/control.proto into what a caller of the client sees."""
+"""Turns messages of proto/control.proto, and what a probe of this process kept, into what a caller
+sees."""
 
 from __future__ import annotations
 
@@ -130,26 +131,49 @@ def _is_repeated(field) -> bool:
 
 def snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
     stats = fields.stats
-    part, full_shape = part_of(fields.part, tuple(fields.shape))
-    return TensorSnapshot.from_payload(
+    return _made(
         payload,
-        dtype=fields.dtype,
         stats=stats
         and Stats(**{name: getattr(stats, name) for name in Stats.__dataclass_fields__}),
         probe_name=fields.probe,
         replay_index=fields.replay,
-        iteration=fields.iteration,
-        shape=tuple(fields.shape),
-        device=fields.device,
         invocation_index=fields.invocation,
         rank=fields.rank,
-        graph_id=fields.graph_id,
         graph=fields.graph,
-        serial=fields.serial,
-        timestamp_ns=fields.timestamp_ns,
         step=None if fields.step < 0 else fields.step,
-        shard=TensorShard.parse(fields.shard),
+        **{name: getattr(fields, name) for name in _NAMED_ALIKE},
+    )
+
+
+def kept_snapshot(probe: str, rank: int, entry: dict) -> TensorSnapshot:
+    """entry: of NativeProbe.records()"""
+    return _made(
+        entry["payload"],
+        origin=(entry["slot"], entry["ordinal"]),
+        probe_name=probe,
+        replay_index=entry["replay_index"],
+        invocation_index=entry["invocation_index"],
+        rank=rank,
+        graph=entry["graph_label"],
+        step=entry["step"],
+        **{name: entry[name] for name in _NAMED_ALIKE},
+    )
+
+
+_NAMED_ALIKE = (
+    "dtype", "shape", "device", "part", "shard", "graph_id", "iteration", "serial", "thread",
+    "timestamp_ns",
+)  # fmt: skip
+
+
+def _made(payload, *, shape, part: str, shard: str, thread: int, **fields) -> TensorSnapshot:
+    part, full_shape = part_of(part, tuple(shape))
+    return TensorSnapshot.from_payload(
+        payload,
+        shape=tuple(shape),
         part=part,
         full_shape=full_shape,
-        thread=fields.thread or None,
+        shard=TensorShard.parse(shard),
+        thread=thread or None,
+        **fields,
     )
