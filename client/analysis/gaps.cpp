@@ -97,11 +97,19 @@ std::string LackText(const source::Source& source, const std::string& path,
 }
 
 // A sentence for each slot; one for all that lack snapshots for the same reasons if they are many.
+// seen: see SummarizeGaps().
 void AddGapsOfSlots(source::Source& source, const Scope& scope, const std::string& path,
-                    GapSummary* summary) {
+                    std::map<std::size_t, std::uint64_t> seen, GapSummary* summary) {
   constexpr std::size_t kMostOneByOne = 3;
   std::map<std::size_t, SlotGaps> by_slot;
-  for (const source::Gap& gap : source.Gaps()) {
+  for (source::Gap gap : source.Gaps()) {
+    if (gap.cause == ToText(layout::LossCause::kNotKept)) {
+      std::uint64_t& of_slot = seen[gap.slot];
+      const std::uint64_t here = std::min(of_slot, gap.count);
+      of_slot -= here;
+      gap.count -= here;
+      if (gap.count == 0) continue;
+    }
     if (!scope.Wants(source.slots()[gap.slot]) || !scope.Wants(gap)) continue;
     SlotGaps& slot = by_slot[gap.slot];
     if (slot.count == 0) slot.first = gap;
@@ -166,10 +174,11 @@ namespace {
 
 // `lacks`: whether a gap row is of what is looked at, and no other sentence tells it.
 GapSummary Summarize(source::Source& source, const Scope& scope,
+                     const std::map<std::size_t, std::uint64_t>& seen,
                      const std::function<bool(std::size_t)>& lacks) {
   GapSummary summary;
   const source::Description about = source.Describe();
-  AddGapsOfSlots(source, scope, about.path, &summary);
+  AddGapsOfSlots(source, scope, about.path, seen, &summary);
   if (const std::string why = EmptyRangeText(source, scope); !why.empty()) {
     summary.sentences.push_back(why);
     ++summary.count;
@@ -216,14 +225,15 @@ GapSummary Summarize(source::Source& source, const Scope& scope,
 
 }  // namespace
 
-GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
-  return Summarize(source, scope, [&](std::size_t gap) {
+GapSummary SummarizeGaps(source::Source& source, const Scope& scope,
+                         const std::map<std::size_t, std::uint64_t>& seen) {
+  return Summarize(source, scope, seen, [&](std::size_t gap) {
     return !source.slots()[gap].counts_calls() || RanIn(source, scope, gap);
   });
 }
 
 GapSummary SummarizeOtherGaps(source::Source& source, const Scope& scope) {
-  return Summarize(source, scope, [](std::size_t) { return false; });
+  return Summarize(source, scope, {}, [](std::size_t) { return false; });
 }
 
 void AddUnreadable(source::Source& source, const Scope& scope, GapSummary* summary) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,10 @@ struct GapSummary {
 // Whether the slot has a snapshot of the replays in scope, as far as that can be read.
 bool RanIn(source::Source& source, const Scope& scope, std::size_t slot);
 
-GapSummary SummarizeGaps(source::Source& source, const Scope& scope);
+// seen: by slot, how many snapshots the reader saw before the source let them go, which are not
+// missing.
+GapSummary SummarizeGaps(source::Source& source, const Scope& scope,
+                         const std::map<std::size_t, std::uint64_t>& seen = {});
 // The same without what OpGapsOf() says, for an answer that has it already.
 GapSummary SummarizeOtherGaps(source::Source& source, const Scope& scope);
 

@@ -8,13 +8,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "client/analysis/answer.h"
 #include "client/analysis/diff/align.h"
-#include "client/analysis/requests/request_rows.h"
+#include "client/analysis/requests/row_values.h"
 #include "client/source/source.h"
 
 namespace cgdebug::analysis::requests {
@@ -28,8 +29,8 @@ inline constexpr double kGrowthOfSketches = 12;
 struct RowPair {
   std::size_t probe = 0;  // place in RequestDiff::probes
   Token token;
-  Seen a;
-  Seen b;
+  Spot a;
+  Spot b;
   std::size_t row_a = 0;
   std::size_t row_b = 0;
   double error = 0;  // |a - b| / max(|a|, |b|) of the row, 2-norms; infinite: only one is finite
@@ -64,7 +65,23 @@ struct RequestDiff {
   Outcome outcome() const { return OutcomeOf(first.has_value(), missing.empty() && compared > 0); }
 };
 
-// scope: of both. Fails: a source that cannot be read, or has no rows of requests.
+// Compares two sources at each look. What one look has compared may be gone in the next; what came
+// and went between two looks is missing.
+class RequestComparison {
+ public:
+  virtual ~RequestComparison() = default;
+  // a, b: the sources as they are now. is_last: no look follows.
+  // Fails: a source that cannot be read, or has no rows of requests.
+  virtual Result<void> Look(source::Source& a, source::Source& b, bool is_last) = 0;
+  // Of all looks.
+  virtual RequestDiff Answer() const = 0;
+  // How soon what was new in the last look may be gone, as RequestRows::kept_ns().
+  virtual std::optional<std::int64_t> kept_ns() const = 0;
+};
+// scope: of both.
+std::unique_ptr<RequestComparison> MakeRequestComparison(const Scope& scope);
+
+// The answer of one look. Fails: as Look().
 Result<RequestDiff> CompareRequests(source::Source& a, source::Source& b, const Scope& scope);
 
 }  // namespace cgdebug::analysis::requests

@@ -11,17 +11,13 @@
 namespace cgdebug::analysis::requests {
 namespace {
 
-using source::Slot;
-using source::Source;
-
 constexpr std::size_t kMostMissing = 8;
 constexpr std::size_t kMostProbes = 5;
 
 // "fwd/layers.3.attn{8,512}@call:11 row 3".
-std::string PlaceText(Source& source, const Seen& seen, std::size_t row) {
-  const Slot& slot = source.slots()[seen.slot];
-  return fmt::format("{}{} row {}", source::SlotText(slot),
-                     source::ReplayMark(slot, seen.key.replay), row);
+std::string PlaceText(const Spot& spot, std::size_t row) {
+  return fmt::format("{}{} row {}", source::SlotText(*spot.slot),
+                     source::ReplayMark(*spot.slot, spot.key.replay), row);
 }
 
 std::string ErrorText(const RowPair& pair) {
@@ -35,7 +31,7 @@ std::string Compared(const RequestDiff& diff) {
                      Count(diff.probes.size(), "probe"));
 }
 
-void AddGrowth(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
+void AddGrowth(const RequestDiff& diff, Answer* answer) {
   const RowPair& first = *diff.first;
   const std::string& name = diff.probes[first.probe].name;
   answer->Add(Severity::kBad,
@@ -44,7 +40,7 @@ void AddGrowth(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
       Severity::kPlain,
       fmt::format(
           "  A: {}\n  B: {}\n  {}; in the probes before, this row's were {}",
-          PlaceText(a, first.a, first.row_a), PlaceText(b, first.b, first.row_b), ErrorText(first),
+          PlaceText(first.a, first.row_a), PlaceText(first.b, first.row_b), ErrorText(first),
           diff.before_first == 0 ? "equal" : fmt::format("{:.2g} at most", diff.before_first)));
   std::vector<const ProbeRows*> grown;
   for (const ProbeRows& probe : diff.probes) {
@@ -69,7 +65,7 @@ void AddSketches(const RequestDiff& diff, Answer* answer) {
                           diff.by_sketch, Count(diff.compared, "row")));
 }
 
-void AddLargest(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
+void AddLargest(const RequestDiff& diff, Answer* answer) {
   const std::string alike =
       diff.alike == 0 ? "" : fmt::format(", {} have equal sketches", diff.alike);
   answer->Add(Severity::kGood,
@@ -79,7 +75,7 @@ void AddLargest(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
     answer->Add(Severity::kPlain,
                 fmt::format("  {}: {}, {}: {}\n    A: {}\n    B: {}", what,
                             diff.probes[pair.probe].name, TokenText(pair.token), ErrorText(pair),
-                            PlaceText(a, pair.a, pair.row_a), PlaceText(b, pair.b, pair.row_b)));
+                            PlaceText(pair.a, pair.row_a), PlaceText(pair.b, pair.row_b)));
   };
   if (diff.unequal) line("the first that are not equal", *diff.unequal);
   if (diff.largest && diff.largest->error > 0) line("the largest", *diff.largest);
@@ -91,27 +87,26 @@ void AddLargest(Source& a, Source& b, const RequestDiff& diff, Answer* answer) {
   }
 }
 
-Json PairJson(Source& a, Source& b, const RequestDiff& diff, const RowPair& pair) {
-  const auto side = [](Source& source, const Seen& seen, std::size_t row) -> Json {
-    const Slot& slot = source.slots()[seen.slot];
-    return {{"probe", source::SlotText(slot)},
-            {"replay", seen.key.replay},
-            {"iteration", seen.key.iteration},
-            {"rank", slot.rank},
+Json PairJson(const RequestDiff& diff, const RowPair& pair) {
+  const auto side = [](const Spot& spot, std::size_t row) -> Json {
+    return {{"probe", source::SlotText(*spot.slot)},
+            {"replay", spot.key.replay},
+            {"iteration", spot.key.iteration},
+            {"rank", spot.slot->rank},
             {"row", row}};
   };
   return {{"probe", diff.probes[pair.probe].name}, {"request", pair.token.request},
           {"position", pair.token.position},       {"error", JsonNumber(pair.error)},
-          {"by_sketch", pair.is_by_sketch},        {"a", side(a, pair.a, pair.row_a)},
-          {"b", side(b, pair.b, pair.row_b)}};
+          {"by_sketch", pair.is_by_sketch},        {"a", side(pair.a, pair.row_a)},
+          {"b", side(pair.b, pair.row_b)}};
 }
 
 }  // namespace
 
-Answer RequestAnswer(Source& a, Source& b, const RequestDiff& diff) {
+Answer RequestAnswer(const RequestDiff& diff) {
   Answer answer;
   if (diff.first) {
-    AddGrowth(a, b, diff, &answer);
+    AddGrowth(diff, &answer);
   } else if (diff.compared == 0) {
     answer.Add(Severity::kWarning, "inconclusive: no row was compared");
   } else {
@@ -121,7 +116,7 @@ Answer RequestAnswer(Source& a, Source& b, const RequestDiff& diff) {
     if (diff.equal == diff.compared) {
       answer.Add(Severity::kGood, fmt::format("same: {}, bit for bit", Compared(diff)));
     } else {
-      AddLargest(a, b, diff, &answer);
+      AddLargest(diff, &answer);
     }
   }
   AddSketches(diff, &answer);
@@ -135,9 +130,9 @@ Answer RequestAnswer(Source& a, Source& b, const RequestDiff& diff) {
   return answer;
 }
 
-Json RequestJson(Source& a, Source& b, const RequestDiff& diff) {
+Json RequestJson(const RequestDiff& diff) {
   const auto pair = [&](const std::optional<RowPair>& one) {
-    return one ? PairJson(a, b, diff, *one) : Json(nullptr);
+    return one ? PairJson(diff, *one) : Json(nullptr);
   };
   Json probes = Json::array();
   for (const ProbeRows& probe : diff.probes) {

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <span>
 
+#include "client/analysis/gaps.h"
 #include "daemon/core/numerics/kernels/decode.h"
 
 namespace cgdebug::analysis::requests {
@@ -15,10 +15,19 @@ using source::Key;
 using source::Slot;
 using source::Source;
 
+std::string ProcessOf(const Slot& slot) {
+  return slot.uuid.empty() ? fmt::format("{}/{}", slot.session, slot.rank) : slot.uuid;
+}
+
 CallName NameOf(const Slot& slot, const Key& key) {
-  const std::string process =
-      slot.uuid.empty() ? fmt::format("{}/{}", slot.session, slot.rank) : slot.uuid;
-  return {process, slot.graph_id, key.replay};
+  return {ProcessOf(slot), slot.graph_id, key.replay};
+}
+
+// The scope with the tables, whatever probes it has.
+Scope WithTables(const Scope& scope) {
+  Scope all = scope;
+  all.probes = Selector();
+  return all;
 }
 
 Error NotRows(const Source& source, const Slot& slot, const std::string& why) {
@@ -62,57 +71,115 @@ std::string TokenText(const Token& token) {
              : fmt::format("request {:x} position {}", token.request, token.position);
 }
 
-Result<RequestRows> ReadRequestRows(Source& source, const Scope& scope) {
-  Scope of_rows = scope;
-  of_rows.probes = Selector();
-  std::map<CallName, Call> calls;
+Result<std::vector<Call*>> RequestRows::Look(Source& source, const Scope& scope) {
+  seen_and_gone_.clear();
+  kept_ns_.reset();
+  for (auto& [name, call] : calls_) {
+    call.is_gone = true;
+    for (auto* all : {&call.probes, &call.sketches}) {
+      for (auto& [probe, seen] : *all) seen.slot = kGone;
+    }
+  }
+  if (const Result<void> read = ReadTables(source, scope); !read.ok()) return read.error();
+  if (const Result<void> read = ReadProbes(source, scope); !read.ok()) return read.error();
+  std::vector<Call*> fresh;
+  // Where nothing was seen there is nothing to compare, and a row would be taken for one that
+  // another call computed again: engines tell the rows of passes that graphs compute, too.
+  for (auto& [name, call] : calls_) {
+    const bool saw_something = !call.probes.empty() || !call.sketches.empty();
+    if (call.number == 0 && call.rows && saw_something) fresh.push_back(&call);
+  }
+  std::ranges::sort(fresh, {}, &Call::moment);
+  for (Call* call : fresh) call->number = ++last_number_;
+  return fresh;
+}
+
+Result<void> RequestRows::ReadTables(Source& source, const Scope& scope) {
+  const Scope of_rows = WithTables(scope);
   for (const std::size_t slot : WantedSlots(source, of_rows)) {
     const Slot& about = source.slots()[slot];
     if (about.probe != kRowsProbe) continue;
     const Result<std::vector<Key>> keys = WantedKeys(source, slot, of_rows);
     if (!keys.ok()) return keys.error();
+    if (const Result<void> counted = CountSeen(source, slot); !counted.ok()) return counted;
     for (const Key& key : *keys) {
+      const auto known = calls_.find(NameOf(about, key));
+      if (known != calls_.end() && known->second.rows) {
+        known->second.is_gone = false;
+        continue;
+      }
       const Result<source::Snapshot> snapshot = source.Get(slot, key);
       if (!snapshot.ok()) continue;  // it is gone: its call has no rows
       Result<std::vector<std::optional<Token>>> rows = RowsIn(source, slot, *snapshot);
       if (!rows.ok()) return rows.error();
-      Call& call = calls[NameOf(about, key)];
+      Call& call = calls_[NameOf(about, key)];
       call.moment = MomentOf(about, *snapshot);
       call.rows = *std::move(rows);
+      call.is_gone = false;
     }
   }
-  std::set<CallName> without;
-  for (const std::size_t slot : WantedSlots(source, of_rows)) {
+  return {};
+}
+
+Result<void> RequestRows::ReadProbes(Source& source, const Scope& scope) {
+  for (const std::size_t slot : WantedSlots(source, WithTables(scope))) {
     const Slot& about = source.slots()[slot];
     const std::string seen = SketchedBy(about.probe).value_or(about.probe);
     if (about.probe == kRowsProbe || !scope.probes.Matches(seen)) continue;
     const Result<std::vector<Key>> keys = WantedKeys(source, slot, scope);
     if (!keys.ok()) return keys.error();
+    if (const Result<void> counted = CountSeen(source, slot); !counted.ok()) return counted;
     for (const Key& key : *keys) {
-      const auto call = calls.find(NameOf(about, key));
-      if (call == calls.end()) {
-        without.insert(NameOf(about, key));
-      } else {
-        auto& of_kind = seen == about.probe ? call->second.probes : call->second.sketches;
-        of_kind.try_emplace({seen, about.invocation, key.iteration}, Seen{slot, key});
-      }
+      Call& call = calls_[NameOf(about, key)];
+      call.is_gone = false;
+      if (!call.rows) continue;
+      auto& of_kind = seen == about.probe ? call.probes : call.sketches;
+      Seen& known = of_kind.try_emplace({seen, about.invocation, key.iteration}, Seen{kGone, {}})
+                        .first->second;
+      if (known.slot == kGone) known = {slot, key};
     }
   }
-  RequestRows result;
-  result.calls_without_rows = without.size();
-  // Where nothing was seen there is nothing to compare, and a row would be taken for one that
-  // another call computed again: engines tell the rows of passes that graphs compute, too.
-  for (auto& [name, call] : calls) {
-    if (!call.probes.empty() || !call.sketches.empty()) result.calls.push_back(std::move(call));
+  return {};
+}
+
+Result<void> RequestRows::CountSeen(Source& source, std::size_t slot) {
+  const Result<std::vector<Key>> keys = source.Keys(slot);
+  if (!keys.ok()) return keys.error();
+  const Slot& about = source.slots()[slot];
+  Counted& counted =
+      counted_[{ProcessOf(about), about.graph_id, about.order, source::SlotText(about)}];
+  const std::uint64_t before = counted.count;
+  for (const Key& key : *keys) {
+    if (key.id <= counted.last_id) continue;
+    ++counted.count;
+    counted.last_id = key.id;
   }
-  std::ranges::sort(result.calls, {}, &Call::moment);
-  for (std::size_t call = 0; call < result.calls.size(); ++call) {
-    const auto& rows = result.calls[call].rows;
-    for (std::size_t row = 0; row < rows.size(); ++row) {
-      if (rows[row]) result.tokens[*rows[row]].push_back({call, row});
-    }
+  seen_and_gone_[slot] = counted.count - std::min<std::uint64_t>(counted.count, keys->size());
+  if (before == 0 || counted.count == before) return {};
+  const Result<source::Snapshot> first = source.Get(slot, keys->front());
+  const Result<source::Snapshot> last = source.Get(slot, keys->back());
+  if (first.ok() && last.ok()) {
+    const std::int64_t kept_ns = last->timestamp_ns - first->timestamp_ns;
+    kept_ns_ = std::min(kept_ns_.value_or(kept_ns), kept_ns);
   }
-  return result;
+  return {};
+}
+
+void RequestRows::ForgetGone() {
+  std::erase_if(calls_, [&](const auto& one) {
+    gone_without_rows_ += one.second.is_gone && !one.second.rows;
+    return one.second.is_gone;
+  });
+}
+
+std::uint64_t RequestRows::CountCallsWithoutRows() const {
+  const auto without =
+      std::ranges::count_if(calls_, [](const auto& one) { return !one.second.rows; });
+  return gone_without_rows_ + static_cast<std::uint64_t>(without);
+}
+
+std::vector<std::string> RequestRows::Gaps(Source& source, const Scope& scope) const {
+  return SummarizeGaps(source, scope, seen_and_gone_).sentences;
 }
 
 }  // namespace cgdebug::analysis::requests

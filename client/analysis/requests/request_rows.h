@@ -47,34 +47,62 @@ struct CallName {
 // replay.
 using ProbeName = std::tuple<std::string, std::uint32_t, std::uint32_t>;
 
+// Of Seen::slot: the source has let the snapshot go.
+inline constexpr std::size_t kGone = SIZE_MAX;
+
 struct Seen {
   std::size_t slot = 0;
   source::Key key;
 };
 
 struct Call {
+  std::uint64_t number = 0;  // in the order in which they came, from 1; 0: nothing was seen in it
   source::Moment moment;
-  std::vector<std::optional<Token>> rows;  // nothing: padding
+  // A row without a token is padding. Nothing: nobody told them.
+  std::optional<std::vector<std::optional<Token>>> rows;
   std::map<ProbeName, Seen> probes;
   std::map<ProbeName, Seen> sketches;  // by the probe of which they are
-};
-
-struct RowPlace {
-  std::size_t call = 0;  // place in RequestRows::calls
-  std::size_t row = 0;
-};
-
-// The calls of one source whose rows are known.
-struct RequestRows {
-  std::vector<Call> calls;                        // in the order in which they came
-  std::map<Token, std::vector<RowPlace>> tokens;  // each as often as it was computed
-  std::uint64_t calls_without_rows = 0;           // of which probes saw something
+  bool is_gone = false;                // the source has let go all of it
 };
 
 // The probe of whose rows this one keeps sketches; nothing: it is another one.
 std::optional<std::string> SketchedBy(std::string_view probe);
 
-// Fails: a source that cannot be read, or rows that are not int64[rows,2] with values.
-Result<RequestRows> ReadRequestRows(source::Source& source, const Scope& scope);
+// The calls of one source, which is looked at once, or again and again while it lets calls go.
+class RequestRows {
+ public:
+  // Returns the calls with rows that no look before has seen, in the order in which they came.
+  // Fails: a source that cannot be read, or rows that are not int64[rows,2] with values.
+  // Lifetime: a call lives until it is gone and ForgetGone() is called.
+  Result<std::vector<Call*>> Look(source::Source& source, const Scope& scope);
+  void ForgetGone();
+
+  bool empty() const { return last_number_ == 0; }
+  std::uint64_t CountCallsWithoutRows() const;  // of which probes saw something
+  // The shortest time in which the snapshots came that the source keeps of a slot, of those slots
+  // that had a new one in the last look. Nothing: none had, or it was the first look.
+  std::optional<std::int64_t> kept_ns() const { return kept_ns_; }
+  // What is missing from all looks, given the source of the last one.
+  std::vector<std::string> Gaps(source::Source& source, const Scope& scope) const;
+
+ private:
+  // The snapshots of a slot in all looks.
+  struct Counted {
+    std::uint64_t count = 0;
+    std::uint64_t last_id = 0;  // Key::id
+  };
+
+  Result<void> ReadTables(source::Source& source, const Scope& scope);
+  Result<void> ReadProbes(source::Source& source, const Scope& scope);
+  Result<void> CountSeen(source::Source& source, std::size_t slot);
+
+  std::map<CallName, Call> calls_;
+  std::uint64_t last_number_ = 0;
+  std::uint64_t gone_without_rows_ = 0;
+  std::optional<std::int64_t> kept_ns_;
+  std::map<std::tuple<std::string, std::uint64_t, std::uint64_t, std::string>, Counted> counted_;
+  // By slot of the last source: how many of its snapshots were seen and are gone.
+  std::map<std::size_t, std::uint64_t> seen_and_gone_;
+};
 
 }  // namespace cgdebug::analysis::requests

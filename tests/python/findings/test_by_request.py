@@ -244,9 +244,9 @@ with torch.no_grad():
 SERVER = """
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
-    tokens = torch.randn(64, 16)
+    tokens = torch.randn(128, 16)
     watch = cgdebug.watch(model, KEPT)
-    for position in range(64):
+    for position in range(128):
         word = sys.stdin.readline().strip()
         if not word:
             break
@@ -321,17 +321,50 @@ def test_following_ends_with_the_jobs(servers):
     assert (following.returncode, answer["verdict"], answer["tokens"]) == (0, "same", 2)
 
 
-def test_following_more_calls_than_are_kept_is_inconclusive(daemon, job):
-    servers = Servers(job, "sketches=4")
-    servers.decode("next", "next")
-    following = servers.follow("--json")
-    following.stderr.readline()
-    for _ in range(16):
+@pytest.mark.parametrize("kept", ["values=4", "sketches=4"])
+class TestFollowingMoreCallsThanAreKept:
+    CALLS = 80  # the table of rows keeps 64
+
+    @pytest.fixture
+    def servers(self, daemon, job, kept):
+        return Servers(job, kept)
+
+    def follow(self, servers, last="next"):
+        """Each call is compared while it is there. The exit code, and the answer."""
         servers.decode("next", "next")
-    servers.end()
-    answer = json.loads(following.communicate(timeout=60)[0])
-    assert (following.returncode, answer["verdict"]) == (3, "inconclusive")
-    assert "the sketch of this call is not kept any more" in answer["missing"][0]
+        following = servers.follow("--json")
+        for call in range(1, self.CALLS + 1):
+            said = following.stderr.readline()
+            assert f"no growth so far: {call} token" in said
+            if call < self.CALLS:
+                servers.decode("next", "next")
+        servers.decode("next", last)
+        servers.end()
+        answer = json.loads(following.communicate(timeout=60)[0])
+        return following.returncode, answer
+
+    def test_what_was_compared_is_not_missing(self, servers):
+        code, answer = self.follow(servers)
+        assert (code, answer["verdict"], answer["missing"]) == (0, "same", []), answer
+        assert answer["tokens"] == self.CALLS + 1
+
+    def test_a_fault_is_found(self, servers):
+        code, answer = self.follow(servers, last="broken")
+        assert (code, answer["first"]["probe"]) == (1, "fwd/1"), answer
+        assert answer["first"]["position"] == self.CALLS
+
+    def test_what_was_given_up_unread_is_missing(self, servers):
+        servers.decode("next", "next")
+        following = servers.follow("--json")
+        following.stderr.readline()
+        following.send_signal(signal.SIGSTOP)
+        for _ in range(16):
+            servers.decode("next", "next")
+        servers.end()
+        following.send_signal(signal.SIGCONT)
+        answer = json.loads(following.communicate(timeout=60)[0])
+        assert (following.returncode, answer["verdict"]) == (3, "inconclusive")
+        assert any("no longer kept" in one for one in answer["missing"]), answer
 
 
 def test_what_one_job_has_not_computed_when_following_ends_is_said(servers):

@@ -59,6 +59,18 @@ class Model {
       source.Add(layers_[layer], replay, values);
     }
   }
+  // The source keeps nothing of the call any more.
+  void LetGo(std::uint64_t replay) {
+    for (std::size_t slot = 0; slot <= layers_.size(); ++slot) {
+      source.Remove(slot, replay);
+      source.gaps.push_back(
+          {.slot = slot, .count = 1, .cause = std::string(ToText(layout::LossCause::kNotKept))});
+    }
+  }
+  // What was removed is there.
+  void Restore(std::size_t layer, std::uint64_t replay) {
+    source.Add(layers_[layer], replay, calls_.at({layer, replay}));
+  }
   // Changes an element of a row.
   void Change(std::size_t layer, std::uint64_t replay, std::size_t row, float factor) {
     std::vector<float>& values = calls_.at({layer, replay});
@@ -100,9 +112,7 @@ RequestDiff CompareAll(Model& a, Model& b) {
   return *std::move(diff);
 }
 
-std::string TextOf(Model& a, Model& b, const RequestDiff& diff) {
-  return RequestAnswer(a.source, b.source, diff).Text();
-}
+std::string TextOf(const RequestDiff& diff) { return RequestAnswer(diff).Text(); }
 
 TEST(RequestDiff, FindsATokenInWhateverRowOfWhateverBucketItIs) {
   Model a = Alone(), b = Batched();
@@ -111,7 +121,7 @@ TEST(RequestDiff, FindsATokenInWhateverRowOfWhateverBucketItIs) {
   EXPECT_EQ(diff.tokens, 6);
   EXPECT_EQ(diff.compared, 18);
   EXPECT_EQ(diff.equal, 18);
-  EXPECT_EQ(TextOf(a, b, diff), "same: 6 tokens of 2 requests in 3 probes, bit for bit");
+  EXPECT_EQ(TextOf(diff), "same: 6 tokens of 2 requests in 3 probes, bit for bit");
 }
 
 TEST(RequestDiff, ACallWhoseRowsWereToldAndInWhichNothingWasSeenTakesNoTokens) {
@@ -120,7 +130,7 @@ TEST(RequestDiff, ACallWhoseRowsWereToldAndInWhichNothingWasSeenTakesNoTokens) {
   b.source.Slots()[told].graph_id = 7;
   b.source.AddBytes(told, 1, Bytes(std::vector<std::int64_t>{1, 0, 2, 0}));
   const RequestDiff diff = CompareAll(a, b);
-  EXPECT_EQ(diff.outcome(), Outcome::kNothing) << TextOf(a, b, diff);
+  EXPECT_EQ(diff.outcome(), Outcome::kNothing) << TextOf(diff);
   EXPECT_EQ(diff.compared, 18);
 }
 
@@ -143,13 +153,13 @@ TEST(RequestDiff, RoundingIsNoGrowth) {
   const RequestDiff diff = CompareAll(a, b);
   EXPECT_EQ(diff.outcome(), Outcome::kNothing);
   EXPECT_EQ(diff.compared - diff.equal, 2);
-  const std::string text = TextOf(a, b, diff);
+  const std::string text = TextOf(diff);
   EXPECT_THAT(text, StartsWith("no growth of the error: 6 tokens of 2 requests in 3 probes; 16 of "
                                "18 rows are equal bit for bit"));
   EXPECT_THAT(text, HasSubstr("the first that are not equal: fwd/1, request 1 position 1"));
   EXPECT_THAT(text, HasSubstr("the largest: fwd/2"));
   EXPECT_THAT(text, HasSubstr("cannot be told from rounding"));
-  EXPECT_EQ(RequestJson(a.source, b.source, diff)["verdict"], "no_growth");
+  EXPECT_EQ(RequestJson(diff)["verdict"], "no_growth");
 }
 
 TEST(RequestDiff, NamesTheFirstProbeInWhichTheErrorGrows) {
@@ -161,11 +171,11 @@ TEST(RequestDiff, NamesTheFirstProbeInWhichTheErrorGrows) {
   const RequestDiff diff = CompareAll(a, b);
   EXPECT_EQ(diff.outcome(), Outcome::kFound);
   EXPECT_EQ(diff.grown, 2);
-  const std::string text = TextOf(a, b, diff);
+  const std::string text = TextOf(diff);
   EXPECT_THAT(text, StartsWith("first growth of the error: fwd/1, request 2 position 1"));
   EXPECT_THAT(text, HasSubstr("A: fwd/1@5 row 0"));
   EXPECT_THAT(text, HasSubstr("B: fwd/1@2 row 1"));
-  const Json json = RequestJson(a.source, b.source, diff);
+  const Json json = RequestJson(diff);
   EXPECT_EQ(json["verdict"], "growth");
   EXPECT_EQ(json["first"]["b"]["row"], 1);
 }
@@ -183,7 +193,7 @@ TEST(RequestDiff, NanOfOneSideIsGrowth) {
   b.Change(1, 1, 0, kNan);
   const RequestDiff diff = CompareAll(a, b);
   EXPECT_EQ(diff.outcome(), Outcome::kFound);
-  EXPECT_THAT(TextOf(a, b, diff), HasSubstr("only one of them is finite"));
+  EXPECT_THAT(TextOf(diff), HasSubstr("only one of them is finite"));
   a.Change(1, 4, 0, kNan);  // the same token
   EXPECT_EQ(CompareAll(a, b).outcome(), Outcome::kNothing);
 }
@@ -211,7 +221,7 @@ TEST(RequestDiff, WhatCannotBeComparedMakesItInconclusive) {
   const auto first_missing = [](Model& a, Model& b) {
     const RequestDiff diff = CompareAll(a, b);
     EXPECT_EQ(diff.outcome(), Outcome::kInconclusive);
-    EXPECT_THAT(TextOf(a, b, diff), StartsWith("inconclusive: "));
+    EXPECT_THAT(TextOf(diff), StartsWith("inconclusive: "));
     return diff.missing.empty() ? "" : diff.missing.front();
   };
   {
@@ -317,11 +327,11 @@ TEST(RequestDiff, EqualSketchesAreNoEqualBits) {
   EXPECT_EQ(diff.compared, 6);
   EXPECT_EQ(diff.equal, 0);
   EXPECT_EQ(diff.alike, 6);
-  const std::string text = RequestAnswer(a.source, b.source, diff).Text();
+  const std::string text = RequestAnswer(diff).Text();
   EXPECT_THAT(text, StartsWith("no growth of the error: 2 tokens of 2 requests in 3 probes; 0 of 6 "
                                "rows are equal bit for bit, 6 have equal sketches"));
   EXPECT_THAT(text, HasSubstr("cannot be told from rounding"));
-  EXPECT_EQ(RequestJson(a.source, b.source, diff)["verdict"], "no_growth");
+  EXPECT_EQ(RequestJson(diff)["verdict"], "no_growth");
 }
 
 TEST(RequestDiff, TensorsWithTheSameHashesAreEqualWithoutTheirValues) {
@@ -339,10 +349,10 @@ TEST(RequestDiff, SketchesNameTheProbeInWhichTheErrorGrows) {
   b.Call(1, {{2, 0}, {1, 0}}, 1.25f);
   const RequestDiff diff = CompareAll(a, b);
   EXPECT_EQ(diff.outcome(), Outcome::kFound);
-  const std::string text = RequestAnswer(a.source, b.source, diff).Text();
+  const std::string text = RequestAnswer(diff).Text();
   EXPECT_THAT(text, StartsWith("first growth of the error: fwd/1, request 1 position 0"));
   EXPECT_THAT(text, HasSubstr("they are about 0.2 of their size apart, by their sketches"));
-  EXPECT_EQ(RequestJson(a.source, b.source, diff)["first"]["probe"], "fwd/1");
+  EXPECT_EQ(RequestJson(diff)["first"]["probe"], "fwd/1");
 }
 
 TEST(RequestDiff, WhatSketchesTellMustGrowByMore) {
@@ -390,6 +400,106 @@ TEST(RequestDiff, SketchesOfChosenProbesAloneAreCompared) {
   };
   EXPECT_EQ(outcome("fwd/1"), Outcome::kFound);
   EXPECT_EQ(outcome("fwd/[02]"), Outcome::kNothing);
+}
+
+// Two jobs that are looked at while they run.
+class Followed : public testing::Test {
+ protected:
+  void Look(bool is_last = false) {
+    const Result<void> looked = comparison_->Look(a_.source, b_.source, is_last);
+    EXPECT_TRUE(looked.ok()) << looked.error().message;
+  }
+  // Both compute the next token of a request.
+  void Next() {
+    const std::uint64_t call = ++calls_;
+    for (Model* one : {&a_, &b_}) one->Call(call, {{1, static_cast<std::int64_t>(call)}});
+  }
+
+  Model a_{1}, b_{1};
+  const std::unique_ptr<RequestComparison> comparison_ = MakeRequestComparison({});
+  std::uint64_t calls_ = 0;
+};
+
+TEST_F(Followed, WhatWasComparedBeforeItWasLetGoIsNotMissing) {
+  for (std::uint64_t call = 1; call <= 5; ++call) {
+    Next();
+    Look(/*is_last=*/call == 5);
+    if (call == 5) break;
+    a_.LetGo(call);
+    if (call % 2 == 0) b_.LetGo(call);
+  }
+  const RequestDiff diff = comparison_->Answer();
+  EXPECT_THAT(diff.missing, IsEmpty());
+  EXPECT_EQ(diff.outcome(), Outcome::kNothing);
+  EXPECT_EQ(diff.tokens, 5);
+  EXPECT_EQ(diff.compared, 15);
+  EXPECT_EQ(diff.equal, 15);
+}
+
+TEST_F(Followed, WhatWasLetGoUnreadIsMissing) {
+  Next();
+  Look();
+  Next();
+  for (Model* one : {&a_, &b_}) {
+    one->LetGo(1);
+    one->LetGo(2);
+  }
+  Next();
+  Look();
+  const RequestDiff diff = comparison_->Answer();
+  EXPECT_EQ(diff.outcome(), Outcome::kInconclusive);
+  EXPECT_EQ(diff.tokens, 2);
+  EXPECT_THAT(diff.missing, testing::Contains(HasSubstr("lacks 1 snapshot of")));
+  EXPECT_THAT(diff.missing, testing::Contains(HasSubstr("no longer kept")));
+}
+
+TEST_F(Followed, WhatTheOtherComputesWhenItIsLetGoIsMissing) {
+  Next();
+  a_.Call(2, {{1, 2}});
+  Look();
+  a_.LetGo(2);
+  Look();
+  b_.Call(2, {{1, 2}});
+  Look();
+  const RequestDiff diff = comparison_->Answer();
+  EXPECT_EQ(diff.outcome(), Outcome::kInconclusive);
+  EXPECT_EQ(diff.tokens, 1);
+  EXPECT_THAT(diff.missing,
+              ElementsAre("only A had 1 row while they were kept, the first request 1 position 2",
+                          "only B has 1 row, the first request 1 position 2"));
+}
+
+TEST_F(Followed, AFaultOfACallThatIsGoneStays) {
+  Next();
+  Next();
+  b_.Change(1, 2, 0, 1.5f);
+  Look();
+  for (Model* one : {&a_, &b_}) one->LetGo(2);
+  Next();
+  Look(/*is_last=*/true);
+  const RequestDiff diff = comparison_->Answer();
+  EXPECT_EQ(diff.outcome(), Outcome::kFound);
+  EXPECT_THAT(TextOf(diff), HasSubstr("A: fwd/1@2 row 0"));
+}
+
+TEST_F(Followed, ACallThatIsUnderWayIsComparedToItsEnd) {
+  Next();
+  b_.Change(1, 1, 0, 1.5f);
+  b_.Change(2, 1, 0, 1.5f);
+  for (Model* one : {&a_, &b_}) one->source.Remove(2, 1);  // fwd/1 comes last
+  Look();
+  EXPECT_EQ(comparison_->Answer().first->a.slot->probe, "fwd/2");
+  EXPECT_EQ(comparison_->Answer().outcome(), Outcome::kFound);
+  for (Model* one : {&a_, &b_}) {
+    one->source.Remove(3, 1);  // and is seen when others are gone
+    one->Restore(1, 1);
+  }
+  Look(/*is_last=*/true);
+  const RequestDiff diff = comparison_->Answer();
+  EXPECT_EQ(diff.first->a.slot->probe, "fwd/1");
+  EXPECT_EQ(diff.compared, 3);
+  EXPECT_EQ(diff.grown, 1);
+  EXPECT_THAT(diff.missing, IsEmpty());
 }
 
 TEST(RequestDiff, WithoutRowsItSaysWhatToCall) {

@@ -43,7 +43,7 @@ struct DiffCommand {
   bool follow = false;
 };
 
-constexpr int kBetweenLooksMs = 1000;
+constexpr int kLeastWaitMs = 50, kMostWaitMs = 1000;  // between two looks
 
 Result<void> ReadMap(const std::string& path, analysis::AlignOptions* align) {
   std::ifstream file(path);
@@ -128,13 +128,13 @@ void HintAtOps(const Context& context, const source::Source& a, const source::So
 }
 
 // The tensor in which the error grew.
-void HintAtRow(const Context& context, const source::Source& a, const DiffCommand& command,
+void HintAtRow(const Context& context, const DiffCommand& command,
                const analysis::requests::RequestDiff& diff) {
   if (!diff.first) return;
-  const source::Slot& slot = a.slots()[diff.first->a.slot];
-  context.Hint(fmt::format("cgdebug-cli show {}",
-                           ShellWord(command.a + ":" + source::SlotText(slot) +
-                                     source::ReplayMark(slot, diff.first->a.key.replay))));
+  const auto& [slot, key] = diff.first->a;
+  context.Hint(
+      fmt::format("cgdebug-cli show {}", ShellWord(command.a + ":" + source::SlotText(*slot) +
+                                                   source::ReplayMark(*slot, key.replay))));
 }
 
 // Returns 0, or what to exit with after the reason has been printed.
@@ -158,73 +158,73 @@ int OpenBoth(Context& context, const DiffCommand& command, std::unique_ptr<sourc
   return kExitOk;
 }
 
-// What one look at two sources found.
-struct RequestLook {
-  std::unique_ptr<source::Source> a;
-  std::unique_ptr<source::Source> b;
-  std::optional<analysis::requests::RequestDiff> diff;  // nothing: why
-  std::string why;
-
-  bool goes_on() const { return a->Describe().is_growing || b->Describe().is_growing; }
-};
-
-int Look(Context& context, const DiffCommand& command, RequestLook* look) {
-  if (const int failed = OpenBoth(context, command, &look->a, &look->b); failed != kExitOk) {
-    return failed;
-  }
-  Result<analysis::requests::RequestDiff> diff =
-      analysis::requests::CompareRequests(*look->a, *look->b, command.diff.align.scope);
-  if (diff.ok()) look->diff = *std::move(diff);
-  if (!diff.ok()) look->why = diff.error().message;
-  return kExitOk;
-}
-
-int ShowLook(Context& context, const DiffCommand& command, const RequestLook& look) {
-  if (!look.diff) return context.Fail(kExitTrouble, look.why);
+int ShowRequests(Context& context, const DiffCommand& command,
+                 const Result<analysis::requests::RequestDiff>& diff) {
+  if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
   if (context.options.json) {
-    Context::PrintJson(analysis::requests::RequestJson(*look.a, *look.b, *look.diff));
+    Context::PrintJson(analysis::requests::RequestJson(*diff));
   } else {
-    Context::Print(
-        AnswerText(context.out, analysis::requests::RequestAnswer(*look.a, *look.b, *look.diff)));
-    HintAtRow(context, *look.a, command, *look.diff);
+    Context::Print(AnswerText(context.out, analysis::requests::RequestAnswer(*diff)));
+    HintAtRow(context, command, *diff);
   }
-  const int code = ExitCodeOf(look.diff->outcome());
+  const int code = ExitCodeOf(diff->outcome());
   return code == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : code;
 }
 
 int CompareByRequest(Context& context, const DiffCommand& command) {
-  RequestLook look;
-  const int failed = Look(context, command, &look);
-  return failed != kExitOk ? failed : ShowLook(context, command, look);
+  std::unique_ptr<source::Source> a, b;
+  if (const int failed = OpenBoth(context, command, &a, &b); failed != kExitOk) return failed;
+  return ShowRequests(context, command,
+                      analysis::requests::CompareRequests(*a, *b, command.diff.align.scope));
 }
 
-// Each look compares what both have then. The answer is that of the last one: what is no longer
-// kept then may have been compared before, and counts as not compared.
+// Looks again in a quarter of the time in which what came new may be gone. If nothing came, in
+// twice the last time.
+int NextWaitMs(std::optional<std::int64_t> kept_ns, int last_ms) {
+  constexpr std::int64_t kNsPerMs = 1000000;
+  if (!kept_ns) return std::min(2 * last_ms, kMostWaitMs);
+  return static_cast<int>(
+      std::clamp<std::int64_t>(*kept_ns / kNsPerMs / 4, kLeastWaitMs, kMostWaitMs));
+}
+
+// Each look compares what both have then, and the answer is that of all looks.
 int FollowRequests(Context& context, const DiffCommand& command) {
   const InterruptScope interrupt(&context.client());
-  std::optional<RequestLook> last;
+  const std::unique_ptr<analysis::requests::RequestComparison> comparison =
+      analysis::requests::MakeRequestComparison(command.diff.align.scope);
+  std::optional<Result<analysis::requests::RequestDiff>> answer;
   std::uint64_t tokens = 0;
   bool was_found = false;
+  int wait_ms = kLeastWaitMs;
   while (!interrupt.interrupted()) {
-    RequestLook look;
-    const int failed = Look(context, command, &look);
+    std::unique_ptr<source::Source> a, b;
+    const int failed = OpenBoth(context, command, &a, &b);
     if (interrupt.interrupted()) break;  // it may have stopped in the middle
     if (failed != kExitOk) return failed;
-    const bool goes_on = look.goes_on();
-    const bool is_found = look.diff && look.diff->first;
-    if (look.diff && std::exchange(tokens, look.diff->tokens) != tokens && !is_found) {
-      context.Note(fmt::format("no growth so far: {} of {}",
-                               analysis::Count(tokens, "token", "tokens"),
-                               analysis::Count(look.diff->requests, "request", "requests")));
+    const bool goes_on = a->Describe().is_growing || b->Describe().is_growing;
+    const Result<void> looked = comparison->Look(*a, *b, /*is_last=*/!goes_on);
+    if (interrupt.interrupted()) break;
+    bool is_found = false;
+    if (looked.ok()) {
+      const analysis::requests::RequestDiff diff = comparison->Answer();
+      is_found = diff.first.has_value();
+      if (std::exchange(tokens, diff.tokens) != tokens && !is_found) {
+        context.Note(fmt::format("no growth so far: {} of {}",
+                                 analysis::Count(tokens, "token", "tokens"),
+                                 analysis::Count(diff.requests, "request", "requests")));
+      }
+      answer = diff;
+    } else {
+      answer = looked.error();
     }
-    last = std::move(look);
     // Of a call that was under way a later probe may have come before an earlier one, whose error
     // is as large: it is looked at twice.
     if ((is_found && was_found) || !goes_on) break;
-    if (!is_found) ::poll(nullptr, 0, kBetweenLooksMs);
+    wait_ms = NextWaitMs(comparison->kept_ns(), wait_ms);
+    if (!is_found) ::poll(nullptr, 0, wait_ms);
     was_found = is_found;
   }
-  return last ? ShowLook(context, command, *last) : InterruptExitCode();
+  return answer ? ShowRequests(context, command, *answer) : InterruptExitCode();
 }
 
 // Whether an option was given that chooses how probes are compared.
@@ -351,9 +351,10 @@ RunFunction AddDiff(CLI::App& app) {
       ->type_name("K");
   app.add_flag("--stat", command->stat, "print one line per probe");
   app.add_flag("--name-only", command->name_only, "print only the names of the probes that differ");
-  app.add_flag("-f,--follow", command->follow,
-               "with --by request: look again each second, until the error of a row grows, both "
-               "jobs have ended, or Ctrl-C");
+  app.add_flag(
+      "-f,--follow", command->follow,
+      "with --by request: look again, at least each second, until the error of a row grows, both "
+      "jobs have ended, or Ctrl-C");
   app.add_flag("--exit-zero", command->exit_zero, "exit 0, not 1, if they differ");
   return [command](Context& context) { return RunDiff(context, *command); };
 }
