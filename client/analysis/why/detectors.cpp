@@ -8,12 +8,13 @@ namespace cgdebug::analysis::why {
 
 std::span<const Detector> Detectors() {
   static constexpr Detector kDetectors[] = {
-      FindFailedKernels, FindPaddingLeaks,  FindNonfinite,       FindBrokenCalls,
-      FindMovedPointers, FindTornInputs,    FindUnequalReplicas, FindUnorderedOps,
-      FindFailedChecks,  FindGrowth,        FindHangs,           FindUnlikeRanks,
-      FindBadCaptures,   FindUnreplayed,    FindZeroWeights,     FindIdleOptimizer,
-      FindRepeatedNoise, FindForeignWrites, FindLostWrites,      FindStaleOutputs,
-      FindFrozenInputs,  FindDeadLayers,    FindUntrained,       FindUnread};
+      FindFailedKernels, FindPaddingLeaks, FindNonfinite,       FindBrokenCalls,
+      FindMovedPointers, FindTornInputs,   FindUnequalReplicas, FindUnorderedOps,
+      FindFailedChecks,  FindGrowth,       FindHangs,           FindUnlikeRanks,
+      FindBadCaptures,   FindUnreplayed,   FindZeroWeights,     FindIdleOptimizer,
+      FindRepeatedNoise, FindOverwritten,  FindForeignWrites,   FindLostWrites,
+      FindStaleOutputs,  FindFrozenInputs, FindDeadLayers,      FindUntrained,
+      FindUnread};
   return kDetectors;
 }
 

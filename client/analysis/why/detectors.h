@@ -47,6 +47,7 @@ Found FindGrowth(const Evidence& evidence);
 Found FindUnlikeRanks(const Evidence& evidence);
 Found FindHangs(const Evidence& evidence);
 Found FindLostWrites(const Evidence& evidence);
+Found FindOverwritten(const Evidence& evidence);
 Found FindForeignWrites(const Evidence& evidence);
 Found FindZeroWeights(const Evidence& evidence);
 Found FindBrokenCalls(const Evidence& evidence);
@@ -65,6 +66,8 @@ void ForEachRow(const Evidence& evidence, See see) {
     }
   }
 }
+// Whether a row of that op shows memory that no op wrote (python/cgdebug/_op_log/rows/rereads.py).
+constexpr bool IsOverwritten(std::string_view op) { return op == "overwritten"; }
 // Whether snapshots of it are lost, damaged or cut off, so that what is not there may have been.
 bool HasLosses(const Evidence& evidence);
 // The same without what a ring no longer keeps, which is older than what it has.

@@ -218,11 +218,18 @@ class Recorder:
         if known is None and not argument.mutated and (call.plan.is_exact or not is_plain):
             call.links.append(Link(argument, place, None, tensor))  # see _after
             return
+        base = call.plan.base
         if known is None:
-            base = call.plan.base
             known = self.writer.link(tensor, call.place, base, argument.name)
+        elif self._looks_again(call, known):
+            known = self.writer.look_again(known, tensor, call.place, base, argument.name)
         if known != EMPTY:
             call.links.append(Link(argument, place, known))
+
+    def _looks_again(self, call: Call, known: int) -> bool:
+        """A view reads no memory."""
+        is_row = known not in (EMPTY, UNKNOWN)
+        return self.writer.looks_again and is_row and not call.plan.is_view
 
     def _hold(self, call: Call, argument: written.Tensors, tensor, known: int | None) -> None:
         """The graph is given the memory, if the capture has not made it."""

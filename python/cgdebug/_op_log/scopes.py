@@ -14,7 +14,7 @@ import torch
 
 from .._job import _graphs, _native
 from .._job._fail_soft import reason_of
-from .._shared import _torch_logs
+from .._shared import _torch_logs, _words
 from .._watching.modules import is_selected
 from . import audit, names, node_order, padding, regions, threads
 from .capture_cost import CaptureCost
@@ -361,6 +361,7 @@ class _Following:
         recorder.steps.begins_after_step = not captured and not self._by_call
         recorder.steps.on_step = self.forget_root
         recorder.writer.input_ends = InputEnds() if captured else None
+        recorder.writer.looks_again = not captured and _words.setting("CGDEBUG_OP_LOG_READS") == "1"
         recorder.writer.added.values = scopes[0].values
         recorder.writer.added.extras = Extras.joined([scope.extras for scope in scopes])
         for one, timed in ((recorder, _TIMED), (recorder.kernels, _TIMED_OF_KERNELS)):

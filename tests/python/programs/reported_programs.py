@@ -60,26 +60,6 @@ def run_a_padded_request_of_length_0():
             model(x[call], lengths[call])
 
 
-class Embed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(64, SIZE), nn.Embedding(64, SIZE)
-        self.head = nn.Linear(SIZE, 64)
-
-    def forward(self, tokens, positions):
-        return self.head(self.tokens(tokens) + self.positions(positions))
-
-
-def run_positions_keep_old_values_past_the_real_rows():
-    model = Embed()
-    positions = torch.zeros(BATCH, dtype=torch.long)
-    with torch.no_grad():
-        for call in range(CALLS):
-            real = BATCH - call
-            positions[:real] = torch.arange(real) + call
-            model(torch.randint(0, 64, (BATCH,)), positions)
-
-
 class Draft(nn.Module):
     def __init__(self):
         super().__init__()

@@ -38,11 +38,19 @@ EXPECTED = {
     "padding_makes_the_router_pick_one_expert_twice": (
         "domain nonfinite", "shown", ("norm", "call 3"),
     ),
+    "positions_keep_old_values_past_the_real_rows": (
+        "bad_index", "shown",
+        ("fwd/Rope/index_0 is given indices from 21 to 67 in call 5",),
+    ),
     "the_bounds_of_the_sequences_are_baked": (
         "frozen_input", "consistent", ("bucketize", "is the same in 6 calls"),
     ),
     "the_length_of_the_query_is_baked": (
         "frozen_input", "consistent", ("is the same in 6 calls",),
+    ),
+    "the_next_batch_is_copied_while_the_graph_runs": (
+        "overwritten", "consistent",
+        ("fwd/second/embedding_0 reads what no op wrote", "over in/first/embedding_0.indices"),
     ),
     "the_plan_of_the_scheduler_is_made_outside_of_the_graph": (
         "frozen_input stale_output", "consistent", ("the same",),
@@ -57,6 +65,8 @@ EXPECTED = {
         "domain nonfinite overflow", "shown", ("gate", "call 4"),
     ),
 }  # fmt: skip
+# What an op reads is held against what was written there (CGDEBUG_OP_LOG_READS=1).
+LOOKED_AT_AGAIN = {"the_next_batch_is_copied_while_the_graph_runs"}
 
 
 def run_padding_makes_the_router_pick_one_expert_twice():
@@ -344,6 +354,31 @@ def run_a_scale_of_the_whole_batch_counts_the_padding():
             x = torch.cat([real, 10.0**call * torch.randn(3, SIZE)])
             cgdebug.valid_rows(5, x)
             model(x)
+
+
+def run_positions_keep_old_values_past_the_real_rows():
+    """sglang#24401: requests that have ended leave their last positions behind, and drafts count on
+    from them, past the end of the table."""
+
+    class Rope(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(SIZE, SIZE)
+            self.register_buffer("table", torch.randn(64, SIZE))
+
+        def forward(self, x, positions, drafts):
+            return self.layer(x) * self.table[positions + drafts]
+
+    model, positions = Rope(), torch.zeros(BATCH, dtype=torch.long)
+    for call in range(CALLS):
+        rows, drafts = (BATCH, 0) if call < 4 else (5, 4)  # the last ones have ended
+        positions[:rows] = torch.arange(rows) + 53 + call - 40 * (call >= 4)
+        x = torch.randn(BATCH, SIZE)
+        with torch.no_grad():
+            try:
+                model(x, positions, torch.full((BATCH,), drafts))
+            except IndexError:
+                return
 
 
 def run_the_next_batch_is_copied_while_the_graph_runs():

@@ -32,6 +32,8 @@ def serve(programs, ranks=1, eager=True):
                         "WORLD_SIZE": str(ranks),
                         "RENDEZVOUS": os.path.abspath(f"{run}.ranks"),
                     }
+                if name in programs.get("LOOKED_AT_AGAIN", ()):
+                    os.environ["CGDEBUG_OP_LOG_READS"] = "1"
                 import cgdebug  # noqa: F401  (it looks at the variables)
 
                 torch.manual_seed(0)

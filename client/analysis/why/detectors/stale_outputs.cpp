@@ -20,8 +20,8 @@ bool MayStay(const Evidence& evidence, const Row& row) {
   // What gathers in place, and what an optimizer steps, may move by less than a digit.
   const bool is_state =
       name.starts_with("opt/") || name.starts_with("scaler/") || name.starts_with("clip/");
-  return row.is_input() || is_state || !evidence.IsFloating(row) || row.count < 2 ||
-         ops::HasTrait(ops::OpTrait::kBlunt, row.op);
+  return row.is_input() || IsOverwritten(row.op) || is_state || !evidence.IsFloating(row) ||
+         row.count < 2 || ops::HasTrait(ops::OpTrait::kBlunt, row.op);
 }
 
 // The number of runs in which the row is the same as in the run before, although an input of

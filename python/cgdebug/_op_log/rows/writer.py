@@ -6,6 +6,7 @@ import functools
 import typing
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 from ..._job import _accepted, _native
 from .. import audit, names, written
@@ -16,6 +17,8 @@ from ..input_ends import InputEnds
 from ..memory import Memory
 from ..padding_rows import PaddingRows
 from .gaps import ACCOUNT
+from .rereads import OP as OVERWRITTEN
+from .rereads import Rereads
 from .row import UNKNOWN
 
 if typing.TYPE_CHECKING:
@@ -51,6 +54,7 @@ class RowWriter:
         self.arguments = Arguments(log, module_names)
         self.holdings: audit.Holdings | None = None  # of a capture
         self.input_ends: InputEnds | None = None  # likewise
+        self.looks_again = False  # whether what an op reads is held against its row
         self._steps = steps
         self._is_wanted = functools.cache(selects)
         self._dtypes = frozenset(_accepted.torch_dtypes())
@@ -63,6 +67,7 @@ class RowWriter:
     def _forget(self) -> None:
         self.counter = names.Counter()
         self.rows: Memory[int] = Memory()
+        self._rereads = Rereads()
         self.arguments.begin_run(self.rows)
 
     def add(
@@ -102,6 +107,8 @@ class RowWriter:
                 self.note(op, error)
         self.rows.set(tensor, row)
         self.arguments.wrote(tensor)
+        if self.looks_again and row != UNKNOWN:
+            self._rereads.shows(row, tensor)
         return row
 
     def _add_computed(self, name: str, op: str, value, row: int, place: names.Place) -> None:
@@ -109,6 +116,15 @@ class RowWriter:
             self.log.add_row(name, op, value, [row], place.site)
         except Exception as error:  # the job goes on
             self.note(op, error)
+
+    def look_again(self, row: int, tensor, place: names.Place, base: str, argument: str) -> int:
+        """The row that shows what is in `tensor` now, where `row` showed what was written."""
+        with no_dispatch(), torch.no_grad():
+            changed = self._rereads.changed(row, tensor)
+        if changed is None:
+            return row
+        own = self.counter.peek(place, base).removeprefix("fwd/")
+        return self.add(f"in/{own}.{argument}", OVERWRITTEN, changed, (row,), place)
 
     def link(self, tensor, place: names.Place, base: str, argument: str) -> int:
         """The row that shows what is in `tensor`. Makes one if nothing has written it so far."""
