@@ -43,6 +43,20 @@ std::string FewRunsText(const Evidence& evidence) {
                      kFewestRuns, NamesText(few));
 }
 
+// What rows are made of that no row shows, as where the ops of a module are not in the log; empty
+// if there is nothing.
+std::string UnseenInputsText(const Evidence& evidence) {
+  std::size_t count = 0;
+  std::string first;
+  ForEachRow(evidence, [&](std::size_t log_place, const Log&, std::size_t place, const Row& row) {
+    if (row.is_covered) return;
+    if (count++ == 0) first = RowText(evidence, log_place, place);
+  });
+  if (count == 0) return "";
+  return fmt::format("who wrote what {} no row shows, the first {}",
+                     CountText(count, "row reads and", "rows read and"), first);
+}
+
 void AddNotLooked(const Evidence& evidence, const Check& check, Causes* causes) {
   std::vector<std::string>& out = causes->not_looked;
   if (check.snapshots == 0) {
@@ -57,6 +71,9 @@ void AddNotLooked(const Evidence& evidence, const Check& check, Causes* causes) 
     out.push_back(std::move(few));
   }
   out.insert(out.end(), check.missing.begin(), check.missing.end());
+  if (std::string unseen = UnseenInputsText(evidence); !unseen.empty()) {
+    out.push_back(std::move(unseen));
+  }
   if (check.unseen_kernels.count > 0) {
     out.push_back(
         fmt::format("{} kernel{} that no row shows, the first: {}", check.unseen_kernels.count,

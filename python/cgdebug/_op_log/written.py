@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import math
 import threading
 import typing
 
@@ -318,5 +319,8 @@ def is_store(arguments: list[Tensors], argument: Tensors, tensor: torch.Tensor) 
 
 
 def fills_storage(tensor: torch.Tensor) -> bool:
-    bytes_of = tensor.numel() * tensor.element_size()
-    return bytes_of == tensor.untyped_storage().nbytes()
+    """Whether it has all of its memory, each element once, or again and again."""
+    elements = tensor.numel()
+    if 0 in tensor.stride():
+        elements = math.prod(n for n, step in zip(tensor.shape, tensor.stride()) if step)
+    return elements * tensor.element_size() == tensor.untyped_storage().nbytes()

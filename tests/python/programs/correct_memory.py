@@ -162,6 +162,7 @@ def run_a_scale_of_the_real_rows():
 
 
 PROGRAMS = [name.removeprefix("run_") for name in list(globals()) if name.startswith("run_")]
+LOOKED_AT_AGAIN = PROGRAMS  # CGDEBUG_OP_LOG_READS=1
 
 
 if __name__ == "__main__":

@@ -132,21 +132,51 @@ def run_whisper_trained():
     )
 
 
-def run_clip_trained():
+def clip():
     text = {**TOWER, "vocab_size": 64, "max_position_embeddings": 16}
     config = transformers.CLIPConfig(
         text_config={**text, "bos_token_id": 1, "eos_token_id": 2},
         vision_config={**TOWER, "image_size": 16, "patch_size": 4},
         projection_dim=8,
     )
-    train(
-        transformers.CLIPModel(config),
-        lambda: {
-            "input_ids": tokens(8),
-            "pixel_values": torch.randn(BATCH, 3, 16, 16),
-            "return_loss": True,
-        },
-    )
+    return transformers.CLIPModel(config)
+
+
+def images():
+    return torch.randn(BATCH, 3, 16, 16)
+
+
+def run_clip_trained():
+    train(clip(), lambda: {"input_ids": tokens(8), "pixel_values": images(), "return_loss": True})
+
+
+def run_clip_classifies():
+    """The texts of the classes are the same for all images."""
+    model, classes = clip().eval(), tokens(8)
+    with torch.no_grad():
+        for _ in range(6):
+            model(input_ids=classes, pixel_values=images())
+
+
+class ZeroShot(torch.nn.Module):
+    """Reads the texts of the classes once."""
+
+    def __init__(self):
+        super().__init__()
+        self.clip, self.classes = clip(), None
+
+    def forward(self, pixels, texts):
+        if self.classes is None:
+            self.classes = self.clip.get_text_features(input_ids=texts).pooler_output
+        features = self.clip.get_image_features(pixel_values=pixels).pooler_output
+        return (features @ self.classes.T).softmax(-1)
+
+
+def run_clip_keeps_its_classes():
+    model, texts = ZeroShot().eval(), tokens(8)
+    with torch.no_grad():
+        for _ in range(6):
+            model(images(), texts)
 
 
 class LowRank(torch.nn.Module):

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <iterator>
+#include <set>
+#include <vector>
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"
@@ -57,6 +60,14 @@ bool IsGiven(const Evidence& evidence, const Log& log, const Row& row) {
          });
 }
 
+// Whether an earlier call made it, and no later one makes it again.
+bool IsKeptResult(const Log& log, const Row& row) {
+  const std::size_t made = MadeBefore(log, row);
+  return made != SIZE_MAX && std::ranges::none_of(RunsOf(row), [&](std::size_t run) {
+           return log.rows[made].at[run].is_here;
+         });
+}
+
 // Whether attention reads keys or values that an earlier call made, and no later one, as those of
 // an encoder are that has read the request. No other module reads them.
 bool IsOfRequest(const Evidence& evidence, const Log& log, const Row& row) {
@@ -70,10 +81,67 @@ bool IsOfRequest(const Evidence& evidence, const Log& log, const Row& row) {
     is_read = std::ranges::any_of(kAttention, [&](auto one) { return base.starts_with(one); });
     if (!is_read) return false;
   }
-  const std::size_t made = is_read ? MadeBefore(log, row) : SIZE_MAX;
-  if (made == SIZE_MAX) return false;
-  return std::ranges::none_of(RunsOf(row),
-                              [&](std::size_t run) { return log.rows[made].at[run].is_here; });
+  return is_read && IsKeptResult(log, row);
+}
+
+// Whether nothing that the row was made of changes, as the weight does of which a copy is kept.
+bool IsMadeOfWhatStays(const Log& log, std::size_t made) {
+  std::vector<std::size_t> places = {made};
+  std::set<std::size_t> known;
+  while (!places.empty()) {
+    const std::size_t place = places.back();
+    places.pop_back();
+    for (const std::size_t input : log.rows[place].inputs) {
+      if (MovesOf(log.rows[input]).changed > 0) return false;
+      if (known.insert(input).second) places.push_back(input);
+    }
+  }
+  return true;
+}
+
+// Whether each call multiplies something new by what an earlier one made of what stays, as images
+// by the features of the texts that name their classes.
+bool IsKeptFactor(const Log& log, const Row& row) {
+  const auto multiplies = [&](std::size_t reader) {
+    const Row& one = log.rows[reader];
+    return ops::HasTrait(ops::OpTrait::kProduct, one.op) &&
+           std::ranges::any_of(one.inputs, [&](std::size_t input) {
+             return MovesOf(log.rows[input]).changed >= kFewestComparisons;
+           });
+  };
+  return std::ranges::all_of(row.readers, multiplies) && IsKeptResult(log, row) &&
+         IsMadeOfWhatStays(log, MadeBefore(log, row));
+}
+
+// Whether a part of the model has read it whose layers, several, all stay the same: nothing that it
+// reads changes, as the texts of the classes do not while images come.
+bool IsOfStillPart(const Evidence& evidence, const Log& log, const Row& row) {
+  constexpr std::ptrdiff_t kFewestLayers = 2;
+  const auto is_still_part = [&](const std::string& part) {
+    const auto is_of_part = [&](const Row& one) {
+      const std::string& name = evidence.NameOf(one);
+      return ops::HasTrait(ops::OpTrait::kProduct, one.op) && name.starts_with(part) &&
+             (name[part.size()] == '.' || name[part.size()] == '/');
+    };
+    std::ptrdiff_t still = 0;
+    for (const Row& one : log.rows) {
+      if (!is_of_part(one)) continue;
+      if (!MovesOf(one).is_still(kFewestComparisons)) return false;
+      ++still;
+    }
+    return still >= kFewestLayers;
+  };
+  const auto is_in_one = [&](std::size_t reader) {
+    std::string part = evidence.NameOf(log.rows[reader]);  // "fwd/text.embeddings/embedding_0"
+    if (!IsOfModule(evidence, log.rows[reader])) return false;
+    part.resize(part.rfind('/'));
+    for (std::size_t end = part.size(); end != std::string::npos; end = part.rfind('.')) {
+      part.resize(end);
+      if (is_still_part(part)) return true;
+    }
+    return false;
+  };
+  return !row.readers.empty() && std::ranges::all_of(row.readers, is_in_one);
 }
 
 // Whether it is how many labels a batch has, by which a loss is divided.
@@ -192,7 +260,8 @@ Found FindFrozenInputs(const Evidence& evidence) {
         // Where each call has whole sequences, so their positions are 0, 1, 2 and so on.
         const bool is_right = (row.counts_up && !goes_on) || IsOfRequest(evidence, log, row) ||
                               IsOfProgram(evidence, log, row) || IsGiven(evidence, log, row) ||
-                              IsCountOfLabels(evidence, log, row);
+                              IsCountOfLabels(evidence, log, row) || IsKeptFactor(log, row) ||
+                              IsOfStillPart(evidence, log, row);
         if (is_input && !is_right) frozen.push_back(place);
       } else if (moves.changed > 1 &&
                  (sibling == nullptr || MovesOf(*sibling).changed < moves.changed)) {
