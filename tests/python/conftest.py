@@ -166,6 +166,14 @@ def capture(function, warmup=1, **options):
     return graph, result
 
 
+def side_stream():
+    """A stream beside that of captures: torch hands out one stream under several objects."""
+    of_captures = torch.cuda.graph(torch.cuda.CUDAGraph()).capture_stream
+    while (side := torch.cuda.Stream()) == of_captures:
+        pass
+    return side
+
+
 @pytest.fixture
 def graph_probe(probe):
     """probe(), in mode="capture"."""

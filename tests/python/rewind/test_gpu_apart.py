@@ -16,7 +16,7 @@ import torch
 
 import cgdebug
 from cgdebug._job import _native
-from conftest import find_program, wait_until
+from conftest import find_program, side_stream, wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
 HERE = pathlib.Path(__file__).parent
@@ -100,7 +100,7 @@ def test_a_kernel_that_spins_for_its_parallel_neighbour_does_not_hang():
 
     flag = torch.ones(1, dtype=torch.int32, device="cuda")
     out = torch.zeros(1, dtype=torch.int32, device="cuda")
-    side = torch.cuda.Stream()
+    side = side_stream()
 
     def step():
         side.wait_stream(torch.cuda.current_stream())
