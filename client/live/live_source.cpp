@@ -186,8 +186,10 @@ class LiveSource : public source::Source {
                                    std::uint64_t replay) override {
     std::vector<std::size_t> lacking;
     for (const std::size_t slot : slots) {
-      // Reading its snapshots reports an error.
-      if (!ReadReplay(slot, replay, Width::kNeighbours).ok()) continue;
+      if (!ReadReplay(slot, replay, Width::kNeighbours).ok()) {
+        lacking.push_back(slot);  // nobody knows
+        continue;
+      }
       const std::vector<Snapshot>& known = live_[slot].snapshots;
       const auto begin = FirstFrom(known, replay), end = FirstFrom(known, replay + 1);
       const layout::Counters& counters = live_[slot].probe.counters;
