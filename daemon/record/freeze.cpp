@@ -199,11 +199,13 @@ Room FindRoom(const std::vector<Share>& shares, std::uint64_t max_bytes, std::ui
 // Writes what is left of one slot, one snapshot at a time.
 class SlotFreeze {
  public:
+  // `kept_back`: how many replays the live control has kept back; 0 if LoseLeftOut() counts them.
   SlotFreeze(ActiveRecording* recording, const SlotRecord& record, std::uint64_t count,
-             const Room& room, const SnapshotStore& store, RingReads* rings,
-             std::chrono::nanoseconds* patience)
+             std::uint64_t kept_back, const Room& room, const SnapshotStore& store,
+             RingReads* rings, std::chrono::nanoseconds* patience)
       : recording_(recording),
         record_(record),
+        kept_back_(kept_back),
         room_(room),
         rings_(rings),
         remains_(record.slot, store, rings, patience) {
@@ -214,6 +216,7 @@ class SlotFreeze {
     // are taken for them.
     never_read_ = produced_ - std::min(produced_, record.counters.consumed);
     recording_->Open(record.slot, first - 1);
+    starts_at_first_ = first == 1;
     told_ = first - 1;
     next_ = remains_.Next(first);
     const std::uint64_t most = MostOf(record, count, store);
@@ -275,7 +278,9 @@ class SlotFreeze {
       MissUpTo(next_ - 1, replay_);
       told_ = next_;
       written_.push_back({next_, replay_});
-      recording_->Consume(*stored);
+      // Of the newest ones alone, how many were kept back before the first is not known.
+      const bool has_before = starts_at_first_ || written_.size() > 1;
+      recording_->Consume(*stored, nullptr, has_before ? kept_back_ : 0);
       // The recording itself keeps account of values on the device.
       if (!Remains::IsWhole(*stored) && !stored->snapshot->on_device) {
         without_values_.push_back(replay_);
@@ -361,11 +366,13 @@ class SlotFreeze {
 
   ActiveRecording* recording_;
   const SlotRecord& record_;
+  const std::uint64_t kept_back_;
   const Room& room_;
   RingReads* rings_;
   Remains remains_;
   std::uint64_t produced_ = 0;
   std::uint64_t never_read_ = 0;
+  bool starts_at_first_ = false;
   std::uint64_t told_ = 0;       // the ordinal up to which everything is written down
   std::uint64_t replay_ = 0;     // of the last one that was there
   std::uint64_t next_ = 0;       // ordinal; 0: none is left
@@ -435,13 +442,16 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   std::deque<SlotFreeze> on_device;
   for (const SlotRecord& slot : request.slots) {
     if (!(*recording)->selection().Wants(*slot.slot)) continue;
+    const std::uint64_t kept_back = slot.counters.suppressed;
     if (slot.slot->IsOnDevice()) {
-      on_device.emplace_back(recording->get(), slot, asked_of(slot), room, store, rings, &patience);
+      on_device.emplace_back(recording->get(), slot, asked_of(slot),
+                             request.device_rings ? 0 : kept_back, room, store, rings, &patience);
       info.left_out += on_device.back().left_out();
       on_device.back().AskAhead();
       continue;
     }
-    SlotFreeze freeze(recording->get(), slot, request.last, room, store, rings, &patience);
+    SlotFreeze freeze(recording->get(), slot, request.last, kept_back, room, store, rings,
+                      &patience);
     info.left_out += freeze.left_out();
     while (freeze.Step()) {
     }

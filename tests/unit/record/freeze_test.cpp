@@ -198,6 +198,38 @@ TEST(Freeze, WhatNobodySawOfTheJobAndItsEndAreInIt) {
   }
 }
 
+TEST(Freeze, WhatTheControlKeptBackIsLost) {
+  const auto slot = std::make_shared<SlotIdentity>(*test::MakeSlot(test::MakeSession("1"), "x", 1));
+  slot->registration.record_every = 1;
+  const SnapshotStore store(8);
+  RingContent content;
+  content.readable = true;
+  content.oldest = 1;
+  content.newest = 2;
+  content.entries = {MakeEntry(1), MakeEntry(2)};
+  content.entries[1].replay = 5;
+  FakeRing ring(content);
+  const testing_support::TempDir dir;
+  // In replays 2 to 4, and in two after 5; of the newest one alone nobody knows where.
+  for (const std::uint64_t last : {0, 1}) {
+    SlotRecord record = {.slot = slot};
+    record.counters.suppressed = 5;
+    FreezeRequest request;
+    request.directory = dir / std::to_string(last);
+    request.slots = {record};
+    request.last = last;
+    ASSERT_TRUE(Freeze(request, {}, store, ring.reads()).ok());
+    const auto reader = recording::RecordingReader::Open(request.directory);
+    ASSERT_TRUE(reader.ok()) << reader.error().message;
+    std::vector<std::uint64_t> lost;
+    for (const auto& loss : (*reader)->losses()) {
+      EXPECT_EQ(loss.cause, LossCause::kStoodStill);
+      lost.push_back(loss.count);
+    }
+    EXPECT_EQ(lost, last == 0 ? std::vector<std::uint64_t>({3, 2}) : std::vector<std::uint64_t>());
+  }
+}
+
 // Entries 1 to `newest`.
 RingContent ContentOfKilobytes(std::uint64_t newest, std::uint64_t kilobytes = 1) {
   RingContent content;
