@@ -467,7 +467,7 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   (*recording)->CloseSlots();
   for (const SessionRecord& session : request.sessions) {
     for (const layout::NotSeen& one : session.not_seen) {
-      (*recording)->NotSeen(session.session, one);
+      if ((*recording)->selection().Wants(one)) (*recording)->NotSeen(session.session, one);
     }
     if (session.state == SessionState::kAlive) continue;
     (*recording)->EndSession(session.session, session.state == SessionState::kDied);

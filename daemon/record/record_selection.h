@@ -16,6 +16,7 @@
 #include "daemon/core/base/result.h"
 #include "daemon/core/recording/recording_writer.h"
 #include "daemon/pipeline/sink.h"
+#include "proto/layout/not_seen.h"
 
 namespace cgdebug::pipeline {
 
@@ -57,6 +58,11 @@ class RecordSelection {
 
   bool Wants(const SlotIdentity& slot) const;
   bool Wants(const SessionIdentity& session) const;
+  // Whether what a job says of places that nobody saw is about these probes. It names one of them:
+  // of a part of the probes, the others are not asked for.
+  bool Wants(const layout::NotSeen& not_seen) const {
+    return probes_.selects_everything() || probes_.Matches(not_seen.name);
+  }
   // Whether the recording needs every snapshot of the slot.
   bool NeedsAll(const SlotIdentity& slot) const;
   // Whether it takes any future job, and needs all of its snapshots.

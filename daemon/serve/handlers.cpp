@@ -285,13 +285,13 @@ void Handlers::History(const v1::HistoryRequest& request, Answer* answer) const 
         if (begin != kept.begin()) --begin;
         if (end != kept.end()) ++end;
       }
-      for (const StoredSnapshot& stored : std::ranges::subrange(begin, end)) {
-        if (stored.snapshot->ordinal < first_ordinal) continue;
+      for (; begin != end; ++begin) {
+        if (begin->snapshot->ordinal < first_ordinal) continue;
         if (history.items.size() >= kMaxEntries) {
           history.more = true;
           return answer->Set(history);
         }
-        history.items.push_back(KeptOf(stored));
+        history.items.push_back(KeptOf(*begin));
       }
     }
     range.first = slots.back()->registration.order + 1;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -195,6 +196,28 @@ TEST(Freeze, WhatNobodySawOfTheJobAndItsEndAreInIt) {
     }
     EXPECT_EQ(not_seen, std::vector{refused});
     EXPECT_EQ(deaths, state == SessionState::kDied);
+  }
+}
+
+TEST(Freeze, OfAPartOfTheProbesTheAccountOfOthersIsNotInIt) {
+  const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "fwd/head", 1);
+  const SnapshotStore store(8);
+  FakeRing ring({});
+  const testing_support::TempDir dir;
+  const layout::NotSeen refused{.count = 1, .of = 2, .calls = 3, .name = "fwd/layers.3"};
+  for (const auto& [pattern, marks] : {std::pair("fwd/head", 0), {"fwd/*", 1}}) {
+    FreezeRequest request;
+    request.directory = dir / std::to_string(marks);
+    request.probes = {pattern};
+    request.slots = {{.slot = slot}};
+    request.sessions = {
+        {.session = slot->session, .state = SessionState::kAlive, .not_seen = {refused}}};
+    ASSERT_TRUE(Freeze(request, {}, store, ring.reads()).ok());
+    const auto reader = recording::RecordingReader::Open(request.directory);
+    ASSERT_TRUE(reader.ok()) << reader.error().message;
+    const auto found = std::ranges::count_if(
+        (*reader)->marks(), [](const recording::Mark& mark) { return mark.not_seen.has_value(); });
+    EXPECT_EQ(found, marks);
   }
 }
 
