@@ -223,10 +223,9 @@ struct Side {
   // What was not paired while its call was there.
   void GiveUp() {
     for (auto& [token, places] : waiting) {
-      std::erase_if(places, [&](const Place& place) {
-        if (place.call->is_gone) given_up.Add(token);
-        return place.call->is_gone;
-      });
+      const std::size_t before = places.size();
+      std::erase_if(places, [](const Place& place) { return place.call->is_gone; });
+      for (std::size_t gone = before - places.size(); gone > 0; --gone) given_up.Add(token);
     }
     std::erase_if(waiting, [](const auto& one) { return one.second.empty(); });
     rows.ForgetGone();
