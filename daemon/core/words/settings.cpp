@@ -133,8 +133,7 @@ constexpr Setting kSettings[] = {
      &IsNumber<1, 32>},
     {"CGDEBUG_OP_LOG_READS", "job",
      "`1`: what runs eagerly on a CPU looks again at the memory that an op reads. If it is no "
-     "longer "
-     "what was written there, its op log has a row `overwritten`, and `why` says so",
+     "longer what was written there, its op log has a row `overwritten`, and `why` says so",
      &IsFlag},
     {"CGDEBUG_WAIT_MS", "job",
      "how many milliseconds a ring that waits for room waits at most: 0 to 600000, by default "
