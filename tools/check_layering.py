@@ -51,7 +51,7 @@ ALLOWED = {
     "libprobe/capture/lane": LAYOUT + CAPTURE[:5] + ["libprobe/apart", "libprobe/ring"],
     "libprobe/slots": LAYOUT + CAPTURE + ["libprobe/ring", "daemon/core/words"],
     "daemon/core/answers": LAYOUT
-    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
+    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/ops", "daemon/core/recording"],
     "daemon/core/base": LAYOUT,
     "daemon/core/numerics": LAYOUT + ["daemon/core/base"],
     "daemon/core/options": ["daemon/core/base"],

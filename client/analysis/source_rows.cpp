@@ -112,7 +112,7 @@ Json SlotJson(const Slot& slot, const SourceRow& row) {
                {"site", slot.site},
                {"shard", slot.shard},
                {"part", slot.part},
-               {"op", slot.op},
+               {"op", slot.op.text()},
                {"payload_bytes", slot.payload_bytes},
                {"snapshots", row.keys.size()},
                {"first_replay", row.keys.empty() ? 0 : row.keys.front().replay},

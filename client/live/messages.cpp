@@ -11,7 +11,6 @@
 #include "client/live/recordings.h"
 #include "client/live/status.h"
 #include "daemon/core/wire/message_fields.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::live {
 namespace {
@@ -209,7 +208,7 @@ Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string&
   request.mutable_probes()->Assign(globs.begin(), globs.end());
   Result<std::vector<Probe>> probes = ListAll(client, std::move(request));
   if (!probes.ok()) return probes;
-  std::erase_if(*probes, [](const Probe& probe) { return layout::IsNoRow(probe.slot.op); });
+  std::erase_if(*probes, [](const Probe& probe) { return probe.slot.op.is_no_row(); });
   return probes;
 }
 

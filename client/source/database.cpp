@@ -74,8 +74,9 @@ class Filler {
       if (!probe.Run(i, id, slot.probe, slot.site, slot.device, slot.dtype_name,
                      fmt::format("[{}]", fmt::join(slot.shape, ", ")), slot.payload_bytes,
                      slot.graph_id, slot.invocation, slot.order, slot.every, slot.shard, graph,
-                     label, slot.op.empty() ? std::nullopt : std::optional(slot.op), slot.in_body,
-                     slot.part, slot.details.empty() ? std::nullopt : std::optional(slot.details),
+                     label, slot.op.empty() ? std::nullopt : std::optional(slot.op.text()),
+                     slot.in_body, slot.part,
+                     slot.details.empty() ? std::nullopt : std::optional(slot.details),
                      slot.thread == 0 ? std::nullopt : std::optional(slot.thread))) {
         return Failed();
       }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <filesystem>
 #include <map>
 
@@ -15,7 +14,6 @@
 #include "daemon/core/recording/files/recording_files.h"
 #include "daemon/core/recording/files/remote_files.h"
 #include "daemon/core/recording/recording_reader.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::source {
 namespace {
@@ -63,7 +61,7 @@ bool IsToldOfOthers(const Source& source, const NotSeen& process, const layout::
   bool is_told = false;
   for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
     const Slot& row = source.slots()[slot];
-    if (row.uuid != process.of.uuid || !layout::IsOpGap(row.op)) continue;
+    if (row.uuid != process.of.uuid || row.op.gap() == nullptr) continue;
     is_told = true;
     if (lacks(slot)) return false;
   }
@@ -330,10 +328,7 @@ bool LooksLikeSource(const std::string& text) {
 
 std::uint64_t PlaceInCall(const Slot& slot) {
   if (!slot.counts_calls()) return slot.order;
-  std::uint64_t number = 0;  // "17 aten.mm.default 3 5"
-  const char* const end = slot.op.data() + slot.op.size();
-  const auto [rest, failure] = std::from_chars(slot.op.data(), end, number);
-  return failure == std::errc() && rest != end && *rest == ' ' ? number : slot.order;
+  return slot.op.row() == nullptr ? slot.order : slot.op.row()->number;
 }
 
 Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot) {

@@ -107,15 +107,15 @@ class Reader {
   py::list Slots() {
     py::list list;
     for (const Slot& slot : source_->slots()) {
-      list.append(py::dict("probe"_a = slot.probe, "session"_a = slot.session, "uuid"_a = slot.uuid,
-                           "device"_a = slot.device, "site"_a = slot.site, "shard"_a = slot.shard,
-                           "part"_a = slot.part, "op"_a = slot.op, "details"_a = slot.details,
-                           "in_body"_a = slot.in_body, "thread"_a = slot.thread,
-                           "dtype"_a = slot.dtype_name, "shape"_a = py::tuple(py::cast(slot.shape)),
-                           "rank"_a = slot.rank, "graph_id"_a = slot.graph_id,
-                           "graph"_a = slot.graph, "graph_is_given"_a = slot.graph_is_given,
-                           "invocation"_a = slot.invocation, "order"_a = slot.order,
-                           "payload_bytes"_a = slot.payload_bytes, "every"_a = slot.every));
+      list.append(py::dict(
+          "probe"_a = slot.probe, "session"_a = slot.session, "uuid"_a = slot.uuid,
+          "device"_a = slot.device, "site"_a = slot.site, "shard"_a = slot.shard,
+          "part"_a = slot.part, "op"_a = slot.op.text(), "details"_a = slot.details,
+          "in_body"_a = slot.in_body, "thread"_a = slot.thread, "dtype"_a = slot.dtype_name,
+          "shape"_a = py::tuple(py::cast(slot.shape)), "rank"_a = slot.rank,
+          "graph_id"_a = slot.graph_id, "graph"_a = slot.graph,
+          "graph_is_given"_a = slot.graph_is_given, "invocation"_a = slot.invocation,
+          "order"_a = slot.order, "payload_bytes"_a = slot.payload_bytes, "every"_a = slot.every));
     }
     return list;
   }

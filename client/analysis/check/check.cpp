@@ -38,7 +38,7 @@ ProbeName NameOf(const Slot& slot) {
 // Whether zeros say nothing: of an op that makes them, as aten.zeros_like.default, or that makes
 // flags or places, as aten.lt.Tensor.
 bool MayBeZeros(const Slot& slot) {
-  const std::optional<OpText> text = ParseOpText(slot.op);
+  const OpText* const text = slot.op.row();
   if (!text) return false;
   const layout::DtypeInfo* dtype = layout::FindDtype(slot.dtype);
   return text->op.starts_with("aten.zero") || text->op.starts_with("aten.new_zeros") ||
@@ -67,7 +67,7 @@ void AddScanned(const Source& source, const Scan& scan, FindingList* findings, C
 void CountUnseen(const Source& source, const Scope& scope, Check* check) {
   for (const std::size_t index : WantedSlots(source, scope)) {
     const Slot& slot = source.slots()[index];
-    const std::optional<OpText> text = ParseOpText(slot.op);
+    const OpText* const text = slot.op.row();
     if (!text) continue;
     for (const auto& [nodes, word] :
          {std::pair(&text->unseen_before, "before"), std::pair(&text->unseen_after, "after")}) {
@@ -82,7 +82,7 @@ void CountUnseen(const Source& source, const Scope& scope, Check* check) {
 // Returns whether there are any.
 bool AddOpGaps(Source& source, const Scope& scope, const Scan& scan, Check* check) {
   const bool has_rows = std::ranges::any_of(scan.probes(), [&](const Scanned& scanned) {
-    return ParseOpText(source.slots()[scanned.slot].op).has_value();
+    return source.slots()[scanned.slot].op.row() != nullptr;
   });
   const bool wants_jobs = has_rows || scope.probes.selects_everything();
   const auto ran_in_scope = [&](std::size_t slot) { return RanIn(source, scope, slot); };

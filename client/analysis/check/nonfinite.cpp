@@ -111,11 +111,11 @@ class ClampedRows {
   ClampedRows(const source::Source& source, const Scan& scan) : source_(source) {
     std::set<Row> wanted;
     for (const Scanned& scanned : scan.probes()) {
-      const std::optional<OpText> text = ParseOpText(source.slots()[scanned.slot].op);
+      const OpText* const text = source.slots()[scanned.slot].op.row();
       if (text && scanned.near_overflow.finding) wanted.insert(RowOf(scanned.slot, text->number));
     }
     for (const Scanned& scanned : scan.probes()) {
-      const std::optional<OpText> text = ParseOpText(source.slots()[scanned.slot].op);
+      const OpText* const text = source.slots()[scanned.slot].op.row();
       if (!text || IsPaddingRow(text->op)) continue;
       for (const std::uint32_t number : text->inputs) {
         const Row row = RowOf(scanned.slot, number);
@@ -129,7 +129,7 @@ class ClampedRows {
   }
 
   bool Contains(const Scanned& scanned) const {
-    const std::optional<OpText> text = ParseOpText(source_.slots()[scanned.slot].op);
+    const OpText* const text = source_.slots()[scanned.slot].op.row();
     if (!text) return false;
     const Row row = RowOf(scanned.slot, text->number);
     return IsClamp(text->op) || std::ranges::all_of(scanned.keys, [&](const source::Key& key) {
@@ -199,7 +199,7 @@ Result<LogExcuses> ExcusesOfLog(source::Source& source, const OpLog& log) {
   };
   for (const Scanned& scanned : scan.probes()) {
     const source::Slot& slot = source.slots()[scanned.slot];
-    const std::optional<OpText> text = ParseOpText(slot.op);
+    const OpText* const text = slot.op.row();
     if (!text || !IsOfLog(slot, log)) continue;
     const OpRow* const row = log.Find(text->number);
     for (const Scanned::Nonfinite& one : scanned.nonfinite) {

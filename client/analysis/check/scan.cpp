@@ -87,7 +87,7 @@ Result<void> Scan::Add(std::size_t index) {
   Scanned scanned;
   scanned.slot = scanned.seen.slot = index;
   scanned.is_empty = keys->empty();
-  const std::optional<OpText> text = ParseOpText(slot.op);
+  const OpText* const text = slot.op.row();
   scanned.is_beside = text && (IsPaddingRow(text->op) || IsRowMask(text->op));
   std::erase_if(*keys, [&](const Key& key) { return !options_.scope.Wants(key.replay); });
   scanned.keys = *std::move(keys);

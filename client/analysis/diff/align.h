@@ -13,7 +13,6 @@
 #include "daemon/core/base/glob.h"
 #include "daemon/core/base/graph_labels.h"
 #include "daemon/core/ops/op_text.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis {
 
@@ -27,7 +26,7 @@ struct Scope {
   std::function<bool(const source::Slot&)> wants_slot = {};  // of the source itself; empty: all
 
   bool Wants(const source::Slot& slot) const {
-    return !layout::IsNoRow(slot.op) && !ops::IsInputEnd(slot.op) && probes.Matches(slot.probe) &&
+    return !slot.op.is_no_row() && !slot.op.is_input_end() && probes.Matches(slot.probe) &&
            Matches(which, slot) && WantsRank(slot) && (!wants_slot || wants_slot(slot));
   }
   bool WantsRank(const source::Slot& slot) const { return !wants_rank || wants_rank(slot.rank); }

@@ -107,8 +107,9 @@ bool Audit::found() const {
 Audit ReadAudit(const source::Source& source) {
   Audit audit;
   ReadGraphNotes(
-      source, kAuditWords, [](const source::Slot& slot) { return layout::IsOpAudit(slot.op); },
-      ReadAuditNote, AddMissingMemory, static_cast<GraphNotes<GraphAudit>*>(&audit));
+      source, kAuditWords,
+      [](const source::Slot& slot) { return layout::IsOpAudit(slot.op.text()); }, ReadAuditNote,
+      AddMissingMemory, static_cast<GraphNotes<GraphAudit>*>(&audit));
   return audit;
 }
 

@@ -41,7 +41,7 @@ class TwoCalls {
     for (std::size_t i = 0; i < source.slots().size(); ++i) {
       const Slot& one = source.slots()[i];
       if (!AreOfOneLog(one, slot)) continue;
-      if (std::optional<OpText> text = ParseOpText(one.op)) Add(i, *std::move(text));
+      if (const OpText* const text = one.op.row()) Add(i, *text);
     }
   }
 
@@ -61,11 +61,10 @@ class TwoCalls {
   }
 
  private:
-  void Add(std::size_t slot, OpText text) {
+  void Add(std::size_t slot, const OpText& text) {
     of_log_.push_back(slot);
     if (KeyAt(slot, call_)) {
-      const std::uint32_t number = text.number;
-      rows_.try_emplace(number, Row{slot, std::move(text), IsOutside(source_.slots()[slot].probe)});
+      rows_.try_emplace(text.number, Row{slot, text, IsOutside(source_.slots()[slot].probe)});
     }
     if (!of_next_ && KeyAt(slot, call_ + 1)) of_next_ = slot;
   }
@@ -104,12 +103,12 @@ class TwoCalls {
 
 BetweenCalls BetweenCallsOf(Source& source, std::size_t slot, std::uint64_t call) {
   const Slot& of = source.slots()[slot];
-  if (!of.counts_calls() || !ParseOpText(of.op)) return {};
+  if (!of.counts_calls() || of.op.row() == nullptr) return {};
   return TwoCalls(source, of, call).Find();
 }
 
 std::uint64_t NextCallOf(Source& source, std::size_t slot, std::uint64_t replay) {
-  const std::optional<OpText> text = ParseOpText(source.slots()[slot].op);
+  const OpText* const text = source.slots()[slot].op.row();
   if (!text || !IsOutside(source.slots()[slot].probe)) return 0;
   const BetweenCalls between = BetweenCallsOf(source, slot, replay);
   return between.first_row != 0 && text->number >= between.first_row ? between.next_call : 0;

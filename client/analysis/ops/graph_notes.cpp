@@ -30,8 +30,8 @@ std::optional<std::uint64_t> TakeNumber(std::string_view* text) {
 }
 
 std::optional<BrokenCapture> ReadBrokenCapture(const source::Slot& slot) {
-  if (!layout::IsOpOrder(slot.op)) return std::nullopt;
-  std::string_view rest = slot.op;
+  if (!layout::IsOpOrder(slot.op.text())) return std::nullopt;
+  std::string_view rest = slot.op.text();
   (void)TakeWord(&rest);
   const std::optional<std::uint64_t> graph_id = TakeNumber(&rest);
   if (!graph_id || TakeWord(&rest) != "broke") return std::nullopt;

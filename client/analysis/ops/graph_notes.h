@@ -77,7 +77,7 @@ void ReadGraphNotes(const source::Source& source, const NotesWords& words, IsNot
   for (std::size_t i = 0; i < source.slots().size(); ++i) {
     const source::Slot& slot = source.slots()[i];
     if (!is_note(slot)) continue;
-    std::string_view text = slot.op;
+    std::string_view text = slot.op.text();
     (void)TakeWord(&text);
     const std::optional<std::uint64_t> graph_id = TakeNumber(&text);
     if (!graph_id) continue;

@@ -391,7 +391,7 @@ void AddExcuses(const std::vector<RowOfLog>& rows, const Lacks& lacks, Excuses* 
 }  // namespace
 
 bool IsOfGradScaler(const source::Slot& slot) {
-  return slot.op.find(kUnscale) != std::string::npos;
+  return slot.op.text().find(kUnscale) != std::string::npos;
 }
 
 bool IsPaddingRow(std::string_view op) { return op == "padding" || op == "padding.mixed"; }
@@ -440,9 +440,9 @@ Excuses FindExcuses(source::Source& source, const std::vector<SeenSlot>& seen) {
   std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<RowOfLog>> graphs;
   for (const SeenSlot& one : seen) {
     const source::Slot& slot = source.slots()[one.slot];
-    std::optional<OpText> text = slot.op.empty() ? std::nullopt : ParseOpText(slot.op);
-    if (!text) continue;
-    graphs[{slot.session, slot.rank, slot.graph_id}].push_back({&one, &slot, *std::move(text)});
+    const OpText* const text = slot.op.row();
+    if (text == nullptr) continue;
+    graphs[{slot.session, slot.rank, slot.graph_id}].push_back({&one, &slot, *text});
   }
   Excuses excuses;
   const bool has_bad =

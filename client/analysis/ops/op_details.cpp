@@ -51,7 +51,7 @@ OpDetails ParseOpDetails(std::string_view text) {
 }
 
 std::vector<std::pair<std::string, std::string>> OpFacts(const source::Slot& slot) {
-  const std::optional<OpText> text = ParseOpText(slot.op);
+  const OpText* const text = slot.op.row();
   if (!text) return {};
   const OpDetails details = ParseOpDetails(slot.details);
   std::vector<std::pair<std::string, std::string>> facts;

@@ -11,7 +11,6 @@
 
 #include "client/analysis/diff/align.h"
 #include "client/analysis/ops/masks.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -41,10 +40,10 @@ std::vector<Entries> LogsOf(const Source& source, bool joins_calls = true, bool 
       places;
   for (std::size_t i = 0; i < source.slots().size(); ++i) {
     const Slot& slot = source.slots()[i];
-    std::optional<OpText> text = ParseOpText(slot.op);
-    if (!text || (!has_ends && ops::IsInputEnd(slot.op))) continue;
+    const OpText* const text = slot.op.row();
+    if (text == nullptr || (!has_ends && slot.op.is_input_end())) continue;
     places[{slot.session, slot.rank, slot.graph_id, slot.counts_calls()}].push_back(
-        {slot.order, {i, *std::move(text)}});
+        {slot.order, {i, *text}});
   }
   std::vector<std::pair<std::uint64_t, Entries>> logs;
   for (auto& [place, entries] : places) {
@@ -318,7 +317,7 @@ const Slot* EagerRowBefore(const Source& source, const Slot& gap) {
   const Slot* found = nullptr;
   for (const Slot& slot : source.slots()) {
     if (slot.session != gap.session || slot.rank != gap.rank || slot.graph_id != 0) continue;
-    if (slot.order >= gap.order || !ParseOpText(slot.op)) continue;
+    if (slot.order >= gap.order || slot.op.row() == nullptr) continue;
     if (found == nullptr || slot.order > found->order) found = &slot;
   }
   return found;
@@ -366,8 +365,8 @@ void AddGaps(Source& source, const Entries& entries, bool with_job, OpLog* log) 
   }
   for (std::size_t i = 0; i < source.slots().size(); ++i) {
     const Slot& slot = source.slots()[i];
-    std::optional<OpGap> gap = ParseOpGap(slot.op);
-    if (!gap || slot.session != first.session || slot.rank != first.rank) continue;
+    const OpGap* const gap = slot.op.gap();
+    if (gap == nullptr || slot.session != first.session || slot.rank != first.rank) continue;
     bool is_meant = first.graph_id == 0 ? gap->of == "eager" && first.order < slot.order
                                         : gap->of == std::to_string(first.graph_id);
     if (gap->of == "job") is_meant = with_job;
@@ -379,7 +378,7 @@ void AddGaps(Source& source, const Entries& entries, bool with_job, OpLog* log) 
           entries, [&](const Entry& entry) { return &source.slots()[entry.slot] == row; });
     }
     if (is_meant && std::ranges::find(log->gaps, gap->text) == log->gaps.end()) {
-      log->gaps.push_back(std::move(gap->text));
+      log->gaps.push_back(gap->text);
     }
   }
 }
@@ -521,23 +520,21 @@ std::vector<std::string> OpGapsOf(const Source& source, const WantsSlot& wants_r
   using Log = std::tuple<std::string, int, std::string>;
   std::set<Log> logs;
   for (const Slot& slot : source.slots()) {
-    if (!ParseOpText(slot.op) || !wants_row(slot)) continue;
+    if (slot.op.row() == nullptr || !wants_row(slot)) continue;
     const std::string of = slot.graph_id == 0 ? "eager" : std::to_string(slot.graph_id);
     logs.insert({slot.session, slot.rank, of});
   }
   std::vector<std::string> gaps;
   for (std::size_t i = 0; i < source.slots().size(); ++i) {
     const Slot& slot = source.slots()[i];
-    std::optional<OpGap> gap = ParseOpGap(slot.op);
-    if (!gap) continue;
+    const OpGap* const gap = slot.op.gap();
+    if (gap == nullptr) continue;
     const bool is_of_call = gap->of == "log" && slot.counts_calls();
     if (is_of_call && wants_call && !wants_call(i)) continue;
-    if (gap->of == "log") gap->of = "eager";
+    const std::string of = gap->of == "log" ? "eager" : gap->of;
     const bool is_wanted =
-        gap->of == "job" ? wants_job(slot) : logs.contains({slot.session, slot.rank, gap->of});
-    if (is_wanted && std::ranges::find(gaps, gap->text) == gaps.end()) {
-      gaps.push_back(std::move(gap->text));
-    }
+        of == "job" ? wants_job(slot) : logs.contains({slot.session, slot.rank, of});
+    if (is_wanted && std::ranges::find(gaps, gap->text) == gaps.end()) gaps.push_back(gap->text);
   }
   return gaps;
 }
@@ -614,9 +611,8 @@ std::optional<std::size_t> ChooseOpLog(const std::vector<OpLogHead>& logs, const
 }
 
 bool HasOpLog(const Source& source) {
-  return std::ranges::any_of(source.slots(), [](const Slot& slot) {
-    return !slot.op.empty() && !layout::IsNoRow(slot.op);
-  });
+  return std::ranges::any_of(
+      source.slots(), [](const Slot& slot) { return !slot.op.empty() && !slot.op.is_no_row(); });
 }
 
 std::string NoOpLogText(const std::string& path, const std::string& graph,
@@ -744,9 +740,7 @@ Result<OpLog> ReadOpReplay(Source& source, const OpReplay& replay, bool with_job
   if (!replay.rows.empty()) {
     Entries rows;
     for (const std::size_t slot : replay.rows) {
-      if (std::optional<OpText> text = ParseOpText(source.slots()[slot].op)) {
-        rows.push_back({slot, *std::move(text)});
-      }
+      if (const OpText* const text = source.slots()[slot].op.row()) rows.push_back({slot, *text});
     }
     SortRows(&rows);
     Result<OpLog> log = ReadRows(source, *replay.whole, source.slots()[replay.rows.front()], rows,

@@ -19,8 +19,7 @@
 
 namespace cgdebug::analysis {
 
-using ops::BaseOf, ops::OpGap, ops::OpText, ops::ParseOpGap, ops::ParseOpText, ops::StemOf,
-    ops::UnseenNodes;
+using ops::BaseOf, ops::OpGap, ops::OpText, ops::ParseOpText, ops::StemOf, ops::UnseenNodes;
 
 // One tensor that an op wrote.
 struct OpRow {
@@ -90,8 +89,8 @@ struct OpLogSlot {
 };
 // The slots of one op log, by number.
 using OpLogSlots = std::vector<OpLogSlot>;
-// Every list of rows of the source, oldest first, with the ends of inputs (ops::IsInputEnd). A
-// capture has one. What runs eagerly has one for the calls that have the same rows.
+// Every list of rows of the source, oldest first, with the ends of inputs (OpEntry::is_input_end).
+// A capture has one. What runs eagerly has one for the calls that have the same rows.
 std::vector<OpLogSlots> OpLogsOf(const source::Source& source);
 
 // Sentences about what op logs do not show: of the logs with a row that `wants_row`, where all

@@ -76,7 +76,8 @@ Races FindRaces(const source::Source& source) {
   ReadGraphNotes(
       source, kOrderWords,
       [](const source::Slot& slot) {
-        return layout::IsOpOrder(slot.op) && !ReadPieceNote(slot) && !ReadBrokenCapture(slot);
+        return layout::IsOpOrder(slot.op.text()) && !ReadPieceNote(slot) &&
+               !ReadBrokenCapture(slot);
       },
       ReadOrderNote, AddMissingOrder, static_cast<GraphNotes<GraphOrder>*>(&races));
   return races;

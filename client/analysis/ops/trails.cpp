@@ -1,12 +1,11 @@
 #include "client/analysis/ops/trails.h"
 
 #include "client/analysis/ops/op_log.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis {
 
 Passed PassedAt(const source::Slot& slot) {
-  const std::optional<OpText> text = ParseOpText(slot.op);
+  const OpText* const text = slot.op.row();
   return {.name = source::SlotName(slot),
           .order = slot.order,
           .graph_id = slot.graph_id,
@@ -22,7 +21,7 @@ Result<Trails> ReadTrails(source::Source& source,
   for (std::size_t i = 0; i < source.slots().size(); ++i) {
     const source::Slot& slot = source.slots()[i];
     const bool is_in_body = slot.in_body && !slot.counts_calls();
-    if (!wants(slot) || is_in_body || layout::IsNoRow(slot.op)) continue;
+    if (!wants(slot) || is_in_body || slot.op.is_no_row()) continue;
     Passed passed = PassedAt(slot);
     passed.every = slot.every;
     const Result<std::vector<source::Key>> keys = source.Keys(i);

@@ -16,7 +16,7 @@ constexpr std::size_t kMostFacts = 4;
 constexpr const char* kIndent = "                ";
 
 std::string RowNumber(const source::Slot& slot) {
-  const std::optional<OpText> text = ParseOpText(slot.op);
+  const OpText* const text = slot.op.row();
   return text ? fmt::format("#{} ", text->number) : "";
 }
 
@@ -55,7 +55,7 @@ void AddCause(const source::Source& source, const Finding& finding, std::size_t 
 
 Json PlaceJson(const source::Source& source, const Place& place) {
   const source::Slot& slot = source.slots()[place.slot];
-  const std::optional<OpText> text = ParseOpText(slot.op);
+  const OpText* const text = slot.op.row();
   return {{"probe", slot.probe},
           {"number", text ? Json(text->number) : Json()},
           {"op", text ? Json(text->op) : Json()},
@@ -92,7 +92,7 @@ CommandOf CommandsOf(const std::string& source) {
     if (!place.command.empty()) {
       return fmt::format("cgdebug-cli {} {}", place.command, QuotedWord(source));
     }
-    if (ParseOpText(slot.op)) {
+    if (slot.op.row() != nullptr) {
       return "cgdebug-cli ops " + QuotedWord(OpLogPlaceText(source, slot, place.replay));
     }
     const std::string at = place.replay == 0 ? "" : ReplayMark(slot, place.replay);

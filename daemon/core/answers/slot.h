@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "daemon/core/base/graph_labels.h"
+#include "daemon/core/ops/op_text.h"
 #include "proto/layout/dtype.h"
 
 namespace cgdebug::answers {
@@ -18,7 +19,7 @@ struct Slot {
   std::string site;        // "file.py:12", empty when unknown
   std::string shard;       // part of a distributed tensor, else empty
   std::string part;        // the elements that it has, as recording::Slot::part; empty: all
-  std::string op;          // of a row of an op log, as layout::SlotRegistration::op; else empty
+  ops::OpEntry op;         // what a row of an op log is; empty of a probe
   std::string details;     // of a row of an op log: a JSON object, or empty
   std::string dtype_name;  // as the source spells it
   layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: a type that this version cannot read

@@ -2,6 +2,7 @@
 // protobuf's wire format, without protobuf.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,9 +23,14 @@ template <typename T>
 concept IsOptional = requires(T& value) {
   value.has_value();
 };
+// What is made of a text, and has it.
+template <typename T>
+concept IsParsedText = std::is_constructible_v<T, std::string> && requires(const T& value) {
+  { value.text() } -> std::same_as<const std::string&>;
+};
 // A struct that lists its fields is a message here.
 template <typename T>
-concept IsMessage = std::is_class_v<T> && !IsRange<T>;
+concept IsMessage = std::is_class_v<T> && !IsRange<T> && !IsParsedText<T>;
 
 class FieldEncoder {
  public:
@@ -33,6 +39,8 @@ class FieldEncoder {
     const std::uint32_t number = field.number;
     if constexpr (std::is_same_v<T, std::string>) {
       out_.Bytes(number, value);
+    } else if constexpr (IsParsedText<T>) {
+      out_.Bytes(number, value.text());
     } else if constexpr (IsOptional<T>) {
       if (!value) return;
       if constexpr (IsMessage<typename T::value_type>) {
@@ -123,6 +131,8 @@ class FieldDecoder {
   void Take(const layout::Field& field, T& value) {
     if constexpr (std::is_same_v<T, std::string>) {
       value = in_.chunk();
+    } else if constexpr (IsParsedText<T>) {
+      value = T(clearing_ ? std::string() : std::string(in_.chunk()));
     } else if constexpr (IsOptional<T>) {
       clearing_ ? value.reset() : Take(field, value.emplace());
     } else if constexpr (std::is_same_v<T, double>) {

@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
-
-#include "proto/layout/op_log_layout.h"
+#include <utility>
 
 namespace cgdebug::ops {
 namespace {
@@ -98,6 +97,14 @@ std::optional<OpGap> ParseOpGap(std::string_view op) {
   (void)NextWord(&op);
   const std::string_view of = NextWord(&op);
   return OpGap{std::string(of), std::string(op)};
+}
+
+OpEntry::OpEntry(std::string text) : text_(std::move(text)) {
+  if (std::optional<OpGap> gap = ParseOpGap(text_)) {
+    parsed_ = *std::move(gap);
+  } else if (std::optional<OpText> row = ParseOpText(text_)) {
+    parsed_ = *std::move(row);
+  }
 }
 
 std::string_view BaseOf(std::string_view op) {

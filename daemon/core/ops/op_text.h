@@ -5,7 +5,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
+
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::ops {
 
@@ -36,12 +39,6 @@ struct OpText {
 };
 std::optional<OpText> ParseOpText(std::string_view text);
 
-// Whether SlotRegistration::op is that of a row which shows an input of a captured graph once more,
-// at the end of the graph: "40 input.end 3" of the input that row 3 shows. It is no row of the log.
-constexpr bool IsInputEnd(std::string_view op) {
-  return op.find(" input.end ") != std::string_view::npos;
-}
-
 // Parses SlotRegistration::op of a row that says what is not shown (layout::IsOpGap). Fails:
 // nullopt for any other.
 struct OpGap {
@@ -49,6 +46,30 @@ struct OpGap {
   std::string text;
 };
 std::optional<OpGap> ParseOpGap(std::string_view op);
+
+// SlotRegistration::op of a slot, parsed when it is set. Empty: the slot is a probe.
+class OpEntry {
+ public:
+  OpEntry() = default;
+  OpEntry(std::string text);  // NOLINT(google-explicit-constructor): it is that text
+  OpEntry(const char* text) : OpEntry(std::string(text)) {}  // NOLINT(google-explicit-constructor)
+
+  const std::string& text() const { return text_; }
+  bool empty() const { return text_.empty(); }
+  // Null: it is no row.
+  const OpText* row() const { return std::get_if<OpText>(&parsed_); }
+  // Null: it is nothing that an op log does not show.
+  const OpGap* gap() const { return std::get_if<OpGap>(&parsed_); }
+  // Whether the row shows an input of a captured graph once more, at the end of the graph: "40
+  // input.end 3" of the input that row 3 shows. It is no row of the log.
+  bool is_input_end() const { return row() != nullptr && row()->op == "input.end"; }
+  // Whether the slot has no tensor (layout::IsNoRow).
+  bool is_no_row() const { return layout::IsNoRow(text_); }
+
+ private:
+  std::string text_;
+  std::variant<std::monostate, OpText, OpGap> parsed_;
+};
 
 // "mm" of "aten.mm.default" and of "aten.mm.out"; with the namespace if it is not aten.
 std::string_view BaseOf(std::string_view op);

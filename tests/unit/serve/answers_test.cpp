@@ -22,7 +22,7 @@ FieldDescriptor::CppType TypeOf(const FieldDescriptor& field) {
 // Whether a field of `T` may hold what the message has there.
 template <typename T>
 bool Fits(const FieldDescriptor& there) {
-  if constexpr (std::is_same_v<T, std::string>) {
+  if constexpr (std::is_same_v<T, std::string> || IsParsedText<T>) {
     return there.type() == FieldDescriptor::TYPE_STRING;
   } else if constexpr (IsOptional<const T>) {
     return there.has_presence() && Fits<typename T::value_type>(there);

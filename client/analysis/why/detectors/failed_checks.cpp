@@ -10,7 +10,7 @@ namespace cgdebug::analysis::why {
 Found FindFailedChecks(const Evidence& evidence) {
   Found answer;
   for (const analysis::Finding& one : evidence.check->findings) {
-    const bool is_row = ParseOpText(evidence.source->slots()[one.slot].op).has_value();
+    const bool is_row = evidence.source->slots()[one.slot].op.row() != nullptr;
     Finding finding{.place = {one.slot, one.first_replay}};
     switch (one.kind) {
       case FindingKind::kMismatch:

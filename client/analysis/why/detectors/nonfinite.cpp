@@ -437,7 +437,7 @@ class NonfiniteFinder {
   void AddProbes() {
     const Check& check = *evidence_.check;
     const auto is_row = [&](std::size_t slot) {
-      return ParseOpText(evidence_.source->slots()[slot].op).has_value();
+      return evidence_.source->slots()[slot].op.row() != nullptr;
     };
     if (check.first_told) {
       const source::Finding& told = *check.first_told;

@@ -93,7 +93,7 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
                                !context.options.session.empty();
     const std::string among = (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
                               (names_session ? " -s " + job : "");
-    if (analysis::ParseOpText(slot.op)) {
+    if (slot.op.row() != nullptr) {
       context.Hint(OpsCommandOf(command.source, slot, snapshot.key.replay) + among);
     } else {
       context.Hint("cgdebug-cli show " +

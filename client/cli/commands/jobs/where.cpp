@@ -24,7 +24,6 @@
 #include "client/source/source.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/base/realtime.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -298,7 +297,7 @@ LiveTrails TrailsOf(const std::vector<live::SessionGraphs>& graphs,
   }
   for (const live::Probe& probe : probes) {
     all.pieces.Add(probe.session, probe.slot);
-    if (layout::IsNoRow(probe.slot.op)) continue;
+    if (probe.slot.op.is_no_row()) continue;
     // A job that ends closes its probes.
     const bool is_in_body = probe.slot.in_body && !probe.slot.counts_calls();
     if ((probe.retired && alive.contains(probe.session)) || is_in_body) continue;

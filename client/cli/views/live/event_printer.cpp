@@ -146,7 +146,7 @@ std::string EventPrinter::HumanPage(const live::Event& page) {
   }
   line += Where(page.tensor) + fmt::format("{}: {} row{}", GraphText(slot),
                                            FormatGrouped(page.rows), page.rows == 1 ? "" : "s");
-  const std::optional<analysis::OpText> first = analysis::ParseOpText(slot.op);
+  const analysis::OpText* const first = slot.op.row();
   if (first && first->number > 1) line += fmt::format(" from #{}", first->number);
   if (page.bad.rows > 0) {
     const std::string bad = ", " + BadRowsText(page.bad);

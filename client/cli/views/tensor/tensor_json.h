@@ -26,6 +26,8 @@ Json FieldJson(const T& value) {
     return JsonNumber(value);
   } else if constexpr (requires { NameOf(value); }) {
     return NameOf(value);
+  } else if constexpr (IsParsedText<T>) {
+    return value.text();
   } else if constexpr (IsOptional<T>) {
     return value ? FieldJson(*value) : Json();
   } else if constexpr (std::is_same_v<T, numerics::Stats>) {

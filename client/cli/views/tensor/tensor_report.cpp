@@ -241,7 +241,7 @@ Result<std::string> TensorReport(const source::Tensor& tensor, const TensorRepor
 Json TensorReportJson(const source::Tensor& tensor, const TensorReportOptions& options) {
   Json json = ToJson(tensor);
   json["site"] = tensor.slot.site;
-  json["op"] = tensor.slot.op;
+  json["op"] = tensor.slot.op.text();
   if (!tensor.slot.op.empty()) json["details"] = analysis::OpDetailsJson(tensor.slot.details);
   json["payload_dropped"] = !tensor.snapshot.has_values;
   const Result<TensorView> view = ViewOf(tensor);

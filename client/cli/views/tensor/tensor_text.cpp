@@ -20,7 +20,7 @@ std::string TensorLine(const source::Tensor& tensor, bool colour, std::size_t ty
 }
 
 std::string WithoutValues(const source::Slot& slot) {
-  if (!analysis::ParseOpText(slot.op)) {
+  if (slot.op.row() == nullptr) {
     return "only the statistics were kept (TensorStats, set to statistics, over the daemon's "
            "memory limit, or left on the device). Use TensorRecord, or type: cgdebug-cli run "
            "--watch '*' --on nan -- COMMAND";
