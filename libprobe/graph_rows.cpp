@@ -46,6 +46,14 @@ CapturedPage NewPage(const ProbeState& log, const GraphRows::Place& place, Captu
   return page;
 }
 
+// A batch has one.
+bool HasOtherTail(const CapturedPage& page, const capture::OpLogTensor& tensor) {
+  return tensor.tail_start != nullptr &&
+         std::ranges::any_of(page.pending, [&](const capture::OpLogTensor& one) {
+           return one.tail_start != nullptr && one.tail_start != tensor.tail_start;
+         });
+}
+
 }  // namespace
 
 GraphRows::GraphRows(ProbeState* log, OpLogPages::NameCounts* names)
@@ -65,12 +73,14 @@ std::uint64_t GraphRows::PendingBytes() const {
 
 void GraphRows::Add(ProbeTable& table, ring::OpLogRow row, const capture::OpLogTensor& tensor,
                     const Place& place) {
-  const std::uint64_t bytes = tensor.count * layout::DtypeBytes(row.dtype);
+  // A tail lies in memory that counts already.
+  const std::uint64_t bytes =
+      tensor.tail_start == nullptr ? tensor.count * layout::DtypeBytes(row.dtype) : 0;
   CapturedPage& page = OpenPage(table, place);
   if (nodes_ && nodes_->capture_id() != place.graph_id) StopFollowing();
   if (nodes_) (void)nodes_->Take(place.stream);  // so that whatever comes in front of it is known
   // Each flush for the lack of room is one of all pages: see OpLog::Add().
-  if (PendingBytes() + bytes > bytes_pending_) Flush(table);
+  if (PendingBytes() + bytes > bytes_pending_ || HasOtherTail(page, tensor)) Flush(table);
   page.position = capture::PositionOf(place.stream);
   page.newest_row = ++row_count_;
   page.pending.push_back(tensor);

@@ -59,12 +59,21 @@ capture::ElementOrder OrderOf(const std::string& name, std::uint64_t count,
 
 // Fails: throws ProbeError.
 capture::OpLogTensor SeenOf(const ring::OpLogRow& row, const TensorRef& tensor,
-                            const std::vector<OpLogDimension>& order) {
+                            const std::vector<OpLogDimension>& order, const OpLogTail& tail) {
   capture::OpLogTensor seen;
   seen.data = tensor.data;
   seen.dtype = row.dtype;
   seen.count = ElementCount(row);
   if (!order.empty()) seen.order = OrderOf(row.name, seen.count, order);
+  if (tail.start != nullptr) {
+    const std::uint64_t elements = tail.rows == 0 ? 0 : seen.count / tail.rows;
+    if (elements == 0 || elements > UINT32_MAX || elements * tail.rows != seen.count) {
+      throw ProbeError(ErrorKind::kBadArgument, "'" + row.name + "': it does not have " +
+                                                    std::to_string(tail.rows) + " rows");
+    }
+    seen.tail_start = tail.start;
+    seen.elements_of_row = static_cast<std::uint32_t>(elements);
+  }
   return seen;
 }
 
@@ -86,10 +95,11 @@ OpLog::OpLog(std::uint32_t every) : state_(std::make_shared<ProbeState>()) {
 OpLog::~OpLog() { Close(); }
 
 std::size_t OpLog::Add(const OpLogText& text, const TensorRef& tensor, void* stream,
-                       const std::vector<OpLogDimension>& order) {
+                       const std::vector<OpLogDimension>& order, const OpLogTail& tail) {
   ring::OpLogRow row = MakeRow(text, tensor);
   if (tensor.device_type != DeviceType::kCuda) return AddOnHost(std::move(row), tensor);
-  return AddOnGpu(std::move(row), tensor, stream, order);
+  const capture::OpLogTensor seen = SeenOf(row, tensor, order, tail);
+  return AddOnGpu(std::move(row), seen, tensor.device_index, stream);
 }
 
 std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
@@ -101,11 +111,9 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
   return graph_.Pending();
 }
 
-std::size_t OpLog::AddOnGpu(ring::OpLogRow row, const TensorRef& tensor, void* stream,
-                            const std::vector<OpLogDimension>& order) {
+std::size_t OpLog::AddOnGpu(ring::OpLogRow row, const capture::OpLogTensor& seen, int device,
+                            void* stream) {
   const capture::StreamCapture capture = capture::QueryCapture(stream);
-  const int device = tensor.device_index;
-  const capture::OpLogTensor seen = SeenOf(row, tensor, order);
   ProbeTable& table = ProbeTable::Instance();
   table.has_gpu_memory.store(true, std::memory_order_relaxed);
   const ProbeTable::Trimmer trimmer(table);

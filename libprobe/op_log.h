@@ -25,6 +25,14 @@ struct OpLogDimension {
 };
 inline constexpr std::size_t kMaxOpLogDimensions = capture::ElementOrder::kMaxDimensions;
 
+// Of a tensor on a GPU whose slowest dimension in memory are `rows` rows: those behind the first
+// *start, a number in device memory as it is when the row is computed. Below 0 is 0, above `rows`
+// is `rows`.
+struct OpLogTail {
+  const std::int64_t* start = nullptr;  // null: the whole tensor
+  std::uint64_t rows = 0;
+};
+
 // What a row is called. A name obeys the rules for names of probes; readers see the rows of one
 // name as one probe.
 struct OpLogText {
@@ -53,10 +61,11 @@ class OpLog {
   // new one alone, or one more than before.
   // `order`: the dimensions from the one that changes fastest in memory, at most
   // kMaxOpLogDimensions; empty: the elements lie in their usual order.
+  // `tail`: what of the tensor the row shows. Its first NaN or Inf has its place in the whole.
   // The row of a tensor on a GPU whose stream is not capturing is one of an eager run, and is never
   // pending: the GPU computes it when the stream gets here.
   std::size_t Add(const OpLogText& text, const TensorRef& tensor, void* stream,
-                  const std::vector<OpLogDimension>& order = {});
+                  const std::vector<OpLogDimension>& order = {}, const OpLogTail& tail = {});
   // Computes the rows that are pending. What their streams capture from now on comes after them.
   void Flush();
   std::size_t Pending() const;
@@ -95,8 +104,8 @@ class OpLog {
 
  private:
   std::size_t AddOnHost(ring::OpLogRow row, const TensorRef& tensor);
-  std::size_t AddOnGpu(ring::OpLogRow row, const TensorRef& tensor, void* stream,
-                       const std::vector<OpLogDimension>& order);
+  std::size_t AddOnGpu(ring::OpLogRow row, const capture::OpLogTensor& seen, int device,
+                       void* stream);
   std::unique_lock<std::mutex> Locked() const;
   void RequireOpen() const;
 

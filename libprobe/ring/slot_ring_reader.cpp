@@ -120,16 +120,18 @@ FirstNonfinite LoadFirst(const layout::SlotFirst& shared, std::uint64_t order) {
           LoadRelaxed(shared.serial)};
 }
 
-bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotFacts& r) {
+bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotFacts& r, bool of_part) {
   const std::uint64_t bytes = PayloadBytes(r).value_or(0);
   const std::uint64_t element_bytes = layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));
   if (element_bytes == 0) return false;  // CheckRegistration() refused such a slot
   const std::uint64_t count =
       bytes / element_bytes * layout::ValuesPerElement(static_cast<layout::Dtype>(r.dtype));
-  return stats.count == count && stats.nan <= count && stats.pos_inf <= count &&
-         stats.neg_inf <= count && stats.nan + stats.pos_inf + stats.neg_inf <= count &&
-         stats.zero <= count && layout::SubnormalOf(stats) <= count &&
-         layout::SaturatedOf(stats) <= count && stats.first_nonfinite <= count;
+  const std::uint64_t seen = stats.count;
+  return (seen == count || (of_part && seen < count)) && stats.nan <= seen &&
+         stats.pos_inf <= seen && stats.neg_inf <= seen &&
+         stats.nan + stats.pos_inf + stats.neg_inf <= seen && stats.zero <= seen &&
+         layout::SubnormalOf(stats) <= seen && layout::SaturatedOf(stats) <= seen &&
+         stats.first_nonfinite <= count;
 }
 
 std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t block_bytes) {

@@ -158,8 +158,9 @@ void StoreFirst(const FirstNonfinite& first, std::uint64_t order, layout::SlotFi
 FirstNonfinite LoadFirst(const layout::SlotFirst& shared, std::uint64_t order);
 
 // Whether the counts fit a tensor of the registration's dtype and shape. Others would be shown
-// as facts about the tensor.
-bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotFacts& registration);
+// as facts about the tensor. `of_part`: they are of a part of it (layout::IsOfPadding).
+bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotFacts& registration,
+                 bool of_part = false);
 
 // Empty if a reader may use the registration, else what is wrong with it.
 std::string CheckRegistration(const layout::SlotRegistration& registration,

@@ -100,6 +100,17 @@ constexpr bool IsNoRow(std::string_view op) {
   return IsOpGap(op) || IsOpOrder(op) || IsOpAudit(op);
 }
 
+// Of a row that shows what lies in the padding rows of what its only input shows.
+constexpr bool IsPaddingOp(std::string_view op) { return op == "padding" || op == "padding.mixed"; }
+// Whether a row's op (SlotRegistration::op) says so: "5 padding 4". Its statistics may be of a part
+// of the tensor alone.
+constexpr bool IsOfPadding(std::string_view text) {
+  const std::size_t space = text.find(' ');
+  if (space == std::string_view::npos) return false;
+  text.remove_prefix(space + 1);
+  return IsPaddingOp(text.substr(0, text.find(' ')));
+}
+
 // SlotHead::reached: a launch stores it when it begins, that is, when the ops of its rows are done.
 // So the page shows how far a replay came that never finishes.
 constexpr std::uint64_t ReachedWord(std::uint64_t replay, std::uint32_t launch) {

@@ -273,7 +273,7 @@ class NativeOpLog {
                   std::uintptr_t data, const std::string& dtype, std::vector<std::int64_t> shape,
                   std::optional<int> cuda, std::uintptr_t stream,
                   const std::vector<std::pair<std::uint64_t, std::uint64_t>>& order,
-                  const std::string& details) {
+                  const std::string& details, std::uintptr_t tail_start, std::uint64_t tail_rows) {
     TensorRef tensor;
     tensor.data = reinterpret_cast<const void*>(data);
     tensor.dtype = ParseDtype(dtype);
@@ -282,9 +282,10 @@ class NativeOpLog {
     tensor.device_index = cuda.value_or(0);
     std::vector<OpLogDimension> dimensions;
     for (const auto& [size, stride] : order) dimensions.push_back({size, stride});
+    const OpLogTail tail = {reinterpret_cast<const std::int64_t*>(tail_start), tail_rows};
     const WithoutGil unlocked;
-    return log_->Add({name, site, op, details}, tensor, reinterpret_cast<void*>(stream),
-                     dimensions);
+    return log_->Add({name, site, op, details}, tensor, reinterpret_cast<void*>(stream), dimensions,
+                     tail);
   }
   py::dict Counters() const {
     OpLogCounters counters;
@@ -432,7 +433,7 @@ void RegisterOpLog(py::module_& module) {
            py::arg("data"), py::arg("dtype"), py::arg("shape"), py::arg("cuda") = py::none(),
            py::arg("stream") = 0,
            py::arg("order") = std::vector<std::pair<std::uint64_t, std::uint64_t>>(),
-           py::arg("details") = "")
+           py::arg("details") = "", py::arg("tail_start") = 0, py::arg("tail_rows") = 0)
       .def("counters", &NativeOpLog::Counters)
       .def("flush", &NativeOpLog::Flush)
       .def("pending", &NativeOpLog::Pending)

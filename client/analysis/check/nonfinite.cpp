@@ -116,7 +116,7 @@ class ClampedRows {
     }
     for (const Scanned& scanned : scan.probes()) {
       const OpText* const text = source.slots()[scanned.slot].op.row();
-      if (!text || IsPaddingRow(text->op)) continue;
+      if (!text || layout::IsPaddingOp(text->op)) continue;
       for (const std::uint32_t number : text->inputs) {
         const Row row = RowOf(scanned.slot, number);
         if (!wanted.contains(row)) continue;

@@ -88,7 +88,7 @@ Result<void> Scan::Add(std::size_t index) {
   scanned.slot = scanned.seen.slot = index;
   scanned.is_empty = keys->empty();
   const OpText* const text = slot.op.row();
-  scanned.is_beside = text && (IsPaddingRow(text->op) || IsRowMask(text->op));
+  scanned.is_beside = text && (layout::IsPaddingOp(text->op) || IsRowMask(text->op));
   std::erase_if(*keys, [&](const Key& key) { return !options_.scope.Wants(key.replay); });
   scanned.keys = *std::move(keys);
   scanned.abs_max.assign(scanned.keys.size(), NAN);

@@ -64,7 +64,7 @@ class RunExcuses {
       if (IsRowMask(row->text.op)) continue;
       const std::size_t place = rows_.size();
       rows_.push_back({.row = row, .bad = BadAt(*row->seen, time)});
-      const bool is_padding = IsPaddingRow(row->text.op);
+      const bool is_padding = layout::IsPaddingOp(row->text.op);
       for (const std::uint32_t number : row->text.inputs) {
         const auto input = place_of.find(number);
         if (input == place_of.end()) continue;
@@ -200,7 +200,7 @@ class RunExcuses {
   }
 
   static bool IsInPadding(const Here& one) {
-    return IsPaddingRow(one.op()) || (one.bad_padding && *one.bad_padding == one.bad->count);
+    return layout::IsPaddingOp(one.op()) || (one.bad_padding && *one.bad_padding == one.bad->count);
   }
 
   static bool IsSpoilt(const RowOfLog& row) {
@@ -393,8 +393,6 @@ void AddExcuses(const std::vector<RowOfLog>& rows, const Lacks& lacks, Excuses* 
 bool IsOfGradScaler(const source::Slot& slot) {
   return slot.op.text().find(kUnscale) != std::string::npos;
 }
-
-bool IsPaddingRow(std::string_view op) { return op == "padding" || op == "padding.mixed"; }
 
 bool IsRowMask(std::string_view op) { return op == "valid_rows"; }
 

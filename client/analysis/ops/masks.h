@@ -63,9 +63,7 @@ Excuses FindExcuses(source::Source& source, const std::vector<SeenSlot>& seen);
 // The slots of probes ROW.value, and those of their rows: one for each shape.
 std::map<std::size_t, std::vector<std::size_t>> RowsOfValues(const source::Source& source);
 
-// Whether a row of an op log has what lies in the padding rows of another one, its only input.
-bool IsPaddingRow(std::string_view op);
-// Whether it says which rows of its run are real.
+// Whether a row of an op log says which rows of its run are real.
 bool IsRowMask(std::string_view op);
 
 // Whether a row of an op log is a gradient, before an optimizer sees it.

@@ -173,7 +173,7 @@ class LogReader {
     for (const Here& one : call) {
       const OpText& text = one.row->text;
       log_.has_unseen |= text.unseen_before.has_value() || text.unseen_after.has_value();
-      if (IsRowMask(text.op) || IsPaddingRow(text.op) || text.op == kInputEnd) {
+      if (IsRowMask(text.op) || layout::IsPaddingOp(text.op) || text.op == kInputEnd) {
         const auto of = text.inputs.empty() ? by_number.end() : by_number.find(text.inputs.front());
         rows.push_back(of == by_number.end() ? SIZE_MAX : of->second);
         continue;
@@ -232,7 +232,7 @@ class LogReader {
       }
     } else if (row == SIZE_MAX) {
       return;  // its row is not here
-    } else if (IsPaddingRow(slot.text.op)) {
+    } else if (layout::IsPaddingOp(slot.text.op)) {
       if (const std::optional<Stats> stats = Read(slot.slot, key)) {
         log_.rows[row].padding.resize(log_.runs.size());
         log_.rows[row].padding[place->second] = {.is_here = true,

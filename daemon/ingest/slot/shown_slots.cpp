@@ -60,7 +60,8 @@ ring::ReadStatus ShownSlots::Read(const ring::SlotRingReader& ring, std::uint64_
   const ring::ReadStatus status = ring.Read(ordinal, entry, held);
   if (status != ring::ReadStatus::kOk || !are_rows_) return status;
   for (std::size_t i = 0; i < shown_.size(); ++i) {
-    if (!ring::IsPlausible(RowOf(*entry, i).stats, shown_[i].slot->registration)) {
+    const pipeline::SlotIdentity& row = *shown_[i].slot;
+    if (!ring::IsPlausible(RowOf(*entry, i).stats, row.registration, layout::IsOfPadding(row.op))) {
       return ring::ReadStatus::kDamaged;
     }
   }

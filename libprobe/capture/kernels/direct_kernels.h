@@ -281,15 +281,18 @@ struct OpLogBatch {
     std::uint64_t count;
     std::uint32_t first_block;  // its blocks end at the next tensor's first
     std::uint16_t row;
-    std::uint8_t dtype;  // layout::Dtype
-    bool is_permuted;    // `order` is set
+    std::uint8_t dtype;    // layout::Dtype
+    bool is_permuted : 1;  // `order` is set
+    bool is_tail : 1;      // the rows behind the first *tail_start alone are read
     ElementOrder order;
   };
   Tensor tensors[64];
-  std::uint32_t count;  // of tensors
+  std::uint32_t elements_of_row[64];  // by tensor, if it is a tail
+  std::uint32_t count;                // of tensors
   std::uint32_t blocks;
   std::uint32_t launch;  // layout::OpLogRow::launch
   bool to_host;          // the rows lie in host memory, and are there when their flags are
+  const std::int64_t* tail_start;
   layout::DeviceStats* parts;
   layout::DeviceStats* rows;
   DirectState* state;

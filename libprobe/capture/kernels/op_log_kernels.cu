@@ -41,6 +41,24 @@ __device__ void SetOrderOfBlock(const OpLogBatch::Tensor& tensor) {
   __syncthreads();
 }
 
+// How many elements lie in front of the tail that this block reads.
+__device__ std::uint64_t* LeftOutOfBlock() {
+  __shared__ std::uint64_t left_out;
+  return &left_out;
+}
+
+// Every thread of the block calls it. The rows lie one behind another in memory, so the elements of
+// the tail do, in the order of the whole.
+__device__ void SetLeftOutOfBlock(const OpLogBatch& batch, std::uint32_t tensor) {
+  if (threadIdx.x == 0) {
+    const std::int64_t start = *const_cast<const volatile std::int64_t*>(batch.tail_start);
+    const std::uint64_t row = batch.elements_of_row[tensor];
+    const std::uint64_t rows = batch.tensors[tensor].count / row;
+    *LeftOutOfBlock() = start <= 0 ? 0 : min(static_cast<std::uint64_t>(start), rows) * row;
+  }
+  __syncthreads();
+}
+
 // Rows are read once and in large numbers, so they must not push what the job will read out of the
 // caches.
 struct StreamReader {
@@ -75,12 +93,15 @@ template <typename Type>
 __device__ __noinline__ void ComputeWarps(const OpLogBatch::Tensor& tensor, std::uint64_t start,
                                           std::uint64_t stride, layout::DeviceStats* warps) {
   using OpLogPart = Part<Type, StreamReader>;
-  const Span<typename Type::Raw> span(tensor.from, tensor.count);
+  const std::uint64_t left_out = tensor.is_tail ? *LeftOutOfBlock() : 0;
+  const std::byte* const from = tensor.from + left_out * sizeof(typename Type::Raw);
+  const std::uint64_t count = tensor.count - left_out;
+  const Span<typename Type::Raw> span(from, count);
   const typename OpLogPart::First first(span, start, stride);
   SetOrderOfBlock(tensor);
-  OpLogPart part(ShiftOf<Type>(tensor.from, tensor.count));
+  OpLogPart part(ShiftOf<Type>(from, count));
   part.AddAll(first, span, start, stride);
-  StoreWarpSum(part, tensor.count, warps + threadIdx.x / 32);
+  StoreWarpSum(part, count, warps + threadIdx.x / 32);
 }
 
 __device__ void ComputeAnyWarps(const OpLogBatch::Tensor& tensor, std::uint64_t start,
@@ -110,7 +131,12 @@ __device__ void TellReached(const RowsHead& rows, std::uint64_t replay, std::uin
   Store(rows.head->reached_ns, GlobalTimer() + static_cast<std::uint64_t>(rows.clock_offset_ns));
 }
 
+// By a block that read a part of the tensor.
 __device__ void StoreRow(const OpLogBatch& batch, std::uint32_t tensor, layout::DeviceStats stats) {
+  if (batch.tensors[tensor].is_tail && stats.first_nonfinite != ~std::uint64_t{0}) {
+    // Its place in the whole tensor.
+    stats.first_nonfinite += StreamReader::PlaceOf(*LeftOutOfBlock()) * 4;
+  }
   Close(&stats, /*hash=*/true);
   layout::DeviceStats* const to = batch.rows + batch.tensors[tensor].row;
   const std::uint64_t flags = stats.flags;
@@ -156,6 +182,7 @@ __global__ void __launch_bounds__(kOpLogThreads, kOpLogBlocksPerMultiprocessor)
   if (skip != 0) return;
   const OpLogBatch::Tensor& tensor = batch.tensors[first];
   const std::uint64_t blocks = EndOf(batch, first) - tensor.first_block;
+  if (tensor.is_tail) SetLeftOutOfBlock(batch, first);
   ComputeAnyWarps(tensor,
                   std::uint64_t{blockIdx.x - tensor.first_block} * kOpLogThreads + threadIdx.x,
                   blocks * kOpLogThreads, warps);

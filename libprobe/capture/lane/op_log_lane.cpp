@@ -28,6 +28,11 @@ std::uint64_t BytesOf(const OpLogTensor& tensor) {
   return tensor.count * layout::DtypeBytes(tensor.dtype);
 }
 
+// How long a tail is, only a replay knows.
+std::uint64_t LikelyBytesOf(const OpLogTensor& tensor) {
+  return tensor.tail_start == nullptr ? BytesOf(tensor) : BytesOf(tensor) / 2;
+}
+
 std::uint64_t DivideUp(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 
 // No block reads more than the others that are full: a batch takes as long as its slowest block.
@@ -40,10 +45,12 @@ OpLogBatch MakeBatch(layout::DeviceStats* page, layout::DeviceStats* parts, Dire
   const std::uint64_t most_blocks = parts != nullptr ? kMostBlocksOfLarge : kMostBlocks;
   batch.state = state;
   std::uint64_t bytes = 0;
-  for (const OpLogTensor& tensor : tensors) bytes += BytesOf(tensor);
+  for (const OpLogTensor& tensor : tensors) bytes += LikelyBytesOf(tensor);
   const std::uint64_t bytes_of_block =
       std::max(DivideUp(bytes, most_blocks - tensors.size()), kLeastBytesOfBlock);
   for (const OpLogTensor& tensor : tensors) {
+    if (tensor.tail_start != nullptr) batch.tail_start = tensor.tail_start;
+    batch.elements_of_row[batch.count] = tensor.elements_of_row;
     OpLogBatch::Tensor& to = batch.tensors[batch.count++];
     to.from = static_cast<const std::byte*>(tensor.data);
     to.count = tensor.count;
@@ -51,9 +58,10 @@ OpLogBatch MakeBatch(layout::DeviceStats* page, layout::DeviceStats* parts, Dire
     to.row = static_cast<std::uint16_t>(tensor.row);
     to.dtype = static_cast<std::uint8_t>(tensor.dtype);
     to.is_permuted = tensor.order.has_value();
+    to.is_tail = tensor.tail_start != nullptr;
     if (tensor.order) to.order = *tensor.order;
     batch.blocks += static_cast<std::uint32_t>(
-        std::max<std::uint64_t>(DivideUp(BytesOf(tensor), bytes_of_block), 1));
+        std::max<std::uint64_t>(DivideUp(LikelyBytesOf(tensor), bytes_of_block), 1));
   }
   return batch;
 }

@@ -27,6 +27,11 @@ struct OpLogTensor {
   std::uint64_t count = 0;
   std::uint32_t row = 0;              // in its page
   std::optional<ElementOrder> order;  // none: the elements lie in their usual order
+  // Of a tensor whose rows lie one behind another: the row shows those behind the first *tail_start
+  // alone, a number in device memory, as it is when the row is computed. Below 0 is 0, and there
+  // may be fewer rows. Null: all.
+  const std::int64_t* tail_start = nullptr;
+  std::uint32_t elements_of_row = 0;
 };
 
 // The device memory of a page: its rows, and behind them parts of them, 146 KiB in all; and the
@@ -40,8 +45,8 @@ inline constexpr std::uint64_t kLargeOpLogBatch = std::uint64_t{32} << 20;  // b
 // What the stream captures from now on comes after them. Returns the last nodes of the rows.
 // `state`: of the page's leaf. `launch`: layout::OpLogRow::launch of these rows. `parts`:
 // OpLogLargeParts() for a large batch, null for another one.
-// Requires: at least one tensor, at most kMostOpLogTensors.
-// Fails: throws ProbeError; the rows are not computed then.
+// Requires: at least one tensor, at most kMostOpLogTensors; one `tail_start` of those that have
+// one. Fails: throws ProbeError; the rows are not computed then.
 Position ComputeRows(layout::DeviceStats* page, layout::DeviceStats* parts, DirectState* state,
                      std::span<const OpLogTensor> tensors, std::uint32_t launch, int device,
                      void* stream, const Position& at);

@@ -47,12 +47,24 @@ class Marks:
     tensors: weak references to those that have the rows in their first dimensions
     is_taken: whether a log has them
     is_captured: the mask is on the GPU, and each replay computes it again
+    count: if captured: how many rows are real, the first ones; int64, on the GPU. None: any are
     """
 
     mask: torch.Tensor | None
     tensors: tuple[weakref.ref, ...]
     is_taken: bool = False
     is_captured: bool = False
+    count: torch.Tensor | None = None
+
+
+class Tail(typing.NamedTuple):
+    """Of a tensor whose rows lie one behind another in memory: those behind the first ones.
+
+    start: how many these are; int64, on the GPU
+    rows:  how many there are"""
+
+    start: torch.Tensor
+    rows: int
 
 
 def newest() -> Marks | None:
@@ -78,7 +90,8 @@ def valid_rows(rows, *tensors: torch.Tensor) -> None:
     tensors: what has these rows in its first dimensions
 
     Op logs then have a second row for each row, `NAME.padding`, with the statistics of what lies in
-    padding; in a captured graph it has 0 in place of the real rows. `cgdebug-cli check --padding`
+    padding; in a captured graph, where a mask says which rows are real or these do not lie in front
+    of the others in memory, it has 0 in their place. `cgdebug-cli check --padding`
     and `why` say whether NaN or Inf of padding reached a real row, and which op mixed them. In
     eager code on a GPU, and in a capture with a number or mask that is not on the GPU or was told
     before it, the rows are not known: the answers say so, and are inconclusive.
@@ -117,13 +130,15 @@ def _is_capturing() -> bool:
 def captured_marks(rows: torch.Tensor, tensors: typing.Sequence[torch.Tensor]) -> Marks:
     """What it computes is captured. Fails: ValueError: the tensors do not have these rows."""
     rows = rows.detach()
+    count = None
     if rows.dim():
         mask = rows != 0
     else:
-        count = tensors[0].shape[0] if tensors[0].dim() else 0
-        mask = torch.arange(count, device=rows.device) < rows
+        count = rows.to(torch.int64, copy=True)
+        size = tensors[0].shape[0] if tensors[0].dim() else 0
+        mask = torch.arange(size, device=rows.device) < count
     marks = _marks(mask, tensors, "valid_rows")
-    marks.is_captured = True
+    marks.is_captured, marks.count = True, count
     return marks
 
 
@@ -159,6 +174,7 @@ class RowPlaces:
         """Requires: they have a mask."""
         self.mask = typing.cast(torch.Tensor, marks.mask)
         self._is_captured = marks.is_captured  # then the values of the mask are not known here
+        self._captured_count = marks.count
         self.has_padding = self._is_captured or not bool(self.mask.all())
         self.is_told = False  # whether the log has a row with the mask
         self._layouts: Memory[dict[tuple, _Known]] = Memory()  # by part of the memory
@@ -236,6 +252,18 @@ class RowPlaces:
     def padding_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """What lies in its padding rows; None: its rows are not known, or it is made of none."""
         return self._part(tensor, is_real=False)
+
+    def tail_of(self, tensor: torch.Tensor) -> tuple[Tail, int] | None:
+        """Of a capture in which the first rows are real: that, and the dimension that has the rows.
+        If that changes slowest in memory, the tail is what lies in the padding rows."""
+        layout = self.of(tensor)
+        if self._captured_count is None or layout is None or len(_axes(layout)) != 1:
+            return None
+        rows = (0, len(self.mask))
+        for place, dim in enumerate(layout):
+            if dim[:1] == (rows,):
+                return Tail(self._captured_count, len(self.mask)), place
+        return None
 
     def real_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """What lies in its real rows; None as above."""

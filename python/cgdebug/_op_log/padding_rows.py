@@ -8,9 +8,22 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from . import padding
+from .rows.native_rows import is_slowest
 
 if typing.TYPE_CHECKING:
     from .calls import Call
+
+
+class Padding(typing.NamedTuple):
+    """What lies in the padding rows of a tensor.
+
+    op:     of its row
+    values: they, or the tensor
+    tail:   in the tensor: what they are"""
+
+    op: str
+    values: torch.Tensor
+    tail: padding.Tail | None
 
 
 class PaddingRows:
@@ -68,15 +81,17 @@ class PaddingRows:
             op = padding.MASK_OP
             self._log.add_row(f"in/{op}", op, self._places.mask, (), site)
 
-    def of(self, tensor: torch.Tensor, is_input: bool) -> tuple[str, torch.Tensor] | None:
-        """What lies in the padding rows of what the newest op wrote, or was given: the op of its
-        row, and its values."""
+    def of(self, tensor: torch.Tensor, is_input: bool) -> Padding | None:
+        """Of what the newest op wrote, or was given. None: it has none, or its rows are not
+        known."""
         if self._places is None or not self._places.has_padding:
             return None
+        op = padding.MIXED_OP if self._mixes and not is_input else padding.ROW_OP
+        found = self._places.tail_of(tensor)
+        if found is not None and is_slowest(tensor, found[1]):
+            return Padding(op, tensor, found[0])
         with no_dispatch(), torch.no_grad():
             part = self._places.padding_of(tensor)
         if self._captured:
             self._log.forget_nodes()  # that were captured for it
-        if part is None:
-            return None
-        return padding.MIXED_OP if self._mixes and not is_input else padding.ROW_OP, part
+        return None if part is None else Padding(op, part, None)

@@ -303,6 +303,7 @@ def test_each_replay_has_what_lies_in_its_own_padding(daemon, model, is_mask):
             assert (twin.op, twin.shape) == ("padding", (ROWS, SIZE))
             assert twin.inputs == (rows["fwd/0/addmm_0"].number,)
             assert twin.stats.nan == (ROWS - count) * SIZE
+            assert twin.stats.count == (ROWS if is_mask else ROWS - count) * SIZE
             assert rows["fwd/2/addmm_0.padding"].stats.nan == (ROWS - count) * 3
             assert "in/0.weight.padding" not in rows
             assert log.gaps == [] and log.coverage.unseen == ()
@@ -331,3 +332,50 @@ def test_a_capture_that_nobody_logs_has_no_node_more(daemon, model):
         for tells in (False, True):
             capture(functools.partial(step, tells))
     assert len(nodes) == 2 and nodes[0] == nodes[1] > 0
+
+
+class Places(nn.Module):
+    """Rows that are the first dimension; that are the last one, and slowest in memory all the same;
+    and that lie behind another dimension, so that no part of the memory is the padding."""
+
+    def forward(self, x):
+        return x * 2, x.T * 2, x.view(len(x), 2, -1).transpose(0, 1).contiguous()
+
+
+@pytest.mark.gpu
+@pytest.mark.own_lane
+@pytest.mark.parametrize("shape", [(ROWS, SIZE), (1000, 514)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("count", [4, 0, -3, 1 << 40])
+def test_a_replay_sees_in_padding_what_an_eager_call_sees(daemon, cli, shape, dtype, count):
+    model, x = Places(), (torch.arange(shape[0] * shape[1]) % 7).reshape(shape).to(dtype)
+    if dtype.is_floating_point:
+        x[-1, 3] = torch.nan
+    real = min(max(count, 0), len(x))
+    with cgdebug.debug_mode(model, eager=True) as dm:
+        cgdebug.valid_rows(real, x)
+        model(x)
+    eager = {name.rpartition("/")[2]: row for name, row in logged(dm).items()}
+    on_gpu, word = x.cuda(), torch.tensor(count, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with cgdebug.debug_mode(model) as dm, torch.cuda.graph(graph):
+        cgdebug.valid_rows(word, on_gpu)
+        model(on_gpu)
+    graph.replay()
+    rows = {name.rpartition("/")[2]: row for name, row in logged(dm).items()}
+    if real == len(x):
+        assert rows["mul_0.padding"].stats.count == rows["mul_1.padding"].stats.count == 0
+        return
+    for name, first in (("mul_0", f"[{len(x) - 1}, 3]"), ("mul_1", f"[3, {len(x) - 1}]")):
+        seen, wanted = rows[f"{name}.padding"], eager[f"{name}.padding"]
+        for fact in ("count", "nan", "zero", "min", "max", "l1"):
+            assert getattr(seen.stats, fact) == getattr(wanted.stats, fact), (name, fact)
+        assert seen.stats.std == pytest.approx(wanted.stats.std)
+        if dtype.is_floating_point:  # its place in the whole tensor
+            assert f"nan at {first}" in cli("show", f"{seen.name}@1").stdout
+        else:
+            assert seen.stats.xor_hash == wanted.stats.xor_hash
+    first = "mul_0.padding"
+    assert rows[first].stats.ordered_hash == eager[first].stats.ordered_hash
+    behind = rows["clone_0.padding"].stats
+    assert behind.count == x.numel() and behind.zero >= real * shape[1]

@@ -671,6 +671,23 @@ TEST_F(SlotRing, StatisticsThatContradictTheTensorAreRefused) {
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged) << "128 bytes that are not a tensor";
 }
 
+TEST(Plausible, OnlyARowOfPaddingMayBeOfAPartOfItsTensor) {
+  const layout::SlotRegistration of_three = test::MakeSlot("a", 3, 4);
+  layout::DeviceStats stats = {};
+  stats.count = 2;
+  stats.first_nonfinite = 2;  // its place in the whole tensor
+  EXPECT_TRUE(IsPlausible(stats, of_three, /*of_part=*/true));
+  EXPECT_FALSE(IsPlausible(stats, of_three));
+  stats.zero = 3;
+  EXPECT_FALSE(IsPlausible(stats, of_three, /*of_part=*/true)) << "3 of 2 elements";
+  stats = {.count = 4};
+  EXPECT_FALSE(IsPlausible(stats, of_three, /*of_part=*/true));
+  EXPECT_TRUE(layout::IsOfPadding("5 padding 4") && layout::IsOfPadding("5 padding.mixed 4") &&
+              layout::IsOfPadding("5 padding"));
+  EXPECT_FALSE(layout::IsOfPadding("5 aten.mm.default 4") || layout::IsOfPadding("") ||
+               layout::IsOfPadding("padding") || layout::IsOfPadding("gap log padding"));
+}
+
 TEST_F(SlotRing, AnUnchangedTensorIsReadAtEachReplayAsLongAsItsHeaderIsThere) {
   constexpr std::uint32_t kCapacity = 3;
   OpenSkipping(kCapacity);

@@ -23,6 +23,9 @@ from .gaps import ACCOUNT, MAX_CALLS, TOLD_ACCOUNT, Gaps
 from .native_rows import NativeRows
 from .row import NO_DETAILS, UNKNOWN, Coverage, Nodes, Row
 
+if typing.TYPE_CHECKING:
+    from ..padding import Tail
+
 _GPU_TIMEOUT_S = 60  # for the rows of a call that has ended
 
 
@@ -63,9 +66,11 @@ class OpLog:
         inputs: typing.Iterable[int],
         site: str,
         details: Details | None = None,
+        tail: Tail | None = None,
     ) -> int:
-        """Logs what `tensor` holds now, in the order of the current stream. Returns the number of
-        the row. In a capture the row is pending: until flush(), nobody may change the tensor.
+        """Logs what `tensor`, or its tail, holds now, in the order of the current stream. Returns
+        the number of the row. In a capture the row is pending: until flush(), nobody may change the
+        tensor.
 
         Fails: ValueError, RuntimeError: the tensor cannot be seen, or there is no room."""
         with self._lock:
@@ -85,14 +90,14 @@ class OpLog:
                 self._nodes,
                 details=NO_DETAILS if details is None else details,
             )
-            self._log(row, tensor)
+            self._log(row, tensor, tail)
             self._names.add(name)
             self.rows.append(row)
             self._nodes = Nodes()
             return row.number
 
-    def _log(self, row: Row, tensor: torch.Tensor) -> None:
-        self._out.add(row, tensor, self._details_text(row))
+    def _log(self, row: Row, tensor: torch.Tensor, tail: Tail | None = None) -> None:
+        self._out.add(row, tensor, self._details_text(row), tail)
 
     # --- pending rows, and the nodes of a capture -------------------------------------------------
 

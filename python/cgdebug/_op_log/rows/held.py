@@ -71,9 +71,9 @@ class HeldLog(OpLog):
                 self.release()
             super().end(input_ends)
 
-    def _log(self, row: Row, tensor) -> None:
+    def _log(self, row: Row, tensor, tail=None) -> None:
         if self._held is None:
-            super()._log(row, tensor)
+            super()._log(row, tensor, tail)
             return
         with no_dispatch(), contextlib.suppress(Exception):
             tensor = tensor.detach().clone()

@@ -13,6 +13,7 @@ from ..._shared import _torch_logs
 from .pending import Pending
 
 if typing.TYPE_CHECKING:
+    from ..padding import Tail
     from .row import Row
 
 _MAX_DIMENSIONS = 4  # kMaxOpLogDimensions
@@ -28,11 +29,13 @@ class NativeRows:
         self.pending = Pending()
         self.copies = 0
 
-    def add(self, row: Row, tensor: torch.Tensor, details: str) -> None:
-        """Fails: ValueError, RuntimeError: the tensor cannot be seen, or there is no room."""
+    def add(self, row: Row, tensor: torch.Tensor, details: str, tail: Tail | None) -> None:
+        """tail: what of the tensor the row shows; its dimension is the slowest in memory
+
+        Fails: ValueError, RuntimeError: the tensor cannot be seen, or there is no room."""
         if not self._of_graph and tensor.is_cpu and _is_dense(tensor):  # as most are: costs no op
             dense = tensor
-            waiting = self._add_dense(row, dense, None, details)
+            waiting = self._add_dense(row, dense, None, details, tail)
         else:
             with no_dispatch(), torch.no_grad(), self._marked(row):
                 dense = tensor.detach().resolve_conj().resolve_neg()
@@ -42,13 +45,17 @@ class NativeRows:
                     if order is None:
                         dense = dense.contiguous()
                         self.copies += 1
-                waiting = self._add_dense(row, dense, order, details)
+                waiting = self._add_dense(row, dense, order, details, tail)
         if waiting <= 1:  # those before are computed
             self.pending.clear()
         if waiting:
             self.pending.add(row.name, dense.untyped_storage())
+            if tail is not None:
+                self.pending.add(row.name, tail.start.untyped_storage())
 
-    def _add_dense(self, row: Row, dense: torch.Tensor, order, details: str) -> int:
+    def _add_dense(
+        self, row: Row, dense: torch.Tensor, order, details: str, tail: Tail | None
+    ) -> int:
         return self._native.add(
             row.name,
             op=row.text(),
@@ -60,6 +67,8 @@ class NativeRows:
             stream=torch.cuda.current_stream(dense.device).cuda_stream if dense.is_cuda else 0,
             order=order or [],
             details=details,
+            tail_start=0 if tail is None else tail.start.data_ptr(),
+            tail_rows=0 if tail is None else tail.rows,
         )
 
     def flush(self) -> None:
@@ -95,6 +104,15 @@ class NativeRows:
 def _is_dense(tensor: torch.Tensor) -> bool:
     is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return is_plain and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
+def is_slowest(tensor: torch.Tensor, dim: int) -> bool:
+    """Whether the dimension changes slowest in memory, in a tensor that needs no copy."""
+    slowest = tensor.stride(dim)
+    others = (n for n, size in enumerate(tensor.shape) if n != dim and size != 1)
+    return all(tensor.stride(n) < slowest for n in others) and (
+        tensor.is_contiguous() or _order_of(tensor) is not None
+    )
 
 
 def _order_of(tensor: torch.Tensor) -> list[tuple[int, int]] | None:

@@ -24,6 +24,7 @@ from .row import UNKNOWN
 if typing.TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..padding import Tail
     from ..steps import Steps
     from . import OpLog
 
@@ -100,8 +101,10 @@ class RowWriter:
                 )
                 for stat, value in computed.items():
                     self._add_computed(f"{name}.{stat}", f"stats.{stat}", value, row, place)
-                if padding_rows := self.padding.of(tensor, is_input=op == "input"):
-                    self._add_computed(f"{name}.padding", *padding_rows, row, place)
+                if padding := self.padding.of(tensor, is_input=op == "input"):
+                    self._add_computed(
+                        f"{name}.padding", padding.op, padding.values, row, place, padding.tail
+                    )
             except Exception as error:  # the job goes on
                 _native.op_refused()
                 self.note(op, error)
@@ -111,9 +114,11 @@ class RowWriter:
             self._rereads.shows(row, tensor)
         return row
 
-    def _add_computed(self, name: str, op: str, value, row: int, place: names.Place) -> None:
+    def _add_computed(
+        self, name: str, op: str, value, row: int, place: names.Place, tail: Tail | None = None
+    ) -> None:
         try:
-            self.log.add_row(name, op, value, [row], place.site)
+            self.log.add_row(name, op, value, [row], place.site, tail=tail)
         except Exception as error:  # the job goes on
             self.note(op, error)
 
