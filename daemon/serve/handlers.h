@@ -37,15 +37,8 @@ class Handlers {
   void set_clients(std::size_t clients) { clients_ = clients; }
 
  private:
-  void Hello(const v1::Hello& request, Answer* answer);
   void Status(const v1::StatusRequest& request, Answer* answer);
-  void Sessions(const v1::SessionsRequest& request, Answer* answer);
-  void Probes(const v1::ProbesRequest& request, Answer* answer);
-  void History(const v1::HistoryRequest& request, Answer* answer) const;
-  void OpLogs(const v1::OpLogsRequest& request, Answer* answer) const;
-  void Graphs(const v1::GraphsRequest& request, Answer* answer) const;
   void Shutdown(const v1::ShutdownRequest& request, Answer* answer);
-  void Prune(Answer* answer);
 
   Model model_;
   ServeOptions options_;
