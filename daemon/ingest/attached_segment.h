@@ -2,17 +2,16 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "daemon/core/base/result.h"
 #include "daemon/ingest/segment_slots.h"
+#include "daemon/ingest/shown_session.h"
 #include "daemon/ingest/slot/slot_consumer.h"
+#include "daemon/ingest/slot_passes.h"
 #include "daemon/model/registry.h"
 #include "libprobe/ring/segment/segment_view.h"
 
@@ -33,7 +32,7 @@ class AttachedSegment {
   // Until its producer is gone and what it left is read.
   bool alive() const { return alive_; }
   // Whether its producer is gone and what it left is being read.
-  bool draining() const { return drain_.is_on; }
+  bool draining() const { return passes_.draining(); }
   std::size_t slot_count() const { return slots_.all().size(); }
   // Whether its memory was truncated, so that nothing more can be read from it.
   bool broken() const { return broken_; }
@@ -70,8 +69,7 @@ class AttachedSegment {
   // memory of last values; of a dead job at least 1 until the session has ended.
   std::uint64_t Unread(const pipeline::RingHead& head) const;
   // Shows the counters of every slot, or those of `count` slots, which take turns.
-  void Refresh();
-  void RefreshSome(std::size_t count);
+  void Refresh(std::size_t count = SIZE_MAX);
   // The size of its shared memory; 0 after Release().
   std::uint64_t shm_bytes() const { return view_ == nullptr ? 0 : view_->shm_bytes(); }
   // For a job that ended: gives its shared memory back to other jobs. What the daemon's own memory
@@ -85,68 +83,24 @@ class AttachedSegment {
   void AnswerRoom();
 
  private:
-  // What is known of the passes over the slots.
-  struct Pass {
-    std::uint64_t activity = 0;          // when the pass began
-    std::uint64_t seen_activity = 0;     // everything up to here is read
-    std::uint64_t retried_activity = 0;  // when a snapshot was last seen coming
-    std::int64_t looked_ns = 0;  // when the slots, or the activity word, were last looked at
-    bool ever_polled = false;
-    // In this pass.
-    bool is_open = false;
-    bool consumed_any = false;
-    bool coming = false;        // an entry that is not whole yet
-    bool put_off = false;       // slots for the next one
-    bool awaits_clock = false;  // a slot does
-    bool unscanned = false;     // the directory may have changed
-
-    void Begin() { consumed_any = coming = put_off = awaits_clock = unscanned = false; }
-  };
-  // Of a job that is gone, while what it left is read.
-  struct Drain {
-    bool is_on = false;
-    std::uint64_t last_order = 0;  // of the slot that was read last: the next pass begins after it
-    std::uint64_t left = 0;        // at most so many snapshots can it have left
-    std::size_t empty_passes = 0;  // in a row
-  };
-  // Consumed, but credit not moved yet.
-  struct Unsettled {
-    std::vector<SlotConsumer*> slots;
-    std::uint64_t bytes = 0;
-  };
   AttachedSegment(std::unique_ptr<ring::SegmentView> view, const Destination& destination);
-  void ShowToldReplica();
-  // Commits one snapshot of the slot; returns whether there was one.
-  bool CommitOne(SlotConsumer* slot);
-  void Settle();
   // Ends the session: the producer is gone and everything it left is read.
   void EndDrained();
-  void ShowSession();
-  void ShowNotSeen();
-  void ShowGraphs();
   void End(pipeline::SessionState state);
   // Tells the sinks of freezes that nobody has dealt with.
   void LookForFreezes();
   void LookForFreeze(std::uint32_t device);
-  // The slots that have work, in the order in which this pass reads them.
-  const std::vector<SlotConsumer*>& FindWork(bool all, std::int64_t looked_ns, bool is_active);
-  // Whether the slot is not read yet, because its timestamps could be far off.
-  bool AwaitsClock(const SlotConsumer& slot) const;
 
   const std::string name_;
   std::unique_ptr<ring::SegmentView> view_;  // null after Release()
   Destination destination_;
   pipeline::SessionPtr session_;
   SegmentSlots slots_;
-  Pass pass_;
-  Drain drain_;
-  Unsettled unsettled_;
-  std::vector<SlotConsumer*> found_;   // by a pass
+  SlotPasses passes_;
+  ShownSession shown_;
   std::size_t next_refresh_ = 0;       // of the slots
   std::int64_t released_last_ns_ = 0;  // last_timestamp_ns() of the slots that are gone
-  std::optional<std::chrono::steady_clock::time_point> await_until_;        // set by the first pass
   std::array<std::uint64_t, layout::kMaxFreezeDevices> seen_freezes_ = {};  // serials
-  std::map<layout::NotSeenKind, layout::NotSeen> told_;                     // to the sinks
   bool alive_ = true;
   bool broken_ = false;
 };

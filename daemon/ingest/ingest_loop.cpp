@@ -164,7 +164,7 @@ void IngestLoop::Refresh() {
   const std::size_t slots = LiveSlots();
   for (Segment& segment : segments_) {
     const std::size_t share = segment.attached->slot_count() * kRefreshed;
-    segment.attached->RefreshSome(slots <= kRefreshed ? share : share / slots + 1);
+    segment.attached->Refresh(slots <= kRefreshed ? share : share / slots + 1);
   }
   next_refresh_ = Clock::now() + kRefresh;
 }

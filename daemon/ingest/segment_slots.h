@@ -52,9 +52,11 @@ class SegmentSlots {
   const std::map<std::uint32_t, Refused>& refused() const { return refused_; }
   // By device.
   std::map<int, GpuClock>& clocks() { return clocks_; }
-  // Null if no slot is read there.
-  SlotConsumer* At(std::uint32_t index) const {
-    return index < slots_.size() ? slots_[index].get() : nullptr;
+  // The reader of a slot that is shown; null if it is read no more.
+  SlotConsumer* ThatShows(const pipeline::SlotPtr& slot) const {
+    const std::uint32_t index = pipeline::DirectoryIndexOf(*slot);
+    const bool is_read = index < slots_.size() && slots_[index] && slots_[index]->Shows(slot);
+    return is_read ? slots_[index].get() : nullptr;
   }
   // The slot with this order of registration, also if it is gone. One without a name if it is not
   // known.

@@ -38,12 +38,15 @@ void SigbusGuard::Install() {
   sigaction(SIGBUS, &action, nullptr);
 }
 
-SigbusGuard::SigbusGuard() noexcept {
+SigbusGuard::SigbusGuard(bool* hit) noexcept : hit_(hit) {
   if (guard_depth == 0) guard_hit = 0;
   guard_depth = guard_depth + 1;
 }
 
-SigbusGuard::~SigbusGuard() { guard_depth = guard_depth - 1; }
+SigbusGuard::~SigbusGuard() {
+  if (hit_ != nullptr && Hit()) *hit_ = true;
+  guard_depth = guard_depth - 1;
+}
 
 bool SigbusGuard::Hit() noexcept { return guard_hit != 0; }
 

@@ -13,13 +13,17 @@ class SigbusGuard {
   // Once per process.
   static void Install();
 
-  SigbusGuard() noexcept;
+  // Sets *hit at its end if Hit().
+  explicit SigbusGuard(bool* hit = nullptr) noexcept;
   ~SigbusGuard();
   SigbusGuard(const SigbusGuard&) = delete;
   SigbusGuard& operator=(const SigbusGuard&) = delete;
 
   // Whether the outermost guard of this thread met a missing page.
   static bool Hit() noexcept;
+
+ private:
+  bool* const hit_;
 };
 
 }  // namespace cgdebug::ingest
