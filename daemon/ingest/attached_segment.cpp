@@ -97,19 +97,15 @@ void AttachedSegment::LookForFreezes() {
   if (!alive_ || broken_) return;
   const SigbusGuard guard;
   for (std::uint32_t device = 0; device < layout::kMaxFreezeDevices; ++device) {
-    LookForFreeze(device);
+    const ring::Freeze freeze = view_->freezes().Last(device);
+    broken_ |= SigbusGuard::Hit();
+    if (broken_ || freeze.serial == seen_freezes_[device]) continue;
+    slots_.Scan();
+    seen_freezes_[device] = freeze.serial;
+    if (view_->freezes().IsThawed(device, freeze.serial)) continue;
+    destination_.sink->Froze({slots_.WithOrder(freeze.order), freeze.serial, freeze.replay,
+                              freeze.trigger, device, freeze.live});
   }
-}
-
-void AttachedSegment::LookForFreeze(std::uint32_t device) {
-  const ring::Freeze freeze = view_->freezes().Last(device);
-  broken_ |= SigbusGuard::Hit();
-  if (broken_ || freeze.serial == seen_freezes_[device]) return;
-  slots_.Scan();
-  seen_freezes_[device] = freeze.serial;
-  if (view_->freezes().IsThawed(device, freeze.serial)) return;
-  destination_.sink->Froze({slots_.WithOrder(freeze.order), freeze.serial, freeze.replay,
-                            freeze.trigger, device, freeze.live});
 }
 
 void AttachedSegment::Switch(const pipeline::RingSwitch& rings) {

@@ -89,7 +89,6 @@ class AttachedSegment {
   void End(pipeline::SessionState state);
   // Tells the sinks of freezes that nobody has dealt with.
   void LookForFreezes();
-  void LookForFreeze(std::uint32_t device);
 
   const std::string name_;
   std::unique_ptr<ring::SegmentView> view_;  // null after Release()

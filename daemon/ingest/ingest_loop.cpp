@@ -16,7 +16,6 @@
 #include "daemon/core/endpoint/daemon_mark.h"
 #include "daemon/ingest/sigbus_guard.h"
 #include "daemon/log/log.h"
-#include "libprobe/ring/segment/reclaim.h"
 
 namespace cgdebug::ingest {
 namespace {
@@ -39,14 +38,7 @@ constexpr std::size_t kRefreshed = kRefresh / kPerSlot;  // slots at a time
 constexpr unsigned long kTimerSlackNs = 5'000;
 // Payloads of this size are worth waking another thread for.
 constexpr std::uint64_t kLarge = 128u << 10;
-constexpr nanoseconds kGrace = std::chrono::minutes(10);
 constexpr auto kLongestStart = std::chrono::seconds(2);  // how long answers wait for jobs found
-constexpr auto kReclaim = std::chrono::minutes(1);       // of what other daemons' dead jobs left
-constexpr double kReclaimAfterSeconds = 3600;
-// Parts of /dev/shm: what stays free while dead jobs hold some, and what these may hold together.
-constexpr double kFreePart = 1.0 / 16;
-constexpr double kDeadPart = 1.0 / 4;
-constexpr std::size_t kMaxDead = 64;  // sessions shown
 // How long for jobs that never pause. A segment may wait 150 ms of it for its GPU's clock.
 constexpr auto kCatchUp = milliseconds(350);
 
@@ -67,6 +59,7 @@ IngestLoop::IngestLoop(const IngestOptions& options, const Destination& destinat
     : options_(options),
       destination_(destination),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      segments_(options.keep_dead),
       pool_(options.workers) {}
 
 IngestLoop::~IngestLoop() { Stop(); }
@@ -92,8 +85,7 @@ void IngestLoop::Run() {
                         layout::kShmDirectory);
   }
   watcher_ = std::make_unique<SegmentWatcher>();
-  next_scan_ = next_check_ = next_thorough_ = next_refresh_ = next_reclaim_ = last_work_ =
-      Clock::now();
+  next_scan_ = next_check_ = next_thorough_ = next_refresh_ = last_work_ = Clock::now();
   std::optional<Clock::time_point> catch_up_until;
   bool caught_up = false;
   while (!stopping_) {
@@ -112,29 +104,29 @@ void IngestLoop::Run() {
   destination_.reads->End();
   destination_.sink->Flush();
   mark_.Drop();
-  segments_.clear();  // gives the readers' locks back
+  segments_.all().clear();  // gives the readers' locks back
   watcher_ = nullptr;
 }
 
 // What clients and the daemon's other threads ask for.
 void IngestLoop::ServeRequests() {
   for (const pipeline::ControlChange& change : destination_.controls->Take()) {
-    for (Segment& segment : segments_) segment.attached->SetControl(change);
+    for (KeptSegment& segment : segments_.all()) segment.attached->SetControl(change);
   }
   for (const pipeline::RingSwitch& rings : destination_.controls->TakeSwitches()) {
-    for (Segment& segment : segments_) segment.attached->Switch(rings);
+    for (KeptSegment& segment : segments_.all()) segment.attached->Switch(rings);
   }
   for (const pipeline::JobNotice& notice : destination_.controls->TakeNotices()) {
-    for (Segment& segment : segments_) segment.attached->Tell(notice);
+    for (KeptSegment& segment : segments_.all()) segment.attached->Tell(notice);
   }
   destination_.reads->Serve(
       [this](const pipeline::RingRequest& request) {
         pipeline::RingContent content;
-        for (Segment& segment : segments_) segment.attached->Read(request, &content);
+        for (KeptSegment& segment : segments_.all()) segment.attached->Read(request, &content);
         return content;
       },
       [this] { return Heads(); });
-  if (destination_.controls->TakePrune()) Prune();
+  if (destination_.controls->TakePrune()) segments_.Prune();
 }
 
 // Returns whether any snapshot came.
@@ -143,7 +135,7 @@ bool IngestLoop::ReadNew() {
   const bool any = PollAll(thorough);
   destination_.reads->Settle([this](const pipeline::RingHead& head) {
     std::uint64_t unread = 0;
-    for (const Segment& segment : segments_) unread += segment.attached->Unread(head);
+    for (const KeptSegment& segment : segments_.all()) unread += segment.attached->Unread(head);
     return unread;
   });
   if (thorough) {
@@ -153,16 +145,16 @@ bool IngestLoop::ReadNew() {
 }
 
 void IngestLoop::Check() {
-  for (Segment& segment : segments_) CheckProducer(&segment);
-  RemoveExpired();
-  ServeRoomRequests();
+  for (KeptSegment& segment : segments_.all()) segments_.Check(&segment);
+  segments_.RemoveExpired();
+  segments_.ServeRoomRequests();
   destination_.sink->Tick();
   next_check_ = Clock::now() + kCheck;
 }
 
 void IngestLoop::Refresh() {
   const std::size_t slots = LiveSlots();
-  for (Segment& segment : segments_) {
+  for (KeptSegment& segment : segments_.all()) {
     const std::size_t share = segment.attached->slot_count() * kRefreshed;
     segment.attached->Refresh(slots <= kRefreshed ? share : share / slots + 1);
   }
@@ -171,10 +163,10 @@ void IngestLoop::Refresh() {
 
 void IngestLoop::FindSegments() {
   for (const std::string& name : watcher_->Scan()) {
-    if (!IsAttached(name)) TryAttach(name);
+    if (!segments_.Has(name)) TryAttach(name);
   }
-  for (Segment& segment : segments_) segment.attached->RetryRefused();
-  LimitDead();
+  for (KeptSegment& segment : segments_.all()) segment.attached->RetryRefused();
+  segments_.Limit();
   ShowSkipped();
   next_scan_ = Clock::now() + kRescan;
 }
@@ -183,8 +175,8 @@ void IngestLoop::FindSegments() {
 pipeline::RingHeads IngestLoop::Heads() {
   FindSegments();
   pipeline::RingHeads heads;
-  for (Segment& segment : segments_) {
-    CheckProducer(&segment);
+  for (KeptSegment& segment : segments_.all()) {
+    segments_.Check(&segment);
     segment.attached->AddHeads(&heads);
   }
   return heads;
@@ -203,32 +195,25 @@ void IngestLoop::TryAttach(const std::string& name) {
                             "--force; ulimit -n 65536; cgdebug-cli daemon start",
                             true);
   }
-  const std::string meant_for = view->header().socket;
-  if (!meant_for.empty() && meant_for != options_.socket) {
+  const std::string named = view->header().socket;
+  const bool is_common = named.empty() && options_.is_private;
+  const std::string meant_for = is_common ? MarkedSocket(layout::kShmDirectory) : named;
+  if (!meant_for.empty() && (is_common || meant_for != options_.socket)) {
     return watcher_->Refuse(name,
                             "its job belongs to the daemon on " + meant_for +
                                 ". Type: cgdebug-cli --socket '" + meant_for + "' status",
-                            false);
-  }
-  if (meant_for.empty() && options_.is_private) {
-    const std::string common = MarkedSocket(layout::kShmDirectory);
-    if (!common.empty()) {
-      return watcher_->Refuse(name,
-                              "its job belongs to the daemon on " + common +
-                                  ". Type: cgdebug-cli --socket '" + common + "' status",
-                              true);
-    }
+                            is_common);
   }
   auto attached = AttachedSegment::Adopt(std::move(view), options_.socket, destination_);
   if (!attached.ok()) return watcher_->Refuse(name, attached.error().message, true);
-  segments_.push_back({*std::move(attached)});
+  segments_.all().push_back({*std::move(attached)});
   last_work_ = next_check_ = Clock::now();
 }
 
 bool IngestLoop::PollAll(bool thorough) {
   ready_.clear();
   owners_.clear();
-  for (Segment& segment : segments_) {
+  for (KeptSegment& segment : segments_.all()) {
     segment.attached->BeginPass(thorough, &ready_);
     owners_.resize(ready_.size(), segment.attached.get());
   }
@@ -246,114 +231,13 @@ bool IngestLoop::PollAll(bool thorough) {
     }
   }
   bool any = false;
-  for (Segment& segment : segments_) any |= segment.attached->EndPass();
+  for (KeptSegment& segment : segments_.all()) any |= segment.attached->EndPass();
   return any;
-}
-
-// A job that ends while this daemon watches is kept from now on. One that was found dead is kept
-// from its last snapshot on, but long enough for the person who started this daemon to look at it.
-void IngestLoop::CheckProducer(Segment* segment) {
-  AttachedSegment& attached = *segment->attached;
-  if (segment->ended) return;
-  attached.CheckProducer();
-  if (!std::exchange(segment->checked, true)) {
-    segment->found_dead = attached.draining() || !attached.alive();
-  }
-  if (attached.broken()) attached.Abandon();
-  if (attached.alive()) return;
-  segment->ended = true;
-  nanoseconds left = options_.keep_dead;
-  if (segment->found_dead) {
-    left = std::max(left - AgeOf(attached.last_timestamp_ns()), std::min(left, kGrace));
-  }
-  segment->expires = Clock::now() + left;
-}
-
-void IngestLoop::RemoveExpired() {
-  const auto now = Clock::now();
-  std::erase_if(segments_, [&](Segment& segment) {
-    if (now < segment.expires) return false;
-    segment.attached->Remove();
-    return true;
-  });
-}
-
-bool IngestLoop::IsAttached(const std::string& name) const {
-  return std::any_of(segments_.begin(), segments_.end(),
-                     [&](const Segment& segment) { return segment.attached->name() == name; });
-}
-
-// Oldest first.
-std::vector<IngestLoop::Segment*> IngestLoop::DeadWithFiles() {
-  std::vector<Segment*> dead;
-  for (Segment& segment : segments_) {
-    if (segment.ended && segment.attached->shm_bytes() != 0) dead.push_back(&segment);
-  }
-  std::stable_sort(dead.begin(), dead.end(), [](const Segment* a, const Segment* b) {
-    return a->attached->last_timestamp_ns() < b->attached->last_timestamp_ns();
-  });
-  return dead;
-}
-
-void IngestLoop::MakeRoom(std::uint64_t bytes) {
-  ring::EvictDeadSegments(bytes, [this](const std::string& name) { return IsAttached(name); });
-  for (Segment* segment : DeadWithFiles()) {
-    if (ring::GetShmSpace().free_bytes >= static_cast<double>(bytes)) return;
-    segment->attached->Release();
-  }
-}
-
-void IngestLoop::ServeRoomRequests() {
-  for (Segment& segment : segments_) {
-    const std::uint64_t bytes = segment.attached->RoomWanted();
-    if (bytes == 0) continue;
-    MakeRoom(bytes);
-    segment.attached->AnswerRoom();
-  }
-}
-
-void IngestLoop::LimitDead() {
-  if (Clock::now() >= next_reclaim_) {
-    ring::ReclaimDeadSegments(kReclaimAfterSeconds,
-                              [this](const std::string& name) { return IsAttached(name); });
-    next_reclaim_ = Clock::now() + kReclaim;
-  }
-  std::vector<Segment*> dead = DeadWithFiles();
-  const ring::ShmSpace space = ring::GetShmSpace();
-  if (!dead.empty() && space.free_bytes < kFreePart * space.total_bytes) {
-    MakeRoom(static_cast<std::uint64_t>(kFreePart * space.total_bytes));
-    dead = DeadWithFiles();
-  }
-  double bytes = 0;
-  for (const Segment* segment : dead) bytes += static_cast<double>(segment->attached->shm_bytes());
-  // The newest stays, because its user will look at it.
-  for (std::size_t i = 0; i + 1 < dead.size() && bytes > kDeadPart * space.total_bytes; ++i) {
-    bytes -= static_cast<double>(dead[i]->attached->shm_bytes());
-    if (space.total_bytes > 0) dead[i]->attached->Release();
-  }
-  std::size_t count = static_cast<std::size_t>(std::count_if(
-      segments_.begin(), segments_.end(), [](const Segment& segment) { return segment.ended; }));
-  for (Segment& segment : segments_) {  // in the order in which they were found
-    if (count <= kMaxDead) break;
-    if (!segment.ended) continue;
-    Log("ingest")->warn("{} is forgotten: at most {} jobs that ended are kept",
-                        segment.attached->name(), kMaxDead);
-    segment.expires = Clock::now();
-    --count;
-  }
-}
-
-void IngestLoop::Prune() {
-  for (Segment& segment : segments_) {
-    if (!segment.attached->alive()) segment.expires = Clock::now();
-  }
-  RemoveExpired();
-  ring::ReclaimDeadSegments(0, [this](const std::string& name) { return IsAttached(name); });
 }
 
 void IngestLoop::ShowSkipped() {
   std::vector<pipeline::SkippedFile> skipped = watcher_->skipped();
-  for (const Segment& segment : segments_) {
+  for (const KeptSegment& segment : segments_.all()) {
     const auto slots = segment.attached->skipped_slots();
     skipped.insert(skipped.end(), slots.begin(), slots.end());
   }
@@ -361,13 +245,13 @@ void IngestLoop::ShowSkipped() {
 }
 
 bool IngestLoop::AnyAlive() const {
-  return std::any_of(segments_.begin(), segments_.end(),
-                     [](const Segment& segment) { return segment.attached->alive(); });
+  return std::any_of(segments_.all().begin(), segments_.all().end(),
+                     [](const KeptSegment& segment) { return segment.attached->alive(); });
 }
 
 std::size_t IngestLoop::LiveSlots() const {
   std::size_t slots = 0;
-  for (const Segment& segment : segments_) {
+  for (const KeptSegment& segment : segments_.all()) {
     if (segment.attached->alive()) slots += segment.attached->slot_count();
   }
   return slots;
@@ -382,7 +266,8 @@ nanoseconds IngestLoop::NextNap() {
     nap = std::min<nanoseconds>(nap_, next_check_ - now);
   }
   nap = std::min<nanoseconds>(nap, next_scan_ - now);
-  for (const Segment& segment : segments_) nap = std::min<nanoseconds>(nap, segment.expires - now);
+  for (const KeptSegment& segment : segments_.all())
+    nap = std::min<nanoseconds>(nap, segment.expires - now);
   return std::max(nap, nanoseconds(0));
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "daemon/core/base/unique_fd.h"
-#include "daemon/ingest/attached_segment.h"
+#include "daemon/ingest/kept_segments.h"
 #include "daemon/ingest/ordered_pool.h"
 #include "daemon/ingest/segment_watcher.h"
 #include "libprobe/ring/segment/shared_mark.h"
@@ -44,13 +44,6 @@ class IngestLoop {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Segment {
-    std::unique_ptr<AttachedSegment> attached;
-    bool checked = false;                                  // whether the job was looked for
-    bool found_dead = false;                               // it was dead when it was found
-    bool ended = false;                                    // its end was seen
-    Clock::time_point expires = Clock::time_point::max();  // set when its job is gone
-  };
 
   void Run();
   void FindSegments();
@@ -61,16 +54,6 @@ class IngestLoop {
   pipeline::RingHeads Heads();
   void TryAttach(const std::string& name);
   bool PollAll(bool thorough);
-  void CheckProducer(Segment* segment);
-  void RemoveExpired();
-  // Limits what dead jobs hold, and serves jobs that ask for room.
-  void LimitDead();
-  void ServeRoomRequests();
-  // Gives back what dead jobs left, oldest first, until `bytes` are free in /dev/shm.
-  void MakeRoom(std::uint64_t bytes);
-  void Prune();
-  std::vector<Segment*> DeadWithFiles();
-  bool IsAttached(const std::string& name) const;
   void ShowSkipped();
   void Wait(bool any);
   std::chrono::nanoseconds NextNap();
@@ -82,7 +65,7 @@ class IngestLoop {
   UniqueFd stop_;
   ring::SharedMark mark_{ring::MarkKind::kReader};
   std::unique_ptr<SegmentWatcher> watcher_;
-  std::vector<Segment> segments_;
+  KeptSegments segments_;
   // The slots of the current pass that have a snapshot, and the segments they belong to.
   std::vector<SlotConsumer*> ready_;
   std::vector<AttachedSegment*> owners_;
@@ -91,7 +74,6 @@ class IngestLoop {
   Clock::time_point next_check_;
   Clock::time_point next_thorough_;
   Clock::time_point next_refresh_;
-  Clock::time_point next_reclaim_;
   std::chrono::nanoseconds nap_{0};
   bool stopping_ = false;
   OrderedPool pool_;

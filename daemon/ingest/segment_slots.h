@@ -13,7 +13,7 @@
 #include "daemon/ingest/gpu_clock.h"
 #include "daemon/ingest/slot/log_masks.h"
 #include "daemon/ingest/slot/slot_consumer.h"
-#include "daemon/ingest/slot_watch.h"
+#include "daemon/ingest/slot/slot_watch.h"
 #include "daemon/model/identity.h"
 #include "libprobe/ring/segment/segment_view.h"
 

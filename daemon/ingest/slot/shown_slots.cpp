@@ -101,9 +101,7 @@ void ShownSlots::Lose(pipeline::Gap gap) const {
 }
 
 void ShownSlots::Close(std::uint64_t last_replay, pipeline::SlotFeedback& feedback) const {
-  for (const Shown& shown : shown_) {
-    destination_.sink->CloseSlot(shown.slot, last_replay, feedback);
-  }
+  for (const Shown& shown : shown_) destination_.sink->CloseSlot(shown.slot, last_replay, feedback);
 }
 
 }  // namespace cgdebug::ingest

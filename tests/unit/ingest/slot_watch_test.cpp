@@ -1,6 +1,6 @@
 // Which slots of a job of many a look finds, with a real segment of this process and a clock of the
 // test's own.
-#include "daemon/ingest/slot_watch.h"
+#include "daemon/ingest/slot/slot_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

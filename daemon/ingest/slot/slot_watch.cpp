@@ -1,4 +1,4 @@
-#include "daemon/ingest/slot_watch.h"
+#include "daemon/ingest/slot/slot_watch.h"
 
 #include <algorithm>
 #include <utility>
