@@ -121,9 +121,7 @@ void ReclaimTemporary(const std::string& name, double age_s) {
 // missing now, it is gone, and the extent is left over.
 void ReclaimExtent(const std::string& name, const std::string& control) {
   struct stat info = {};
-  if (lstat(ShmPath(control).c_str(), &info) != 0 && errno == ENOENT) {
-    unlink(ShmPath(name).c_str());
-  }
+  if (lstat(ShmPath(control).c_str(), &info) != 0 && errno == ENOENT) unlink(ShmPath(name).c_str());
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <new>
 
 #include "libprobe/ring/record_lock.h"
 #include "libprobe/ring/shared_copy.h"
@@ -17,6 +15,35 @@ namespace {
 
 void Set(bool* flag, bool value) {
   if (flag != nullptr) *flag = value;
+}
+
+// Empty if this daemon can read such a segment.
+std::string WrongWith(const layout::SegmentHeader& header) {
+  if (header.magic != layout::kSegmentMagic) return "not a segment of cgdebug (wrong magic)";
+  if (header.abi_major != layout::kAbiMajor) {
+    return "written by a probe library of layout version " + std::to_string(header.abi_major) +
+           ", this daemon reads version " + std::to_string(layout::kAbiMajor) +
+           ". Install the same cgdebug for the job and for the daemon";
+  }
+  if (header.max_slots != layout::kMaxSlots || header.control_bytes != layout::kControlBytes) {
+    return "damaged: its header names impossible sizes";
+  }
+  return "";
+}
+
+// The parts of a control file.
+layout::ProducerLine& Producer(const SharedFile& control) {
+  return *reinterpret_cast<layout::ProducerLine*>(control.data() + layout::kProducerLineOffset);
+}
+layout::ConsumerLine& Consumer(const SharedFile& control) {
+  return *reinterpret_cast<layout::ConsumerLine*>(control.data() + layout::kConsumerLineOffset);
+}
+const layout::MemoryLine& Memory(const SharedFile& control) {
+  return *reinterpret_cast<const layout::MemoryLine*>(control.data() + layout::kMemoryLineOffset);
+}
+layout::Refusal& RefusalOf(const SharedFile& control, std::uint32_t order) {
+  auto* refusals = reinterpret_cast<layout::Refusal*>(control.data() + layout::kRefusalsOffset);
+  return refusals[order % layout::kRefusals];
 }
 
 void Terminate(char* text, std::size_t bytes) { text[bytes - 1] = '\0'; }
@@ -44,20 +71,8 @@ std::unique_ptr<SegmentView> SegmentView::Attach(const std::string& name, std::s
     return nullptr;
   }
   CopyShared(&header, view->control_.data(), sizeof(header));
-  if (header.magic != layout::kSegmentMagic) {
-    *reason = "not a segment of cgdebug (wrong magic)";
-    return nullptr;
-  }
-  if (header.abi_major != layout::kAbiMajor) {
-    *reason = "written by a probe library of layout version " + std::to_string(header.abi_major) +
-              ", this daemon reads version " + std::to_string(layout::kAbiMajor) +
-              ". Install the same cgdebug for the job and for the daemon";
-    return nullptr;
-  }
-  if (header.max_slots != layout::kMaxSlots || header.control_bytes != layout::kControlBytes) {
-    *reason = "damaged: its header names impossible sizes";
-    return nullptr;
-  }
+  *reason = WrongWith(header);
+  if (!reason->empty()) return nullptr;
   Terminate(header.version, sizeof(header.version));
   Terminate(header.run_id, sizeof(header.run_id));
   Terminate(header.command, sizeof(header.command));
@@ -65,13 +80,6 @@ std::unique_ptr<SegmentView> SegmentView::Attach(const std::string& name, std::s
   Terminate(header.socket, sizeof(header.socket));
   Terminate(header.recordings, sizeof(header.recordings));
   return view;
-}
-
-layout::ProducerLine* SegmentView::producer() const {
-  return reinterpret_cast<layout::ProducerLine*>(control_.data() + layout::kProducerLineOffset);
-}
-layout::ConsumerLine* SegmentView::consumer() const {
-  return reinterpret_cast<layout::ConsumerLine*>(control_.data() + layout::kConsumerLineOffset);
 }
 
 std::string SegmentView::uuid() const { return name().substr(name().size() - kUuidHexDigits); }
@@ -82,12 +90,12 @@ bool SegmentView::BecomeReader(const std::string& socket) {
   layout::ReaderName own = {};
   socket.copy(own.socket, sizeof(own.socket) - 1);
   CopyShared(name, &own, sizeof(own));
-  StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
-  StoreRelaxed(consumer()->attached_ns, layout::RealtimeNs());
+  StoreRelaxed(Consumer(control_).pid, static_cast<std::int32_t>(getpid()));
+  StoreRelaxed(Consumer(control_).attached_ns, layout::RealtimeNs());
   freezes().WithdrawStops();  // of a daemon that died
-  Add(consumer()->generation, std::uint64_t{1});
+  Add(Consumer(control_).generation, std::uint64_t{1});
   // G1, pairs with G2: writers that gave up on the previous reader try again, and find this one.
-  Add(consumer()->progress, std::uint64_t{1});
+  Add(Consumer(control_).progress, std::uint64_t{1});
   return true;
 }
 
@@ -100,7 +108,7 @@ std::string SegmentView::ReaderSocket() const {
 
 void SegmentView::Leave() {
   freezes().WithdrawStops();
-  StoreRelaxed(consumer()->pid, std::int32_t{0});
+  StoreRelaxed(Consumer(control_).pid, std::int32_t{0});
 }
 
 bool SegmentView::ProducerAlive() const {
@@ -109,28 +117,32 @@ bool SegmentView::ProducerAlive() const {
 pid_t SegmentView::ProducerPid() const {
   return LockHolder(control_.fd(), layout::kProducerLockByte);
 }
-bool SegmentView::ProducerExitedCleanly() const { return LoadRelaxed(producer()->exited) == 1; }
+bool SegmentView::ProducerExitedCleanly() const {
+  return LoadRelaxed(Producer(control_).exited) == 1;
+}
 std::uint64_t SegmentView::activity() const {
   // Acquire, so that heads read later are not older than it. Two words, because a GPU cannot add to
   // host memory: it stores a different number each time.
-  return host_activity() ^ LoadAcquire(producer()->device_activity);
+  return host_activity() ^ LoadAcquire(Producer(control_).device_activity);
 }
-std::uint64_t SegmentView::host_activity() const { return LoadAcquire(producer()->activity); }
-std::int64_t SegmentView::step() const { return LoadRelaxed(producer()->step); }
-std::uint64_t SegmentView::device_bytes() const { return LoadRelaxed(memory_line()->device_bytes); }
+std::uint64_t SegmentView::host_activity() const {
+  return LoadAcquire(Producer(control_).activity);
+}
+std::int64_t SegmentView::step() const { return LoadRelaxed(Producer(control_).step); }
+std::uint64_t SegmentView::device_bytes() const {
+  return LoadRelaxed(Memory(control_).device_bytes);
+}
 std::uint64_t SegmentView::released_unread() const {
-  return LoadRelaxed(producer()->released_unread);
+  return LoadRelaxed(Producer(control_).released_unread);
 }
 
 std::uint32_t SegmentView::slot_count() const {
-  const std::uint64_t count_untrusted = LoadAcquire(producer()->slot_count);
+  const std::uint64_t count_untrusted = LoadAcquire(Producer(control_).slot_count);
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(count_untrusted, layout::kMaxSlots));
 }
 
 std::uint64_t SegmentView::shm_bytes() const {
-  std::uint64_t bytes = layout::ControlBytesFor(slot_count());
-  for (const auto& [index, file] : extents_) bytes += file.bytes();
-  return bytes;
+  return layout::ControlBytesFor(slot_count()) + extents_.bytes();
 }
 
 const layout::DirectoryEntry& SegmentView::entry(std::uint32_t index) const {
@@ -140,40 +152,6 @@ const layout::DirectoryEntry& SegmentView::entry(std::uint32_t index) const {
 
 std::uint64_t SegmentView::directory_word(std::uint32_t index) const {
   return LoadAcquire(entry(index).word);
-}
-
-const SharedFile* SegmentView::Extent(std::uint32_t index, std::string* reason, bool* may_pass) {
-  const auto found = extents_.find(index);
-  if (found != extents_.end()) return &found->second;
-  if (index == 0 || extents_.size() >= layout::kMaxExtents) {
-    *reason = "names an impossible extent";
-    return nullptr;
-  }
-  try {
-    SharedFile file = SharedFile::Open(name() + "." + std::to_string(index));
-    layout::ExtentHeader header = {};
-    if (file.bytes() >= layout::kExtentDataOffset) CopyShared(&header, file.data(), sizeof(header));
-    if (header.magic != layout::kExtentMagic || header.index != index ||
-        std::memcmp(header.uuid, header_.uuid, sizeof(header.uuid)) != 0) {
-      *reason = "extent " + std::to_string(index) + " does not belong to the segment";
-      return nullptr;
-    }
-    if (file.bytes() != header.bytes) {
-      *reason = "extent " + std::to_string(index) + " was cut off: it has " +
-                std::to_string(file.bytes()) + " of " + std::to_string(header.bytes) + " bytes";
-      return nullptr;
-    }
-    file.CloseDescriptor();
-    return &extents_.emplace(index, std::move(file)).first->second;
-  } catch (const SharedMemoryError& error) {
-    *reason = error.what();
-    Set(may_pass, error.code() != 0);
-    return nullptr;
-  } catch (const std::bad_alloc&) {
-    *reason = "the daemon has no memory for it";
-    Set(may_pass, true);
-    return nullptr;
-  }
 }
 
 std::optional<SlotRingReader> SegmentView::OpenSlot(std::uint32_t index, std::string* reason,
@@ -202,7 +180,7 @@ std::optional<SlotRingReader> SegmentView::OpenBlock(const layout::DirectoryEntr
   const std::uint32_t extent_untrusted = LoadRelaxed(entry->extent);
   const std::uint64_t offset_untrusted = LoadRelaxed(entry->offset);
   const std::uint64_t bytes_untrusted = LoadRelaxed(entry->bytes);
-  const SharedFile* extent = Extent(extent_untrusted, reason, may_pass);
+  const SharedFile* extent = extents_.Open(extent_untrusted, reason, may_pass);
   if (extent == nullptr) return std::nullopt;
   if (offset_untrusted < layout::kExtentDataOffset || offset_untrusted % layout::kPageBytes != 0 ||
       offset_untrusted > extent->bytes() || bytes_untrusted > extent->bytes() - offset_untrusted) {
@@ -213,61 +191,37 @@ std::optional<SlotRingReader> SegmentView::OpenBlock(const layout::DirectoryEntr
                               reason);
 }
 
-layout::Refusal* SegmentView::refusal(std::uint32_t order) const {
-  auto* refusals = reinterpret_cast<layout::Refusal*>(control_.data() + layout::kRefusalsOffset);
-  return &refusals[order % layout::kRefusals];
-}
-
 void SegmentView::Refuse(std::uint32_t index) {
   const std::uint32_t order_untrusted = LoadRelaxed(entry(index).order);
-  StoreRelaxed(*refusal(order_untrusted), order_untrusted);
+  StoreRelaxed(RefusalOf(control_, order_untrusted), order_untrusted);
 }
 
 void SegmentView::Accept(std::uint32_t index) {
   const std::uint32_t order_untrusted = LoadRelaxed(entry(index).order);
-  layout::Refusal* shared = refusal(order_untrusted);
-  if (LoadRelaxed(*shared) == order_untrusted) StoreRelaxed(*shared, layout::Refusal{0});
+  layout::Refusal& shared = RefusalOf(control_, order_untrusted);
+  if (LoadRelaxed(shared) == order_untrusted) StoreRelaxed(shared, layout::Refusal{0});
 }
 
 std::optional<std::vector<std::byte>> SegmentView::ReadExpected(
     const layout::SlotFacts& registration, std::string* reason) {
-  const std::byte* shared =
-      Beside(registration, registration.payload_bytes, "expected tensor", reason);
-  if (shared == nullptr) return std::nullopt;
-  std::vector<std::byte> bytes(registration.payload_bytes);
-  CopyShared(bytes.data(), shared, bytes.size());
-  return bytes;
-}
-
-std::byte* SegmentView::Beside(const layout::SlotFacts& registration, std::uint64_t bytes,
-                               const std::string& what, std::string* reason) {
-  const SharedFile* extent = Extent(registration.expected_extent, reason);
-  if (extent == nullptr) return nullptr;
-  if (registration.expected_offset > extent->bytes() ||
-      bytes > extent->bytes() - registration.expected_offset) {
-    *reason = what + " lies outside its extent";
-    return nullptr;
-  }
-  return extent->data() + registration.expected_offset;
+  return extents_.CopyBeside(registration, registration.payload_bytes, "expected tensor", reason);
 }
 
 std::optional<std::vector<OpLogRow>> SegmentView::ReadOpLog(const layout::SlotFacts& registration,
                                                             std::string* reason) {
-  const std::byte* shared =
-      Beside(registration, registration.table_bytes, "the table of an op log's rows", reason);
-  if (shared == nullptr) return std::nullopt;
+  const auto table = extents_.CopyBeside(registration, registration.table_bytes,
+                                         "the table of an op log's rows", reason);
+  if (!table) return std::nullopt;
   if (registration.expected_offset % alignof(layout::OpLogRow) != 0) {
     *reason = "the table of an op log's rows is not aligned";
     return std::nullopt;
   }
-  std::vector<std::byte> table(registration.table_bytes);
-  CopyShared(table.data(), shared, table.size());
-  return DecodeOpLog(table, registration.shape[0], reason);
+  return DecodeOpLog(*table, registration.shape[0], reason);
 }
 
 layout::OpLogRow* SegmentView::SharedRow(const layout::SlotFacts& registration, std::size_t row) {
   std::string ignored;
-  std::byte* shared = Beside(registration, registration.table_bytes, "", &ignored);
+  std::byte* shared = extents_.Beside(registration, registration.table_bytes, "", &ignored);
   return shared == nullptr ? nullptr : reinterpret_cast<layout::OpLogRow*>(shared) + row;
 }
 
@@ -287,10 +241,10 @@ FirstNonfinites SegmentView::firsts(const layout::SlotFacts& registration, std::
 }
 
 GraphCensus SegmentView::Graphs() {
-  const std::uint64_t place_untrusted = LoadAcquire(producer()->graphs);
+  const std::uint64_t place_untrusted = LoadAcquire(Producer(control_).graphs);
   if (place_untrusted == 0) return {};
   std::string reason;
-  const SharedFile* extent = Extent(layout::GraphTableExtent(place_untrusted), &reason);
+  const SharedFile* extent = extents_.Open(layout::GraphTableExtent(place_untrusted), &reason);
   const std::uint64_t offset = layout::GraphTableOffset(place_untrusted);
   if (extent == nullptr || offset < layout::kExtentDataOffset ||
       extent->bytes() < layout::kGraphTableBytes ||
@@ -300,24 +254,21 @@ GraphCensus SegmentView::Graphs() {
   return ReadGraphs(extent->data() + offset);
 }
 
-void SegmentView::AddProgress(std::uint64_t entries) { Add(consumer()->progress, entries); }
+void SegmentView::AddProgress(std::uint64_t entries) { Add(Consumer(control_).progress, entries); }
 
 void SegmentView::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
-  Add(consumer()->printed_lines, lines);
-  Add(consumer()->terminal_lines, on_terminal);
-}
-
-const layout::MemoryLine* SegmentView::memory_line() const {
-  return reinterpret_cast<const layout::MemoryLine*>(control_.data() + layout::kMemoryLineOffset);
+  Add(Consumer(control_).printed_lines, lines);
+  Add(Consumer(control_).terminal_lines, on_terminal);
 }
 
 std::uint64_t SegmentView::RoomWanted() const {
-  if (LoadAcquire(memory_line()->request) == LoadRelaxed(consumer()->room_answered)) return 0;
-  return LoadRelaxed(memory_line()->request_bytes);
+  if (LoadAcquire(Memory(control_).request) == LoadRelaxed(Consumer(control_).room_answered))
+    return 0;
+  return LoadRelaxed(Memory(control_).request_bytes);
 }
 
 void SegmentView::AnswerRoom() {
-  StoreRelease(consumer()->room_answered, LoadAcquire(memory_line()->request));
+  StoreRelease(Consumer(control_).room_answered, LoadAcquire(Memory(control_).request));
 }
 
 }  // namespace cgdebug::ring

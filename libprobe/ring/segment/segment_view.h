@@ -4,7 +4,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "libprobe/ring/graph_census.h"
 #include "libprobe/ring/op_log_table.h"
+#include "libprobe/ring/segment/extents.h"
 #include "libprobe/ring/segment/finding_texts.h"
 #include "libprobe/ring/segment/freeze_lines.h"
 #include "libprobe/ring/segment/job_account.h"
@@ -111,26 +111,18 @@ class SegmentView {
   void AnswerRoom();
 
  private:
-  explicit SegmentView(SharedFile control) : control_(std::move(control)) {}
-  const SharedFile* Extent(std::uint32_t index, std::string* reason, bool* may_pass = nullptr);
+  explicit SegmentView(SharedFile control)
+      : control_(std::move(control)), extents_(control_.name(), &header_) {}
   // Opens the slot where the directory says it lies. `word` is the directory word as it was read
   // before that place.
   std::optional<SlotRingReader> OpenBlock(const layout::DirectoryEntry* entry, std::uint64_t word,
                                           std::string* reason, bool* may_pass);
   const layout::DirectoryEntry& entry(std::uint32_t index) const;
-  layout::Refusal* refusal(std::uint32_t order) const;
-  // The `bytes` that the slot keeps beside its ring, where the registration says.
-  // Fails: nullptr with the reason, which begins with `what`.
-  std::byte* Beside(const layout::SlotFacts& registration, std::uint64_t bytes,
-                    const std::string& what, std::string* reason);
   layout::OpLogRow* SharedRow(const layout::SlotFacts& registration, std::size_t row);
-  layout::ProducerLine* producer() const;
-  const layout::MemoryLine* memory_line() const;
-  layout::ConsumerLine* consumer() const;
 
   SharedFile control_;
   layout::SegmentHeader header_ = {};
-  std::map<std::uint32_t, SharedFile> extents_;
+  Extents extents_;
 };
 
 }  // namespace cgdebug::ring
