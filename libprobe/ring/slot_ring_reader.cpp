@@ -40,8 +40,33 @@ layout::SlotVerdict& SharedVerdict(std::byte* block) {
   return *At<layout::SlotVerdict>(block, layout::kSlotVerdictOffset);
 }
 
+const layout::EntryHeader& HeaderOf(std::byte* block, const layout::SlotRegistration& r,
+                                    std::uint64_t ordinal) {
+  return At<layout::EntryHeader>(block, r.headers_offset)[(ordinal - 1) % r.capacity];
+}
+
 layout::SlotHistory& History(std::byte* block) {
   return *At<layout::SlotHistory>(block, layout::kSlotHistoryOffset);
+}
+
+layout::SlotHead CopyHead(const layout::SlotHead& shared, std::uint64_t accepted) {
+  layout::SlotHead copy = {};
+  copy.accepted = accepted;
+  copy.replay = LoadRelaxed(shared.replay);
+  copy.overwrote_unread = LoadRelaxed(shared.overwrote_unread);
+  copy.waits = LoadRelaxed(shared.waits);
+  copy.wait_ns = LoadRelaxed(shared.wait_ns);
+  copy.last_timestamp_ns = LoadRelaxed(shared.last_timestamp_ns);
+  copy.suppressed = LoadRelaxed(shared.suppressed);
+  copy.graph_replays = LoadRelaxed(shared.graph_replays);
+  copy.taken = LoadRelaxed(shared.taken);
+  copy.reached = LoadRelaxed(shared.reached);
+  copy.reached_ns = LoadRelaxed(shared.reached_ns);
+  copy.passed = LoadRelaxed(shared.passed);
+  copy.compared = LoadRelaxed(shared.compared);
+  copy.failed = LoadRelaxed(shared.failed);
+  copy.unchanged = LoadRelaxed(shared.unchanged);
+  return copy;
 }
 
 // elements * element size, or nullopt when it does not fit.
@@ -102,6 +127,64 @@ std::string CheckOnDevice(const layout::SlotRegistration& r) {
 
 bool Terminated(const char* text, std::size_t bytes) {
   return std::memchr(text, '\0', bytes) != nullptr;
+}
+
+void StoreVerdict(const Verdict& verdict, std::uint64_t order, layout::SlotVerdict* shared) {
+  const std::uint64_t version = LoadRelaxed(shared->version);
+  // A reader that sees one of the stores below sees that these numbers may change.
+  std::atomic_thread_fence(std::memory_order_release);
+  const std::string_view text =
+      std::string_view(verdict.text).substr(0, CutLength(verdict.text, layout::kVerdictTextBytes));
+  std::string stored(text.size(), '\0');
+  CopyShared(stored.data(), shared->text, stored.size());
+  if (stored != text) CopyShared(shared->text, text.data(), text.size());
+  layout::VerdictNumbers& numbers = shared->numbers[(version + 1) % 2];
+  StoreRelaxed(numbers.state, static_cast<std::uint32_t>(verdict.state));
+  StoreRelaxed(numbers.text_bytes, static_cast<std::uint32_t>(text.size()));
+  StoreRelaxed(numbers.compared, verdict.compared);
+  StoreRelaxed(numbers.mismatched, verdict.mismatched);
+  StoreRelaxed(numbers.lost, verdict.lost);
+  StoreRelaxed(numbers.first_failed_replay, verdict.first_failed_replay);
+  StoreRelaxed(numbers.covered_replay, verdict.covered_replay);
+  StoreRelaxed(numbers.order, order);
+  StoreRelaxed(numbers.text_sum, layout::TextSum(text));
+  StoreRelease(shared->version, version + 1);
+}
+
+// Returns false if it changed meanwhile.
+bool CopyVerdict(const layout::SlotVerdict& shared, layout::VerdictNumbers* numbers,
+                 std::string* text) {
+  const std::uint64_t version = LoadAcquire(shared.version);
+  CopyShared(numbers, &shared.numbers[version % 2], sizeof(*numbers));
+  text->resize(std::min<std::size_t>(numbers->text_bytes, layout::kVerdictTextBytes));
+  CopyShared(text->data(), shared.text, text->size());
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return LoadRelaxed(shared.version) == version;
+}
+
+Verdict LoadVerdict(const layout::SlotVerdict& shared, std::uint64_t order) {
+  layout::VerdictNumbers numbers = {};
+  Verdict verdict;
+  const auto deadline = std::chrono::steady_clock::now() + kTextIsLostAfter;
+  for (int attempt = 0;; ++attempt) {
+    const bool whole = CopyVerdict(shared, &numbers, &verdict.text);
+    if (whole && (verdict.text.empty() || layout::TextSum(verdict.text) == numbers.text_sum)) break;
+    if (attempt >= kMostAttempts && std::chrono::steady_clock::now() > deadline) {
+      if (!whole) return {};  // a job that writes over it without end
+      verdict.text.clear();   // its writer died while it changed the text
+      break;
+    }
+    std::this_thread::yield();
+  }
+  if (numbers.order != order) return {};  // nobody wrote any for this slot
+  verdict.state = static_cast<layout::VerdictState>(
+      std::min(numbers.state, static_cast<std::uint32_t>(layout::VerdictState::kError)));
+  verdict.compared = numbers.compared;
+  verdict.mismatched = numbers.mismatched;
+  verdict.lost = numbers.lost;
+  verdict.first_failed_replay = numbers.first_failed_replay;
+  verdict.covered_replay = numbers.covered_replay;
+  return verdict;
 }
 
 }  // namespace
@@ -225,24 +308,8 @@ std::uint64_t SlotRingReader::oldest(std::uint64_t newest) const {
 HeadWatch SlotRingReader::head_watch() const { return HeadWatch(&Head(block_)); }
 
 layout::SlotHead SlotRingReader::head() const {
-  const layout::SlotHead& shared = Head(block_);
-  layout::SlotHead copy = {};
-  copy.accepted = accepted();  // R3
-  copy.replay = LoadRelaxed(shared.replay);
-  copy.overwrote_unread = LoadRelaxed(shared.overwrote_unread);
-  copy.waits = LoadRelaxed(shared.waits);
-  copy.wait_ns = LoadRelaxed(shared.wait_ns);
-  copy.last_timestamp_ns = LoadRelaxed(shared.last_timestamp_ns);
-  copy.suppressed = LoadRelaxed(shared.suppressed);
-  copy.graph_replays = LoadRelaxed(shared.graph_replays);
-  copy.taken = LoadRelaxed(shared.taken);
-  copy.reached = LoadRelaxed(shared.reached);
-  copy.reached_ns = LoadRelaxed(shared.reached_ns);
-  copy.passed = LoadRelaxed(shared.passed);
-  copy.compared = LoadRelaxed(shared.compared);
-  copy.failed = LoadRelaxed(shared.failed);
-  copy.unchanged = LoadRelaxed(shared.unchanged);
-  return copy;
+  const std::uint64_t newest = accepted();  // R3
+  return CopyHead(Head(block_), newest);
 }
 
 Credit SlotRingReader::credit() const {
@@ -259,8 +326,7 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out, PayloadId
   if (ordinal == 0 || ordinal > accepted()) {  // R3
     return valid() ? ReadStatus::kNone : ReadStatus::kGone;
   }
-  const std::uint64_t index = (ordinal - 1) % registration_.capacity;
-  auto* header = At<layout::EntryHeader>(block_, registration_.headers_offset) + index;
+  const layout::EntryHeader* header = &HeaderOf(block_, registration_, ordinal);
   const std::uint64_t word = LoadAcquire(header->word);  // R1
   if (word != EntryWord(ordinal, EntryState::kReady)) {
     if (!valid()) return ReadStatus::kGone;
@@ -358,10 +424,9 @@ void SlotRingReader::Request(std::uint64_t ordinal, bool every) {
 
 std::uint64_t SlotRingReader::FindReplay(std::uint64_t replay,
                                          std::optional<std::uint32_t> iteration) const {
-  const auto* headers = At<layout::EntryHeader>(block_, registration_.headers_offset);
   const std::uint64_t newest = accepted();
   for (std::uint64_t ordinal = newest; ordinal != 0 && ordinal >= oldest(newest); --ordinal) {
-    const layout::EntryHeader& header = headers[(ordinal - 1) % registration_.capacity];
+    const layout::EntryHeader& header = HeaderOf(block_, registration_, ordinal);
     const std::uint64_t word = LoadAcquire(header.word);  // R1
     const std::uint64_t found = LoadRelaxed(header.replay);
     const std::uint32_t found_iteration = LoadRelaxed(header.iteration);
@@ -388,9 +453,8 @@ layout::SlotControl SlotRingReader::control() const {
 
 bool SlotRingReader::HasUncommitted() const {
   const std::uint64_t ordinal = accepted() + 1;
-  const std::uint64_t index = (ordinal - 1) % registration_.capacity;
-  const auto* header = At<layout::EntryHeader>(block_, registration_.headers_offset) + index;
-  return layout::EntryOrdinal(LoadAcquire(header->word)) == ordinal;
+  const layout::EntryHeader& header = HeaderOf(block_, registration_, ordinal);
+  return layout::EntryOrdinal(LoadAcquire(header.word)) == ordinal;
 }
 
 void SlotRingReader::SetConsumed(std::uint64_t ordinal, std::uint64_t lost) {
@@ -399,26 +463,11 @@ void SlotRingReader::SetConsumed(std::uint64_t ordinal, std::uint64_t lost) {
 }
 
 void SlotRingReader::SetVerdict(const Verdict& verdict) {
-  layout::SlotVerdict& shared = SharedVerdict(block_);
-  const std::uint64_t version = LoadRelaxed(shared.version);
-  // A reader that sees one of the stores below sees that these numbers may change.
-  std::atomic_thread_fence(std::memory_order_release);
-  const std::string_view text =
-      std::string_view(verdict.text).substr(0, CutLength(verdict.text, layout::kVerdictTextBytes));
-  std::string stored(text.size(), '\0');
-  CopyShared(stored.data(), shared.text, stored.size());
-  if (stored != text) CopyShared(shared.text, text.data(), text.size());
-  layout::VerdictNumbers& numbers = shared.numbers[(version + 1) % 2];
-  StoreRelaxed(numbers.state, static_cast<std::uint32_t>(verdict.state));
-  StoreRelaxed(numbers.text_bytes, static_cast<std::uint32_t>(text.size()));
-  StoreRelaxed(numbers.compared, verdict.compared);
-  StoreRelaxed(numbers.mismatched, verdict.mismatched);
-  StoreRelaxed(numbers.lost, verdict.lost);
-  StoreRelaxed(numbers.first_failed_replay, verdict.first_failed_replay);
-  StoreRelaxed(numbers.covered_replay, verdict.covered_replay);
-  StoreRelaxed(numbers.order, registration_.order);
-  StoreRelaxed(numbers.text_sum, layout::TextSum(text));
-  StoreRelease(shared.version, version + 1);
+  StoreVerdict(verdict, registration_.order, &SharedVerdict(block_));
+}
+
+Verdict SlotRingReader::verdict() const {
+  return LoadVerdict(SharedVerdict(block_), registration_.order);
 }
 
 void SlotRingReader::SetFirsts(const FirstNonfinites& firsts) {
@@ -437,41 +486,6 @@ std::optional<layout::SlotFailure> SlotRingReader::failure() const {
   layout::SlotFailure copy;
   CopyShared(&copy, shared, sizeof(copy));
   return copy;
-}
-
-bool SlotRingReader::CopyVerdict(layout::VerdictNumbers* numbers, std::string* text) const {
-  const layout::SlotVerdict& shared = SharedVerdict(block_);
-  const std::uint64_t version = LoadAcquire(shared.version);
-  CopyShared(numbers, &shared.numbers[version % 2], sizeof(*numbers));
-  text->resize(std::min<std::size_t>(numbers->text_bytes, layout::kVerdictTextBytes));
-  CopyShared(text->data(), shared.text, text->size());
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return LoadRelaxed(shared.version) == version;
-}
-
-Verdict SlotRingReader::verdict() const {
-  layout::VerdictNumbers numbers = {};
-  Verdict verdict;
-  const auto deadline = std::chrono::steady_clock::now() + kTextIsLostAfter;
-  for (int attempt = 0;; ++attempt) {
-    const bool whole = CopyVerdict(&numbers, &verdict.text);
-    if (whole && (verdict.text.empty() || layout::TextSum(verdict.text) == numbers.text_sum)) break;
-    if (attempt >= kMostAttempts && std::chrono::steady_clock::now() > deadline) {
-      if (!whole) return {};  // a job that writes over it without end
-      verdict.text.clear();   // its writer died while it changed the text
-      break;
-    }
-    std::this_thread::yield();
-  }
-  if (numbers.order != registration_.order) return {};  // nobody wrote any for this slot
-  verdict.state = static_cast<layout::VerdictState>(
-      std::min(numbers.state, static_cast<std::uint32_t>(layout::VerdictState::kError)));
-  verdict.compared = numbers.compared;
-  verdict.mismatched = numbers.mismatched;
-  verdict.lost = numbers.lost;
-  verdict.first_failed_replay = numbers.first_failed_replay;
-  verdict.covered_replay = numbers.covered_replay;
-  return verdict;
 }
 
 }  // namespace cgdebug::ring

@@ -145,8 +145,6 @@ class SlotRingReader {
  private:
   SlotRingReader() = default;
   ReadStatus ReadOnce(std::uint64_t ordinal, Entry* out, PayloadId held) const;
-  // Returns false if it changed meanwhile.
-  bool CopyVerdict(layout::VerdictNumbers* numbers, std::string* text) const;
   std::byte* block_ = nullptr;
   const layout::DirectoryEntry* directory_ = nullptr;
   std::uint64_t word_ = 0;
