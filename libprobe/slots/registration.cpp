@@ -235,7 +235,67 @@ std::uint32_t KeptOnDevice(const RecordAction& record, std::uint64_t tensor_byte
              : static_cast<std::uint32_t>(std::min<std::uint64_t>(record.capacity, entries - 1));
 }
 
+// What the probe's actions do. Requires: lane, payload and kSlotOnDevice stand.
+void PutActions(const ProbeOptions& options, const TensorRef& tensor,
+                layout::SlotRegistration* registration) {
+  layout::SlotRegistration& r = *registration;
+  const bool is_direct = r.lane == static_cast<std::uint8_t>(layout::Lane::kDirect);
+  if (options.print) {
+    r.actions |= layout::kActionPrint;
+    r.print_every = options.print->every;
+    r.print_max_items = options.print->max_items;
+    if (options.print->summary) r.flags |= layout::kPrintSummary;
+  }
+  if (options.record) {
+    r.actions |= layout::kActionRecord;
+    r.record_every = options.record->every;
+    if (options.record->to_disk) {
+      r.actions |= layout::kActionRecordToDisk;
+      r.policy = static_cast<std::uint8_t>(layout::Policy::kWait);
+    }
+    if (options.record->skip_unchanged && is_direct && (r.flags & layout::kSlotOnDevice) == 0 &&
+        r.payload_bytes >= kSkipFromBytes) {
+      r.flags |= layout::kSlotSkipsUnchanged;
+    }
+  }
+  if (options.compare) {
+    r.actions |= layout::kActionCompare;
+    r.policy = static_cast<std::uint8_t>(layout::Policy::kWait);
+    r.compare_every = options.compare->every;
+    r.compare_rtol = options.compare->rtol;
+    r.compare_atol = options.compare->atol;
+    if (options.compare->equal_nan) r.flags |= layout::kCompareEqualNan;
+    if (options.compare->bitwise) r.flags |= layout::kCompareBitwise;
+    if (options.compare->with == CompareAction::With::kFirst) r.flags |= layout::kCompareFirst;
+    if (options.compare->with == CompareAction::With::kProbe) r.flags |= layout::kCompareProbe;
+    const bool alone = !options.print && !options.record && !options.stats;
+    const bool with_probe = options.compare->with == CompareAction::With::kProbe;
+    // The kernel compares elements, not the values in them.
+    const bool holds_two = layout::ValuesPerElement(tensor.dtype) == 2;
+    if (holds_two && with_probe) {
+      throw ProbeError(ErrorKind::kUnsupported,
+                       "TensorCompare(expected=PROBE) does not take tensors of float4_e2m1fn_x2. "
+                       "Compare x.view(torch.uint8)");
+    }
+    if ((options.compare->on_device || with_probe) && alone && !holds_two && is_direct) {
+      r.flags |= layout::kSlotComparesOnDevice;
+    }
+  }
+  if (options.stats) {
+    r.actions |= layout::kActionStats;
+    r.stats_every = options.stats->every;
+    if (!options.stats->hash) r.flags |= layout::kStatsWithoutHash;
+  }
+}
+
 }  // namespace
+
+void SetGeometry(layout::SlotRegistration* registration) {
+  const layout::SlotGeometry geometry = layout::GeometryOf(*registration);
+  registration->payload_stride_bytes = geometry.payload_stride_bytes;
+  registration->headers_offset = geometry.headers_offset;
+  registration->payload_offset = geometry.payload_offset;
+}
 
 layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
                                           const TensorRef& tensor, std::uint64_t tensor_bytes,
@@ -270,60 +330,11 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   if (holds_stats) r.flags |= layout::kSlotHoldsStats;
   r.payload_bytes = payload_bytes;
   if (on_device) PutOnDevice(*options.record, kept, &r);
-  const layout::SlotGeometry geometry = layout::GeometryOf(r);
-  r.payload_stride_bytes = geometry.payload_stride_bytes;
-  r.headers_offset = geometry.headers_offset;
-  r.payload_offset = geometry.payload_offset;
+  SetGeometry(&r);
   r.wait_deadline_ms = WaitDeadlineMs();
   if (tensor.packed_from_strided) r.flags |= layout::kSourceNonContiguous;
   if (tensor.from_compiled_code) r.flags |= layout::kSlotCompiled;
-  if (options.print) {
-    r.actions |= layout::kActionPrint;
-    r.print_every = options.print->every;
-    r.print_max_items = options.print->max_items;
-    if (options.print->summary) r.flags |= layout::kPrintSummary;
-  }
-  if (options.record) {
-    r.actions |= layout::kActionRecord;
-    r.record_every = options.record->every;
-    if (options.record->to_disk) {
-      r.actions |= layout::kActionRecordToDisk;
-      r.policy = static_cast<std::uint8_t>(layout::Policy::kWait);
-    }
-    if (options.record->skip_unchanged && lane == layout::Lane::kDirect && !on_device &&
-        payload_bytes >= kSkipFromBytes) {
-      r.flags |= layout::kSlotSkipsUnchanged;
-    }
-  }
-  if (options.compare) {
-    r.actions |= layout::kActionCompare;
-    r.policy = static_cast<std::uint8_t>(layout::Policy::kWait);
-    r.compare_every = options.compare->every;
-    r.compare_rtol = options.compare->rtol;
-    r.compare_atol = options.compare->atol;
-    if (options.compare->equal_nan) r.flags |= layout::kCompareEqualNan;
-    if (options.compare->bitwise) r.flags |= layout::kCompareBitwise;
-    if (options.compare->with == CompareAction::With::kFirst) r.flags |= layout::kCompareFirst;
-    if (options.compare->with == CompareAction::With::kProbe) r.flags |= layout::kCompareProbe;
-    const bool alone = !options.print && !options.record && !options.stats;
-    const bool with_probe = options.compare->with == CompareAction::With::kProbe;
-    // The kernel compares elements, not the values in them.
-    const bool holds_two = layout::ValuesPerElement(tensor.dtype) == 2;
-    if (holds_two && with_probe) {
-      throw ProbeError(ErrorKind::kUnsupported,
-                       "TensorCompare(expected=PROBE) does not take tensors of float4_e2m1fn_x2. "
-                       "Compare x.view(torch.uint8)");
-    }
-    if ((options.compare->on_device || with_probe) && alone && !holds_two &&
-        lane == layout::Lane::kDirect) {
-      r.flags |= layout::kSlotComparesOnDevice;
-    }
-  }
-  if (options.stats) {
-    r.actions |= layout::kActionStats;
-    r.stats_every = options.stats->every;
-    if (!options.stats->hash) r.flags |= layout::kStatsWithoutHash;
-  }
+  PutActions(options, tensor, &r);
   std::memcpy(r.name, name.data(), name.size());
   std::memcpy(r.site, options.site.data(), ring::CutLength(options.site, layout::kMaxNameBytes));
   std::memcpy(r.shard, tensor.shard.data(), ring::CutLength(tensor.shard, layout::kMaxShardBytes));

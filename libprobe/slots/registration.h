@@ -29,6 +29,9 @@ inline constexpr std::uint32_t kReferenceCapacity = 16;
 // Whether statistics are all that the probe wants.
 bool StatsAlone(const ProbeOptions& options);
 
+// Fills in where the parts of the ring lie, from its payload and capacity.
+void SetGeometry(layout::SlotRegistration* registration);
+
 // Fills in geometry, actions and policy; the fields that only the table knows stay zero. A probe
 // that wants only statistics gets a ring of statistics in the host's and the direct lane, and of
 // values in the callback lane. `device_room`: how many bytes a ring in device memory may take if it

@@ -34,10 +34,7 @@ bool HasExpected(const ProbeState& probe) {
 void SetCapacity(layout::SlotRegistration* registration, std::uint32_t capacity) {
   layout::SlotRegistration& r = *registration;
   r.capacity = std::max(r.capacity, capacity);
-  const layout::SlotGeometry geometry = layout::GeometryOf(r);
-  r.payload_stride_bytes = geometry.payload_stride_bytes;
-  r.headers_offset = geometry.headers_offset;
-  r.payload_offset = geometry.payload_offset;
+  SetGeometry(&r);
 }
 
 // The daemon must find the values of each replay, unless the GPU compares.
@@ -72,6 +69,18 @@ bool IsLeftUnstaged(const ProbeOptions& options, const layout::SlotRegistration&
 }
 
 bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::kCuda; }
+
+// Makes the slot compare with the one of the other probe.
+void SetReference(const ProbeState& probe, const TensorRef& tensor, bool in_body, ProbeSlot* slot) {
+  if (in_body) {
+    throw ProbeError(ErrorKind::kUnsupported,
+                     "TensorCompare(expected=PROBE) does not work in the body of a conditional "
+                     "node");
+  }
+  slot->reference = FindReference(probe, *slot, tensor);
+  slot->registration.reference_order = slot->reference->registration.order;
+  slot->registration.reference_index = slot->reference->index;
+}
 
 }  // namespace
 
@@ -180,16 +189,8 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   r.invocation = call.invocation;
   r.thread = call.thread;
   if (r.thread != 0) r.flags |= layout::kSlotInBody;
-  if ((r.flags & layout::kCompareProbe) != 0) {
-    if (call.place.in_body) {
-      throw ProbeError(ErrorKind::kUnsupported,
-                       "TensorCompare(expected=PROBE) does not work in the body of a conditional "
-                       "node");
-    }
-    slot.reference = FindReference(probe, slot, tensor);
-    r.reference_order = slot.reference->registration.order;
-    r.reference_index = slot.reference->index;
-  }
+  if ((r.flags & layout::kCompareProbe) != 0)
+    SetReference(probe, tensor, call.place.in_body, &slot);
   if (r.graph_id != 0) {
     const CapturedGraphs::Graph& graph = graphs_->Find(r.graph_id);
     slot.graph_serial = graph.serial;
