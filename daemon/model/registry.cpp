@@ -50,16 +50,87 @@ std::vector<Finding> FindingsOf(const SlotRecord& record) {
   return findings;
 }
 
-Registry::Session* Registry::Find(const SessionPtr& session) {
+SlotRecord* KnownSession::Find(const SlotIdentity& slot) {
+  const auto found = slots.find({slot.index, slot.generation});
+  return found == slots.end() ? nullptr : &found->second;
+}
+
+void KnownSession::AddToIndexes(const SlotPtr& slot) {
+  names.Add(slot);
+  by_order.insert({slot->registration.order, {slot->index, slot->generation}});
+  if (layout::IsNoRow(slot->op)) return;
+  ++record.slot_count;
+  ++record.lanes[LaneOf(*slot)];
+  ++slots_of_probe[slot->registration.probe_id];
+  record.probes.all = slots_of_probe.size();
+}
+
+void KnownSession::RemoveFromIndexes(const SlotPtr& slot) {
+  names.Remove(slot);
+  by_order.erase({slot->registration.order, {slot->index, slot->generation}});
+  if (layout::IsNoRow(slot->op)) return;
+  --record.slot_count;
+  const auto lane = record.lanes.find(LaneOf(*slot));
+  if (--lane->second == 0) record.lanes.erase(lane);
+  const auto probe = slots_of_probe.find(slot->registration.probe_id);
+  if (--probe->second == 0) slots_of_probe.erase(probe);
+  record.probes.all = slots_of_probe.size();
+}
+
+template <typename Visitor>
+void KnownSession::Visit(const SlotRange& range, const Visitor& visit) const {
+  for (auto one = by_order.lower_bound({range.first, {0, 0}});
+       one != by_order.end() && one->first <= range.last; ++one) {
+    const SlotRecord& shown = slots.at(one->second);
+    const SlotIdentity& slot = *shown.slot;
+    if (range.probe && slot.probe != *range.probe) continue;
+    if (range.rows_of) {
+      if (!IsOfOpLog(slot) || slot.registration.graph_id != *range.rows_of) continue;
+    }
+    if (!visit(shown)) return;
+  }
+}
+
+// Eager calls that have numbers are one log. Within others the row numbers ascend; a number that
+// does not ascend begins the next log.
+std::vector<OpLogRecord> KnownSession::OpLogs() {
+  std::vector<OpLogRecord> logs;
+  std::map<std::uint64_t, std::size_t> newest;  // by graph: of `logs`
+  std::uint64_t last_eager = 0;
+  Visit({}, [&](const SlotRecord& row) {
+    const SlotIdentity& slot = *row.slot;
+    if (!IsOfOpLog(slot)) return true;
+    const std::uint64_t graph_id = slot.registration.graph_id;
+    auto [log, is_new] = newest.try_emplace(graph_id, logs.size());
+    if (graph_id == 0 && !slot.CountsCalls()) {
+      const std::uint64_t number = std::strtoull(slot.op.c_str(), nullptr, 10);
+      if (number <= std::exchange(last_eager, number) && !is_new) {
+        is_new = true;
+        log->second = logs.size();
+      }
+    }
+    if (is_new) {
+      logs.push_back({.graph_id = graph_id,
+                      .graph = names.LabelOf(graph_id),
+                      .first_order = slot.registration.order});
+    }
+    logs[log->second].last_order = slot.registration.order;
+    ++logs[log->second].rows;
+    std::int64_t& last_ns = logs[log->second].last_timestamp_ns;
+    last_ns = std::max(last_ns, row.last_timestamp_ns);
+    return true;
+  });
+  return logs;
+}
+
+KnownSession* Registry::Find(const SessionPtr& session) {
   const auto found = sessions_.find(session->uuid);
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
 SlotRecord* Registry::FindSlot(const SlotPtr& slot) {
-  Session* session = Find(slot->session);
-  if (session == nullptr) return nullptr;
-  const auto found = session->slots.find({slot->index, slot->generation});
-  return found == session->slots.end() ? nullptr : &found->second;
+  KnownSession* session = Find(slot->session);
+  return session == nullptr ? nullptr : session->Find(*slot);
 }
 
 SessionPtr Registry::AddSession(SessionIdentity identity) {
@@ -73,7 +144,7 @@ SessionPtr Registry::AddSession(SessionIdentity identity) {
   while (digits < identity.uuid.size() && taken(identity.uuid.substr(0, digits))) ++digits;
   identity.key = identity.uuid.substr(0, digits);
   auto session = std::make_shared<const SessionIdentity>(std::move(identity));
-  Session& entry = sessions_[session->uuid];
+  KnownSession& entry = sessions_[session->uuid];
   entry = {};
   entry.record.session = session;
   return session;
@@ -81,7 +152,7 @@ SessionPtr Registry::AddSession(SessionIdentity identity) {
 
 void Registry::SetSession(const SessionPtr& session, const SessionFacts& facts) {
   const std::lock_guard lock(mutex_);
-  if (Session* entry = Find(session)) {
+  if (KnownSession* entry = Find(session)) {
     entry->record.facts = facts;
     Counters& sums = entry->record.counters;
     sums.produced += facts.released_unread - sums.lost_released;
@@ -92,14 +163,14 @@ void Registry::SetSession(const SessionPtr& session, const SessionFacts& facts) 
 void Registry::SetFinding(const SessionPtr& session, layout::FindingKind kind,
                           const std::string& text) {
   const std::lock_guard lock(mutex_);
-  if (Session* entry = Find(session)) {
+  if (KnownSession* entry = Find(session)) {
     entry->record.findings.at(static_cast<std::size_t>(kind)) = text;
   }
 }
 
 void Registry::SetNotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) {
   const std::lock_guard lock(mutex_);
-  Session* entry = Find(session);
+  KnownSession* entry = Find(session);
   if (entry == nullptr) return;
   std::vector<layout::NotSeen>& known = entry->record.not_seen;
   const auto same = std::ranges::find(known, not_seen.kind, &layout::NotSeen::kind);
@@ -112,12 +183,12 @@ void Registry::SetNotSeen(const SessionPtr& session, const layout::NotSeen& not_
 
 void Registry::SetReplicas(const SessionPtr& session, const ReplicaCounts& counts) {
   const std::lock_guard lock(mutex_);
-  if (Session* entry = Find(session)) entry->record.replicas = counts;
+  if (KnownSession* entry = Find(session)) entry->record.replicas = counts;
 }
 
 void Registry::EndSession(const SessionPtr& session, SessionState state, std::int64_t ended_ns) {
   const std::lock_guard lock(mutex_);
-  if (Session* entry = Find(session)) {
+  if (KnownSession* entry = Find(session)) {
     entry->record.state = state;
     entry->record.ended_ns = ended_ns;
   }
@@ -131,7 +202,7 @@ void Registry::ForgetSession(const SessionPtr& session) {
 void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
                        std::int64_t last_timestamp_ns, bool retired, const Reached& reached) {
   const std::lock_guard lock(mutex_);
-  Session* session = Find(slot->session);
+  KnownSession* session = Find(slot->session);
   if (session == nullptr) return;
   SlotRecord& record = session->slots[{slot->index, slot->generation}];
   SessionRecord& sums = session->record;
@@ -141,8 +212,8 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   sums.moved_ns = std::max(sums.moved_ns, last_timestamp_ns);
   if (slot->CountsCalls()) sums.calls = std::max(sums.calls, counters.replays);
   if (record.slot != slot) {
-    if (record.slot != nullptr) RemoveFromIndexes(session, record.slot);
-    AddToIndexes(session, slot);
+    if (record.slot != nullptr) session->RemoveFromIndexes(record.slot);
+    session->AddToIndexes(slot);
   }
   record.slot = slot;
   record.counters = counters;
@@ -153,7 +224,7 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
 
 void Registry::NoteUnseen(const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
-  Session* session = Find(slot->session);
+  KnownSession* session = Find(slot->session);
   if (session == nullptr || !session->unseen_probes.insert(slot->probe).second) return;
   ProbeCounts& counts = session->record.probes;
   if (++counts.unseen <= kUnseenNames) counts.unseen_names.push_back(slot->probe);
@@ -165,7 +236,7 @@ void Registry::SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict) {
   if (record == nullptr) return;
   record->verdict = verdict;
   if (verdict.state == layout::VerdictState::kFail) {
-    Session* session = Find(slot->session);
+    KnownSession* session = Find(slot->session);
     session->failed_probes.insert(slot->probe);
     session->record.probes.failed = session->failed_probes.size();
   }
@@ -187,7 +258,7 @@ void Registry::SetLast(const SnapshotPtr& snapshot) {
 void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts) {
   if (firsts.nan.replay == 0 && firsts.inf.replay == 0) return;
   const std::lock_guard lock(mutex_);
-  Session* session = Find(slot->session);
+  KnownSession* session = Find(slot->session);
   if (session == nullptr) return;
   if (SlotRecord* record = FindSlot(slot)) record->firsts = firsts;
   session->nonfinite_probes.insert(slot->probe);
@@ -198,43 +269,19 @@ void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& first
 
 void Registry::SetMask(const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
-  Session* session = Find(slot->session);
+  KnownSession* session = Find(slot->session);
   if (session == nullptr || !session->mask_probes.insert(slot->probe).second) return;
   ProbeCounts& counts = session->record.probes;
   if (counts.masks++ == 0) counts.first_mask = slot->probe;
 }
 
-void Registry::AddToIndexes(Session* session, const SlotPtr& slot) {
-  session->names.Add(slot);
-  session->by_order.insert({slot->registration.order, {slot->index, slot->generation}});
-  if (layout::IsNoRow(slot->op)) return;
-  SessionRecord& sums = session->record;
-  ++sums.slot_count;
-  ++sums.lanes[LaneOf(*slot)];
-  ++session->slots_of_probe[slot->registration.probe_id];
-  sums.probes.all = session->slots_of_probe.size();
-}
-
-void Registry::RemoveFromIndexes(Session* session, const SlotPtr& slot) {
-  session->names.Remove(slot);
-  session->by_order.erase({slot->registration.order, {slot->index, slot->generation}});
-  if (layout::IsNoRow(slot->op)) return;
-  SessionRecord& sums = session->record;
-  --sums.slot_count;
-  const auto lane = sums.lanes.find(LaneOf(*slot));
-  if (--lane->second == 0) sums.lanes.erase(lane);
-  const auto probe = session->slots_of_probe.find(slot->registration.probe_id);
-  if (--probe->second == 0) session->slots_of_probe.erase(probe);
-  sums.probes.all = session->slots_of_probe.size();
-}
-
 void Registry::ForgetSlot(const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
-  Session* session = Find(slot->session);
+  KnownSession* session = Find(slot->session);
   if (session == nullptr) return;
   const auto found = session->slots.find({slot->index, slot->generation});
   if (found == session->slots.end()) return;
-  RemoveFromIndexes(session, found->second.slot);
+  session->RemoveFromIndexes(found->second.slot);
   session->slots.erase(found);
 }
 
@@ -244,7 +291,7 @@ void Registry::SetGraphs(const SessionPtr& session, ring::GraphCensus graphs) {
     graph.stack = CleanText(graph.stack);
   }
   const std::lock_guard lock(mutex_);
-  if (Session* entry = Find(session)) entry->census = std::move(graphs);
+  if (KnownSession* entry = Find(session)) entry->census = std::move(graphs);
 }
 
 ring::GraphCensus Registry::Graphs(const SessionPtr& session) const {
@@ -276,27 +323,13 @@ std::vector<SessionRecord> Registry::Sessions() const {
   return records;
 }
 
-template <typename Visitor>
-void Registry::Visit(const Session& session, const SlotRange& range, const Visitor& visit) {
-  for (auto one = session.by_order.lower_bound({range.first, {0, 0}});
-       one != session.by_order.end() && one->first <= range.last; ++one) {
-    const SlotRecord& record = session.slots.at(one->second);
-    const SlotIdentity& slot = *record.slot;
-    if (range.probe && slot.probe != *range.probe) continue;
-    if (range.rows_of) {
-      if (!IsOfOpLog(slot) || slot.registration.graph_id != *range.rows_of) continue;
-    }
-    if (!visit(record)) return;
-  }
-}
-
 std::vector<SlotRecord> Registry::Slots(const SessionPtr& session, const SlotRange& range,
                                         std::size_t count) const {
   std::vector<SlotRecord> records;
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->uuid);
   if (found == sessions_.end() || count == 0) return records;
-  Visit(found->second, range, [&](const SlotRecord& record) {
+  found->second.Visit(range, [&](const SlotRecord& record) {
     records.push_back(record);
     return records.size() < count;
   });
@@ -309,7 +342,7 @@ std::vector<SlotPtr> Registry::SlotPtrs(const std::string& session_key, const Sl
   const std::lock_guard lock(mutex_);
   for (const auto& [uuid, session] : sessions_) {
     if (session.record.session->key != session_key) continue;
-    Visit(session, range, [&](const SlotRecord& record) {
+    session.Visit(range, [&](const SlotRecord& record) {
       slots.push_back(record.slot);
       return slots.size() < count;
     });
@@ -317,49 +350,20 @@ std::vector<SlotPtr> Registry::SlotPtrs(const std::string& session_key, const Sl
   return slots;
 }
 
-// Eager calls that have numbers are one log. Within others the row numbers ascend; a number that
-// does not ascend begins the next log.
 std::vector<OpLogRecord> Registry::OpLogs(const SessionPtr& session) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->uuid);
-  if (found == sessions_.end()) return {};
-  std::vector<OpLogRecord> logs;
-  std::map<std::uint64_t, std::size_t> newest;  // by graph: of `logs`
-  std::uint64_t last_eager = 0;
-  Visit(found->second, {}, [&](const SlotRecord& record) {
-    const SlotIdentity& slot = *record.slot;
-    if (!IsOfOpLog(slot)) return true;
-    const std::uint64_t graph_id = slot.registration.graph_id;
-    auto [log, is_new] = newest.try_emplace(graph_id, logs.size());
-    if (graph_id == 0 && !slot.CountsCalls()) {
-      const std::uint64_t number = std::strtoull(slot.op.c_str(), nullptr, 10);
-      if (number <= std::exchange(last_eager, number) && !is_new) {
-        is_new = true;
-        log->second = logs.size();
-      }
-    }
-    if (is_new) {
-      logs.push_back({.graph_id = graph_id,
-                      .graph = found->second.names.LabelOf(graph_id),
-                      .first_order = slot.registration.order});
-    }
-    logs[log->second].last_order = slot.registration.order;
-    ++logs[log->second].rows;
-    std::int64_t& last_ns = logs[log->second].last_timestamp_ns;
-    last_ns = std::max(last_ns, record.last_timestamp_ns);
-    return true;
-  });
-  return logs;
+  return found == sessions_.end() ? std::vector<OpLogRecord>() : found->second.OpLogs();
 }
 
 SlotPlace Registry::PlaceOf(const SlotIdentity& slot) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(slot.session->uuid);
   if (found == sessions_.end()) return {slot.graph_label, ""};
-  Session& session = found->second;
-  const auto shown = session.slots.find({slot.index, slot.generation});
+  KnownSession& session = found->second;
+  const SlotRecord* shown = session.Find(slot);
   return {session.names.LabelOf(slot.registration.graph_id),
-          shown == session.slots.end() ? "" : session.names.QualifierOf(*shown->second.slot)};
+          shown == nullptr ? "" : session.names.QualifierOf(*shown->slot)};
 }
 
 std::vector<SkippedFile> Registry::Skipped() const {

@@ -125,6 +125,30 @@ struct OpLogRecord {
   std::int64_t last_timestamp_ns = 0;  // of the newest replay; 0: none came
 };
 
+// A session with its slots. Thread: one at a time.
+struct KnownSession {
+  using SlotKey = std::pair<std::uint32_t, std::uint64_t>;  // index, generation
+
+  SlotRecord* Find(const SlotIdentity& slot);  // null: it is not shown
+  void AddToIndexes(const SlotPtr& slot);
+  void RemoveFromIndexes(const SlotPtr& slot);
+  // Calls `visit` with the records of the range, in order, until it returns false.
+  template <typename Visitor>
+  void Visit(const SlotRange& range, const Visitor& visit) const;
+  std::vector<OpLogRecord> OpLogs();
+
+  SessionRecord record;  // whose sums every change of a slot keeps up
+  std::map<SlotKey, SlotRecord> slots;
+  std::set<std::pair<std::uint64_t, SlotKey>> by_order;             // of those slots
+  std::unordered_map<std::uint64_t, std::uint64_t> slots_of_probe;  // how many, by probe_id
+  ring::GraphCensus census;
+  std::set<std::string> nonfinite_probes;
+  std::set<std::string> mask_probes;
+  std::set<std::string> failed_probes;
+  std::set<std::string> unseen_probes;
+  SlotNames names;  // of those slots
+};
+
 // Thread: any; one mutex, held for as long as it takes to copy records.
 class Registry {
  public:
@@ -173,29 +197,11 @@ class Registry {
   std::size_t AliveCount() const;
 
  private:
-  using SlotKey = std::pair<std::uint32_t, std::uint64_t>;  // index, generation
-  struct Session {
-    SessionRecord record;  // whose sums every change of a slot keeps up
-    std::map<SlotKey, SlotRecord> slots;
-    std::set<std::pair<std::uint64_t, SlotKey>> by_order;             // of those slots
-    std::unordered_map<std::uint64_t, std::uint64_t> slots_of_probe;  // how many, by probe_id
-    ring::GraphCensus census;
-    std::set<std::string> nonfinite_probes;
-    std::set<std::string> mask_probes;
-    std::set<std::string> failed_probes;
-    std::set<std::string> unseen_probes;
-    SlotNames names;  // of those slots
-  };
-  Session* Find(const SessionPtr& session);
+  KnownSession* Find(const SessionPtr& session);
   SlotRecord* FindSlot(const SlotPtr& slot);
-  static void AddToIndexes(Session* session, const SlotPtr& slot);
-  static void RemoveFromIndexes(Session* session, const SlotPtr& slot);
-  // Calls `visit` with the records of the range, in order, until it returns false.
-  template <typename Visitor>
-  static void Visit(const Session& session, const SlotRange& range, const Visitor& visit);
 
   mutable std::mutex mutex_;
-  mutable std::map<std::string, Session> sessions_;  // by uuid
+  mutable std::map<std::string, KnownSession> sessions_;  // by uuid
   std::vector<SkippedFile> skipped_;
 };
 
