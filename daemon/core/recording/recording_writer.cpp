@@ -69,6 +69,31 @@ Result<std::string> FindOtherFile(const std::string& directory) {
   return std::string();
 }
 
+// Whether there is a recording in it. Makes it if it is not there. Fails: it holds something else.
+Result<bool> FindRecording(const std::string& directory) {
+  if (auto made = MakeDirectory(directory); !made.ok()) return made.error();
+  const auto segments = ListSegments(directory);
+  if (!segments.ok()) return segments.error();
+  if (!segments->empty()) return true;
+  const Result<std::string> other = FindOtherFile(directory);
+  if (!other.ok()) return other.error();
+  if (other->empty()) return false;
+  return Error{
+      fmt::format("{} holds other files ({}); choose a directory of its own", directory, *other)};
+}
+
+WrittenSlots WrittenIn(const RecordingReader& reader) {
+  WrittenSlots written;
+  for (const Session& session : reader.sessions()) written.Add(session);
+  for (const Slot& slot : reader.slots()) {
+    written.Add(slot);
+    const auto last = reader.Last(slot.id);
+    if (last) written.SetLast(slot.id, {last->ordinal, last->replay});
+  }
+  for (const Loss& loss : reader.losses()) written.Advance(loss);
+  return written;
+}
+
 }  // namespace
 
 std::uint64_t RoomOnDisk(const std::string& directory, const WriterOptions& options) {
@@ -100,25 +125,15 @@ RecordingWriter::~RecordingWriter() {
 
 Result<std::unique_ptr<RecordingWriter>> RecordingWriter::Open(const std::string& directory,
                                                                const WriterOptions& options) {
-  if (auto made = MakeDirectory(directory); !made.ok()) return made.error();
-  const auto segments = ListSegments(directory);
-  if (!segments.ok()) return segments.error();
-  const bool exists = !segments->empty();
-  if (!exists) {
-    const Result<std::string> other = FindOtherFile(directory);
-    if (!other.ok()) return other.error();
-    if (!other->empty()) {
-      return Error{fmt::format("{} holds other files ({}); choose a directory of its own",
-                               directory, *other)};
-    }
-  }
+  const Result<bool> exists = FindRecording(directory);
+  if (!exists.ok()) return exists.error();
   // Checked before anything is written: a recording that ends with its first snapshot is useless.
   if (auto is_free = CheckFree(directory, options); !is_free.ok()) return is_free.error();
   auto lock = LockForWriting(directory);
   if (!lock.ok()) return lock.error();
   std::unique_ptr<RecordingWriter> writer(
       new RecordingWriter(directory, options, *std::move(lock)));
-  auto started = exists ? writer->Resume() : writer->log_.Start();
+  auto started = *exists ? writer->Resume() : writer->log_.Start();
   if (!started.ok()) {
     writer->closed_ = true;  // there is nothing to close
     return started.error();
@@ -143,17 +158,8 @@ Result<void> RecordingWriter::Resume() {
                  "cgdebug-cli rm -f '" +
                  directory_ + "'"};
   }
-  for (const Session& session : reader.sessions()) written_.Add(session);
-  for (const Slot& slot : reader.slots()) {
-    written_.Add(slot);
-    if (const auto last = reader.Last(slot.id)) {
-      written_.SetLast(slot.id, {last->ordinal, last->replay});
-    }
-  }
-  for (const Loss& loss : reader.losses()) {
-    written_.Advance(loss);
-    log_.CountLost(loss.count);
-  }
+  written_ = WrittenIn(reader);
+  for (const Loss& loss : reader.losses()) log_.CountLost(loss.count);
   durable_snapshots_ = reader.snapshot_count();
   durable_records_ = reader.last_number();
   return log_.Resume(reader);
@@ -173,9 +179,12 @@ void RecordingWriter::Finish(StopReason reason, std::string error) {
   if (!ended.ok() && error_.empty()) error_ = ended.error().message;
 }
 
-void RecordingWriter::FinishAfter(const Result<void>& failed) {
-  Finish(log_.disk_is_full() ? StopReason::kDiskFull : StopReason::kWriteError,
-         failed.error().message);
+Result<void> RecordingWriter::OrFinish(Result<void> done) {
+  if (!done.ok()) {
+    Finish(log_.disk_is_full() ? StopReason::kDiskFull : StopReason::kWriteError,
+           done.error().message);
+  }
+  return done;
 }
 
 // Makes room for a record of so many bytes, in this segment or the next, and for the end after it.
@@ -188,10 +197,7 @@ Result<void> RecordingWriter::MakeRoom(std::uint64_t bytes) {
                        numerics::FormatBytes(options_.max_bytes)));
     return Refused();
   }
-  if (auto rolled = log_.RollFor(bytes); !rolled.ok()) {
-    FinishAfter(rolled);
-    return Refused();
-  }
+  if (!OrFinish(log_.RollFor(bytes)).ok()) return Refused();
   bool is_new = false;
   auto reserved = log_.Reserve(bytes + end_bytes, &is_new);
   if (reserved.ok() && !is_new) return {};
@@ -204,32 +210,28 @@ Result<void> RecordingWriter::MakeRoom(std::uint64_t bytes) {
 
 Result<void> RecordingWriter::WriteMeta(RecordType type, const std::string& meta) {
   if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
-  auto written = log_.Append(type, meta);
-  if (!written.ok()) FinishAfter(written);
-  return written;
+  return OrFinish(log_.Append(type, meta));
+}
+
+template <typename Entry>
+Result<std::uint32_t> RecordingWriter::Add(Entry entry, RecordType type,
+                                           const std::vector<Entry>& all) {
+  const std::scoped_lock lock(mutex_);
+  if (const auto known = written_.Find(entry)) return *known;
+  if (stopped_ != StopReason::kNone) return Refused();
+  entry.id = static_cast<std::uint32_t>(all.size());
+  const Result<void> written = WriteMeta(type, EncodeFields(entry));
+  if (!written.ok()) return written.error();
+  written_.Add(std::move(entry));
+  return all.back().id;
 }
 
 Result<std::uint32_t> RecordingWriter::AddSession(Session session) {
-  const std::scoped_lock lock(mutex_);
-  if (const auto known = written_.Find(session)) return *known;
-  if (stopped_ != StopReason::kNone) return Refused();
-  session.id = static_cast<std::uint32_t>(written_.sessions().size());
-  if (auto written = WriteMeta(RecordType::kSession, EncodeFields(session)); !written.ok())
-    return written.error();
-  written_.Add(std::move(session));
-  return written_.sessions().back().id;
+  return Add(std::move(session), RecordType::kSession, written_.sessions());
 }
 
 Result<std::uint32_t> RecordingWriter::AddSlot(Slot slot) {
-  const std::scoped_lock lock(mutex_);
-  if (const auto known = written_.Find(slot)) return *known;
-  if (stopped_ != StopReason::kNone) return Refused();
-  slot.id = static_cast<std::uint32_t>(written_.slots().size());
-  if (auto written = WriteMeta(RecordType::kSlot, EncodeFields(slot)); !written.ok()) {
-    return written.error();
-  }
-  written_.Add(std::move(slot));
-  return written_.slots().back().id;
+  return Add(std::move(slot), RecordType::kSlot, written_.slots());
 }
 
 RecordingWriter::Position RecordingWriter::last(std::uint32_t slot) const {
@@ -259,17 +261,13 @@ Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byt
       ++refused_;
       return room;
     }
-    if (auto written = log_.Append(snapshot, meta, payload, hash); !written.ok()) {
+    if (auto written = OrFinish(log_.Append(snapshot, meta, payload, hash)); !written.ok()) {
       ++refused_;
-      FinishAfter(written);
       return written;
     }
     written_.SetLast(snapshot.slot, {snapshot.ordinal, snapshot.replay});
     if (log_.IndexIsDue()) {
-      if (auto indexed = log_.WriteIndex(); !indexed.ok()) {
-        FinishAfter(indexed);
-        return indexed;
-      }
+      if (auto indexed = OrFinish(log_.WriteIndex()); !indexed.ok()) return indexed;
     }
     if (options_.durability == Durability::kInterval &&
         log_.unsynced_bytes() >= options_.commit_bytes) {
@@ -315,9 +313,7 @@ WriterStatus RecordingWriter::status() const {
 Result<void> RecordingWriter::Flush() {
   const std::scoped_lock lock(mutex_);
   if (stopped_ != StopReason::kNone) return {};
-  auto flushed = log_.Flush();
-  if (!flushed.ok()) FinishAfter(flushed);
-  return flushed;
+  return OrFinish(log_.Flush());
 }
 
 // Waits for the disk without the lock, so that others can go on writing.
@@ -332,10 +328,7 @@ Result<void> RecordingWriter::Commit() {
     const std::scoped_lock lock(mutex_);
     if (sync_failed_) return Refused();
     if (log_.records() == durable_records_) return {};
-    if (auto flushed = log_.Flush(); !flushed.ok()) {
-      FinishAfter(flushed);
-      return flushed;
-    }
+    if (auto flushed = OrFinish(log_.Flush()); !flushed.ok()) return flushed;
     segments = log_.TakeUnsynced();
     target = {log_.records(), log_.snapshots()};
   }

@@ -150,12 +150,15 @@ class RecordingWriter {
  private:
   RecordingWriter(std::string directory, const WriterOptions& options, UniqueFd lock);
   Result<void> Resume();
+  // `all`: those of its kind, of written_.
+  template <typename Entry>
+  Result<std::uint32_t> Add(Entry entry, layout::RecordType type, const std::vector<Entry>& all);
   // All of these with mutex_ held.
   Result<void> MakeRoom(std::uint64_t bytes);
   // A record without a payload, in room of its own. Fails: the recording has stopped then.
   Result<void> WriteMeta(layout::RecordType type, const std::string& meta);
   void Finish(StopReason reason, std::string error);
-  void FinishAfter(const Result<void>& failed);
+  Result<void> OrFinish(Result<void> done);  // ends the recording if it failed
   Error Refused() const;
 
   const std::string directory_;
