@@ -19,6 +19,66 @@ namespace cgdebug::recording {
 using layout::IndexRow;
 using layout::RecordType;
 
+namespace {
+
+struct IndexRecord {
+  Record record;
+  Index index;
+};
+
+// The index records of a segment in their order, found from the last one. nullopt unless they cover
+// its records up to `next_number` exactly, and lie before `before`.
+std::optional<std::vector<IndexRecord>> ReadChain(const SegmentFile& file, std::uint64_t last_index,
+                                                  std::uint64_t next_number, std::uint64_t before) {
+  std::vector<IndexRecord> chain;
+  for (std::uint64_t offset = last_index; offset != 0;) {
+    Record record;
+    if (offset >= before || file.Read(offset, &record) != ReadStatus::kRecord) return std::nullopt;
+    auto index = DecodeFields<Index>(record.meta);
+    if (record.type() != RecordType::kIndex || !index || record.header.number + 1 != next_number) {
+      return std::nullopt;
+    }
+    before = offset;
+    next_number = index->first_number;
+    offset = index->previous_offset;
+    chain.push_back({std::move(record), *std::move(index)});
+  }
+  if (next_number != file.header().first_number) return std::nullopt;
+  std::ranges::reverse(chain);
+  return chain;
+}
+
+// The records without a payload that the indexes name; nullopt if one cannot be read.
+std::optional<std::vector<Record>> ReadOthers(const SegmentFile& file,
+                                              const std::vector<IndexRecord>& chain) {
+  std::vector<Record> others;
+  for (const IndexRecord& one : chain) {
+    std::uint64_t last = 0;  // visits each once, so it never reads more than the file
+    for (const std::uint64_t offset : one.index.others) {
+      if (offset <= last || offset >= one.record.offset) return std::nullopt;
+      if (file.Read(offset, &others.emplace_back()) != ReadStatus::kRecord) return std::nullopt;
+      last = offset;
+    }
+  }
+  return others;
+}
+
+Error NoSegment(const std::string& directory) {
+  std::error_code ignored;
+  if (IsUrl(directory)) {
+    return Error{
+        fmt::format("there is no segment in {}: it is not a recording, or none of it has been "
+                    "uploaded yet",
+                    directory)};
+  }
+  if (!std::filesystem::exists(directory, ignored)) {
+    return Error{fmt::format("there is no {}", directory)};
+  }
+  return Error{fmt::format("{} is not a recording: it holds no segment-000001.cgd", directory)};
+}
+
+}  // namespace
+
 // Finds segments that were not there yet. A later one that cannot be read is damage, not an end.
 Result<void> RecordingContents::OpenSegments() {
   std::string first_error;
@@ -55,17 +115,7 @@ Result<void> RecordingContents::OpenSegments() {
   }
   if (!segments_.empty()) return {};
   if (!first_error.empty()) return Error{first_error};
-  std::error_code ignored;
-  if (IsUrl(directory_)) {
-    return Error{
-        fmt::format("there is no segment in {}: it is not a recording, or none of it has been "
-                    "uploaded yet",
-                    directory_)};
-  }
-  if (!std::filesystem::exists(directory_, ignored)) {
-    return Error{fmt::format("there is no {}", directory_)};
-  }
-  return Error{fmt::format("{} is not a recording: it holds no segment-000001.cgd", directory_)};
+  return NoSegment(directory_);
 }
 
 Result<void> RecordingContents::Refresh() {
@@ -120,9 +170,7 @@ void RecordingContents::LoadSegment(std::size_t place) {
               "the records before this file are missing");
     last_number_ = first_number - 1;
   }
-  if (trust_index_ && segment.scanned == layout::kFileHeaderBytes && LoadByIndex(place)) {
-    return;
-  }
+  if (trust_index_ && segment.scanned == layout::kFileHeaderBytes && LoadByIndex(place)) return;
   // Refresh() fails then; a scan would fetch the whole file before.
   if (!segment.file->failure().empty()) return;
   Scan(place);
@@ -159,57 +207,30 @@ bool RecordingContents::LoadByIndex(std::size_t place) {
 bool RecordingContents::TakeIndexes(std::size_t place, std::uint64_t last_index,
                                     std::uint64_t next_number, std::uint64_t before) {
   const SegmentFile& file = *segments_[place]->file;
-  struct Found {
-    Record record;
-    Index index;
-  };
-  std::vector<Found> chain;  // the last one first
-  for (std::uint64_t offset = last_index; offset != 0;) {
-    Found found;
-    if (offset >= before || file.Read(offset, &found.record) != ReadStatus::kRecord) return false;
-    auto index = DecodeFields<Index>(found.record.meta);
-    if (found.record.type() != RecordType::kIndex || !index ||
-        found.record.header.number + 1 != next_number) {
-      return false;
-    }
-    before = offset;
-    next_number = index->first_number;
-    offset = index->previous_offset;
-    found.index = *std::move(index);
-    chain.push_back(std::move(found));
-  }
-  if (next_number != file.header().first_number) return false;
-
-  std::vector<Record> others;
-  for (auto found = chain.rbegin(); found != chain.rend(); ++found) {
-    std::uint64_t last = 0;  // visits each once, so it never reads more than the file
-    for (const std::uint64_t offset : found->index.others) {
-      if (offset <= last || offset >= found->record.offset) return false;
-      if (file.Read(offset, &others.emplace_back()) != ReadStatus::kRecord) return false;
-      last = offset;
-    }
-  }
+  auto chain = ReadChain(file, last_index, next_number, before);
+  const auto others = chain ? ReadOthers(file, *chain) : std::nullopt;
+  if (!others) return false;
   const std::size_t loss_count = tables_.losses.size();
   const std::size_t mark_count = tables_.marks.size();
-  for (const Record& record : others) tables_.Take(record, MostIds());
-  for (const Found& found : chain) {
-    for (const SlotRun& run : found.index.runs) {
+  for (const Record& record : *others) tables_.Take(record, MostIds());
+  for (const IndexRecord& one : *chain) {
+    for (const SlotRun& run : one.index.runs) {
       if (run.slot < tables_.slots.size()) continue;
       tables_.losses.resize(loss_count);
       tables_.marks.resize(mark_count);
       return false;
     }
   }
-  for (auto found = chain.rbegin(); found != chain.rend(); ++found) {
+  for (IndexRecord& one : *chain) {
     const std::uint64_t begin =
-        std::max<std::uint64_t>(found->index.previous_offset, layout::kFileHeaderBytes);
-    auto block = std::make_shared<IndexBlock>(
-        static_cast<std::uint32_t>(place), [this, place, begin, record = std::move(found->record)] {
-          return LoadRows(place, begin, record);
-        });
+        std::max<std::uint64_t>(one.index.previous_offset, layout::kFileHeaderBytes);
+    auto block = std::make_shared<IndexBlock>(static_cast<std::uint32_t>(place),
+                                              [this, place, begin, record = std::move(one.record)] {
+                                                return LoadRows(place, begin, record);
+                                              });
     // Rows that cannot be fetched must be an error, and only Open() can give one.
     if (IsUrl(directory_)) static_cast<void>(block->RowsOf(0));
-    index_.Add(std::move(block), found->index.runs);
+    index_.Add(std::move(block), one.index.runs);
   }
   return true;
 }
@@ -315,36 +336,38 @@ void RecordingContents::Accept(std::size_t place, const Record& record,
   }
 }
 
-Result<Record> RecordingContents::ReadRecord(const SnapshotRef& ref) const {
-  if (ref.segment >= segments_.size()) return Error{"no such segment in " + directory_};
-  const SegmentFile& file = *segments_[ref.segment]->file;
+Result<Record> ReadRecord(const RecordingContents& contents, const SnapshotRef& ref) {
+  const std::vector<Slot>& slots = contents.tables().slots;
+  if (ref.segment >= contents.segments().size())
+    return Error{"no such segment in " + contents.directory()};
+  const SegmentFile& file = *contents.segments()[ref.segment]->file;
   Record record;
   const ReadStatus status = file.Read(ref.offset, &record);
   if (status == ReadStatus::kUnread) return Error{file.failure()};
   if (status != ReadStatus::kRecord || record.type() != RecordType::kSnapshot) {
-    return Error{fmt::format(
-        "{} is damaged at byte {}: replay {} of probe '{}' cannot be read. See: "
-        "cgdebug-cli verify {}",
-        file.path(), ref.offset, ref.replay,
-        ref.slot < tables_.slots.size() ? tables_.slots[ref.slot].probe : "", directory_)};
+    return Error{
+        fmt::format("{} is damaged at byte {}: replay {} of probe '{}' cannot be read. See: "
+                    "cgdebug-cli verify {}",
+                    file.path(), ref.offset, ref.replay,
+                    ref.slot < slots.size() ? slots[ref.slot].probe : "", contents.directory())};
   }
   return record;
 }
 
-Result<Snapshot> RecordingContents::Read(const SnapshotRef& ref) const {
-  const auto record = ReadRecord(ref);
+Result<Snapshot> ReadSnapshot(const RecordingContents& contents, const SnapshotRef& ref) {
+  const auto record = ReadRecord(contents, ref);
   if (!record.ok()) return record.error();
+  const std::vector<Slot>& slots = contents.tables().slots;
   auto snapshot = DecodeFields<Snapshot>(record->meta);
-  const bool matches = snapshot && snapshot->slot == ref.slot &&
-                       snapshot->slot < tables_.slots.size() && snapshot->replay == ref.replay &&
-                       snapshot->iteration == ref.iteration &&
-                       record->header.payload_bytes ==
-                           (snapshot->stats_only ? 0 : tables_.slots[ref.slot].payload_bytes);
+  const bool matches =
+      snapshot && snapshot->slot == ref.slot && snapshot->slot < slots.size() &&
+      snapshot->replay == ref.replay && snapshot->iteration == ref.iteration &&
+      record->header.payload_bytes == (snapshot->stats_only ? 0 : slots[ref.slot].payload_bytes);
   if (!matches) {
-    return Error{
-        fmt::format("{} holds another snapshot at byte {} than its index says. See: "
-                    "cgdebug-cli verify {}",
-                    segments_[ref.segment]->file->path(), ref.offset, directory_)};
+    return Error{fmt::format(
+        "{} holds another snapshot at byte {} than its index says. See: "
+        "cgdebug-cli verify {}",
+        contents.segments()[ref.segment]->file->path(), ref.offset, contents.directory())};
   }
   snapshot->payload_bytes = record->header.payload_bytes;
   if (!snapshot->stats_only) snapshot->payload_hash = record->header.payload_hash;

@@ -48,11 +48,6 @@ class RecordingContents {
   StopReason stop_reason() const { return stop_reason_; }
   std::uint64_t last_number() const { return last_number_; }
 
-  // Everything of a snapshot except its values, and the record that has them.
-  // Fails: it is damaged, or is another one than the index says; bytes that cannot be fetched.
-  Result<Record> ReadRecord(const SnapshotRef& ref) const;
-  Result<Snapshot> Read(const SnapshotRef& ref) const;
-
  private:
   Result<void> OpenSegments();
   void LoadSegment(std::size_t place);
@@ -81,5 +76,10 @@ class RecordingContents {
   std::uint64_t last_number_ = 0;
   mutable DamageList damage_;
 };
+
+// Everything of a snapshot except its values, and the record that has them.
+// Fails: it is damaged, or is another one than the index says; bytes that cannot be fetched.
+Result<Record> ReadRecord(const RecordingContents& contents, const SnapshotRef& ref);
+Result<Snapshot> ReadSnapshot(const RecordingContents& contents, const SnapshotRef& ref);
 
 }  // namespace cgdebug::recording

@@ -80,7 +80,7 @@ Result<Payload> RecordingReader::GetPayload(const SnapshotRef& ref,
     return Error{fmt::format("only statistics of probe '{}' were recorded at replay {}", slot.probe,
                              ref.replay)};
   }
-  const auto record = contents_.ReadRecord(ref);
+  const auto record = ReadRecord(contents_, ref);
   if (!record.ok()) return record.error();
   const SegmentFile& file = segment(ref.segment);
   auto payload = (file.*get)(*record);
@@ -100,7 +100,7 @@ Error RecordingReader::DamagedValues(const SnapshotRef& ref, const Record& recor
 }
 
 Result<void> RecordingReader::VerifyPayload(const SnapshotRef& ref) const {
-  const auto record = contents_.ReadRecord(ref);
+  const auto record = ReadRecord(contents_, ref);
   if (!record.ok()) return record.error();
   if (record->header.payload_bytes == 0) return {};
   const auto hash = segment(ref.segment).HashPayload(*record);

@@ -103,7 +103,7 @@ class RecordingReader {
   Result<void> FetchedAll() const { return contents_.FetchedAll(); }
 
   // Everything except the values.
-  Result<Snapshot> Read(const SnapshotRef& ref) const { return contents_.Read(ref); }
+  Result<Snapshot> Read(const SnapshotRef& ref) const { return ReadSnapshot(contents_, ref); }
   // The values, compared with their hash; read into memory, or on pages of the file (segment_file.h
   // says when that is dangerous).
   // Fails: also when only statistics were recorded.

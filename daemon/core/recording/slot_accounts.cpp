@@ -52,7 +52,8 @@ void SlotAccounts::FindMissing() {
         if (loss.last_ordinal >= ref.ordinal) continue;
         missing -= std::min(missing, loss.last_ordinal - loss.first_ordinal + 1);
       }
-      const auto snapshot = missing == 0 ? Snapshot() : contents_.Read(ref).value_or(Snapshot());
+      const auto snapshot =
+          missing == 0 ? Snapshot() : ReadSnapshot(contents_, ref).value_or(Snapshot());
       missing -= std::min(missing, snapshot.skipped);
       const bool forced = slot.every > 1 && !layout::Wants(slot.every, ref.replay);
       if (!forced) missing = WantedOf(slot, missing, replay, ref.replay - 1);
