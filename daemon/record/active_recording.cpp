@@ -19,6 +19,22 @@ using Place = SlotProgress::Place;
 // of one.
 constexpr auto kQuiet = std::chrono::milliseconds(300);
 
+// As the request says; `options` where it says nothing.
+recording::WriterOptions OptionsOf(const RecordRequest& asked, recording::WriterOptions options) {
+  if (asked.roll_bytes != 0) options.roll_bytes = asked.roll_bytes;
+  if (asked.min_free_bytes) {
+    options.min_free_bytes = *asked.min_free_bytes;
+    options.min_free_percent = 0;
+  }
+  options.gather = true;  // Flush() comes before the credit
+  options.only_unfinished = !asked.to_disk_only;
+  options.durability = asked.durability.value_or(options.durability);
+  if (options.max_bytes == 0 || (asked.max_bytes != 0 && asked.max_bytes < options.max_bytes)) {
+    options.max_bytes = asked.max_bytes;
+  }
+  return options;
+}
+
 }  // namespace
 
 ActiveRecording::ActiveRecording(std::uint64_t id, RecordSelection selection,
@@ -38,18 +54,7 @@ Result<std::unique_ptr<ActiveRecording>> ActiveRecording::Start(std::uint64_t id
   auto selection = RecordSelection::Parse(std::move(request), started_ns);
   if (!selection.ok()) return selection.error();
   const RecordRequest& asked = selection->request();
-  if (asked.roll_bytes != 0) options.roll_bytes = asked.roll_bytes;
-  if (asked.min_free_bytes) {
-    options.min_free_bytes = *asked.min_free_bytes;
-    options.min_free_percent = 0;
-  }
-  options.gather = true;  // Flush() comes before the credit
-  options.only_unfinished = !asked.to_disk_only;
-  options.durability = asked.durability.value_or(options.durability);
-  if (options.max_bytes == 0 || (asked.max_bytes != 0 && asked.max_bytes < options.max_bytes)) {
-    options.max_bytes = asked.max_bytes;
-  }
-  auto writer = recording::RecordingWriter::Open(asked.directory, options);
+  auto writer = recording::RecordingWriter::Open(asked.directory, OptionsOf(asked, options));
   if (!writer.ok()) return writer.error();
   return std::unique_ptr<ActiveRecording>(
       new ActiveRecording(id, *std::move(selection), started_ns, *std::move(writer)));
@@ -151,19 +156,14 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
     ++state.skipped;
     return;
   }
-  recording::Snapshot to = ToRecording(*snapshot);
+  recording::Snapshot to = ToRecording(*snapshot, comparison);
   to.slot = state.id;
   to.skipped = std::exchange(state.skipped, 0);
   to.stats_only = payload == nullptr;
-  if (comparison != nullptr && comparison->ok()) {
-    const numerics::CompareResult& compared = **comparison;
-    to.compared = true;
-    to.comparison = {compared.mismatched, compared.max_abs.value, compared.max_rel.value};
-  }
   Note(
       writer_->Append(std::move(to), payload ? std::span(*payload) : std::span<const std::byte>()));
   if (payload == nullptr && snapshot->on_device) {
-    LoseValues(snapshot->slot, 1, snapshot->replay, snapshot->replay);
+    LoseReplays(snapshot->slot, LossCause::kValuesGone, 1, snapshot->replay, snapshot->replay);
   }
   last_append_ = Clock::now();
   // In a body more iterations of the last replay may come.
@@ -185,11 +185,6 @@ void ActiveRecording::Lose(const Gap& gap) {
                            .before_replay = gap.before_replay,
                            .cause = gap.cause,
                            .before_forced = gap.before_forced});
-}
-
-void ActiveRecording::LoseValues(const SlotPtr& slot, std::uint64_t count,
-                                 std::uint64_t first_replay, std::uint64_t last_replay) {
-  LoseReplays(slot, LossCause::kValuesGone, count, first_replay, last_replay);
 }
 
 void ActiveRecording::LoseReplays(const SlotPtr& slot, LossCause cause, std::uint64_t count,
@@ -228,8 +223,7 @@ void ActiveRecording::MarkClosed(const SlotPtr& slot, const SlotProgress& state,
   mark.replay = last_replay;
   mark.ordinal = state.next_ordinal - 1;
   mark.skipped = state.skipped;
-  mark.timestamp_ns = RealtimeNs();
-  Note(writer_->AddMark(mark));
+  AddMark(std::move(mark));
 }
 
 void ActiveRecording::Found(const Finding& finding) {
@@ -258,9 +252,7 @@ void ActiveRecording::EndAt(const std::vector<RingHead>& heads) {
     const auto head = last.find(slot);
     const std::uint64_t seen = state.next_ordinal - 1;
     state.until = head == last.end() ? seen : std::max(head->second->ordinal, seen);
-    if (head != last.end()) {
-      state.suppressed = std::max(state.suppressed, head->second->suppressed);
-    }
+    if (head != last.end()) state.suppressed = std::max(state.suppressed, head->second->suppressed);
   }
 }
 
@@ -293,8 +285,7 @@ void ActiveRecording::NotSeen(const SessionPtr& session, const layout::NotSeen& 
   mark.kind = recording::MarkKind::kNotSeen;
   mark.session = *id;
   mark.not_seen = not_seen;
-  mark.timestamp_ns = RealtimeNs();
-  Note(writer_->AddMark(mark));
+  AddMark(std::move(mark));
 }
 
 void ActiveRecording::EndSession(const SessionPtr& session, bool died) {
@@ -303,6 +294,10 @@ void ActiveRecording::EndSession(const SessionPtr& session, bool died) {
   recording::Mark mark;
   mark.kind = died ? recording::MarkKind::kSessionDied : recording::MarkKind::kSessionEnded;
   mark.session = sessions_.IdOf(session);
+  AddMark(std::move(mark));
+}
+
+void ActiveRecording::AddMark(recording::Mark mark) {
   mark.timestamp_ns = RealtimeNs();
   Note(writer_->AddMark(mark));
 }

@@ -45,11 +45,8 @@ class ActiveRecording {
   void Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison = nullptr,
                std::uint64_t suppressed = 0);
   void Lose(const Gap& gap);
-  // Counts snapshots of which only the statistics are left. They lie in replays first..last.
-  void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_replay,
-                  std::uint64_t last_replay);
-  // Counts replays that were wanted and of which there is no snapshot. They lie in replays
-  // first..last.
+  // Counts replays that were wanted and of which there is no snapshot, or only its statistics.
+  // They lie in replays first..last.
   void LoseReplays(const SlotPtr& slot, layout::LossCause cause, std::uint64_t count,
                    std::uint64_t first_replay, std::uint64_t last_replay);
   void Close(const SlotPtr& slot, std::uint64_t last_replay, std::uint64_t suppressed = 0);
@@ -80,6 +77,7 @@ class ActiveRecording {
   // Counts what the head says was kept back and no period told of.
   void LoseRestKeptBack(const SlotPtr& slot, const SlotProgress& state);
   void MarkClosed(const SlotPtr& slot, const SlotProgress& state, std::uint64_t last_replay);
+  void AddMark(recording::Mark mark);  // with the time
   void Note(const Result<void>& written);
 
   const std::uint64_t id_;

@@ -309,8 +309,8 @@ class SlotFreeze {
     MissUpTo(produced_, 0);
     if (record_.counters.lost_at_death != 0) LoseUpTo(produced_ + 1, LossCause::kAtDeath, 0);
     if (!without_values_.empty()) {
-      recording_->LoseValues(record_.slot, without_values_.size(), without_values_.front(),
-                             without_values_.back());
+      recording_->LoseReplays(record_.slot, LossCause::kValuesGone, without_values_.size(),
+                              without_values_.front(), without_values_.back());
     }
     for (const Finding& finding : FindingsOf(record_)) recording_->Found(finding);
   }
@@ -409,6 +409,17 @@ void LoseLeftOut(std::deque<SlotFreeze>* freezes, const FreezeRequest& request, 
   }
 }
 
+// What nobody saw of them, and how they ended.
+void WriteSessions(const std::vector<SessionRecord>& sessions, ActiveRecording* recording) {
+  for (const SessionRecord& session : sessions) {
+    for (const layout::NotSeen& one : session.not_seen) {
+      if (recording->selection().Wants(one)) recording->NotSeen(session.session, one);
+    }
+    if (session.state == SessionState::kAlive) continue;
+    recording->EndSession(session.session, session.state == SessionState::kDied);
+  }
+}
+
 }  // namespace
 
 bool WantsReplay(const SlotRecord& slot, std::uint64_t replay) {
@@ -442,19 +453,18 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   std::deque<SlotFreeze> on_device;
   for (const SlotRecord& slot : request.slots) {
     if (!(*recording)->selection().Wants(*slot.slot)) continue;
-    const std::uint64_t kept_back = slot.counters.suppressed;
     if (slot.slot->IsOnDevice()) {
       on_device.emplace_back(recording->get(), slot, asked_of(slot),
-                             request.device_rings ? 0 : kept_back, room, store, rings, &patience);
+                             request.device_rings ? 0 : slot.counters.suppressed, room, store,
+                             rings, &patience);
       info.left_out += on_device.back().left_out();
       on_device.back().AskAhead();
       continue;
     }
-    SlotFreeze freeze(recording->get(), slot, request.last, kept_back, room, store, rings,
-                      &patience);
+    SlotFreeze freeze(recording->get(), slot, request.last, slot.counters.suppressed, room, store,
+                      rings, &patience);
     info.left_out += freeze.left_out();
-    while (freeze.Step()) {
-    }
+    while (freeze.Step()) continue;
     freeze.Finish();
   }
   // In turn, because a value of each slot comes with every replay or two.
@@ -465,18 +475,11 @@ Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterO
   for (SlotFreeze& freeze : on_device) freeze.Finish();
   if (request.device_rings) LoseLeftOut(&on_device, request, &info);
   (*recording)->CloseSlots();
-  for (const SessionRecord& session : request.sessions) {
-    for (const layout::NotSeen& one : session.not_seen) {
-      if ((*recording)->selection().Wants(one)) (*recording)->NotSeen(session.session, one);
-    }
-    if (session.state == SessionState::kAlive) continue;
-    (*recording)->EndSession(session.session, session.state == SessionState::kDied);
-  }
+  WriteSessions(request.sessions, recording->get());
   const Result<void> closed = (*recording)->writer().Close(recording::StopReason::kRequested);
   const auto indexed = recording::UpdateCatalogue(request.directory);
   if (!indexed.ok()) Log("sinks")->warn("{}", indexed.error().message);
   static_cast<RecordingInfo&>(info) = (*recording)->info();
-  info.active = false;
   if (info.left_out != 0) info.why = room.why;
   if (!closed.ok()) return closed.error();
   // The disk was filled by somebody else meanwhile, or failed.

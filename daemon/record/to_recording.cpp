@@ -27,7 +27,7 @@ recording::Slot ToRecording(const SlotIdentity& slot) {
   return to;
 }
 
-recording::Snapshot ToRecording(const Snapshot& snapshot) {
+recording::Snapshot ToRecording(const Snapshot& snapshot, const ComparisonPtr& comparison) {
   recording::Snapshot to;
   to.ordinal = snapshot.ordinal;
   to.replay = snapshot.replay;
@@ -37,6 +37,11 @@ recording::Snapshot ToRecording(const Snapshot& snapshot) {
   to.timestamp_ns = snapshot.timestamp_ns;
   to.unchanged = !snapshot.changed;
   to.stats = snapshot.stats;
+  if (comparison != nullptr && comparison->ok()) {
+    const numerics::CompareResult& compared = **comparison;
+    to.compared = true;
+    to.comparison = {compared.mismatched, compared.max_abs.value, compared.max_rel.value};
+  }
   return to;
 }
 

@@ -8,7 +8,8 @@ namespace cgdebug::pipeline {
 
 // Ids are left for the writer to choose.
 recording::Slot ToRecording(const SlotIdentity& slot);
-recording::Snapshot ToRecording(const Snapshot& snapshot);
+// `comparison`: null if it was not compared.
+recording::Snapshot ToRecording(const Snapshot& snapshot, const ComparisonPtr& comparison);
 recording::MarkKind ToRecording(layout::FindingKind kind);
 
 }  // namespace cgdebug::pipeline

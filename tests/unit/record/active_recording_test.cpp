@@ -331,7 +331,7 @@ TEST_F(Recorded, KeepsWhatIsKnownOfASnapshot) {
 
 TEST_F(Recorded, ValuesThatAreGoneLieInTheReplaysThatAreNamed) {
   Start();
-  recording_->LoseValues(slot_, 2, 3, 5);
+  recording_->LoseReplays(slot_, LossCause::kValuesGone, 2, 3, 5);
   const auto reader = Read();
   ASSERT_EQ(reader->losses().size(), 1u);
   EXPECT_EQ(reader->losses()[0].cause, LossCause::kValuesGone);
