@@ -68,6 +68,11 @@ bool WaitsForDisk(const v1::Request& request) {
   return request.has_freeze() || request.has_record_start() || request.has_record_stop();
 }
 
+// Whether the daemon is well: it greets a client that comes new.
+bool GreetsNew(const std::string& socket, std::chrono::milliseconds timeout) {
+  return Client().Connect({.socket = socket, .timeout = timeout}).ok();
+}
+
 std::string OurVersion() {
   return "cgdebug " CGDEBUG_VERSION " speaks protocol " + std::to_string(wire::kProtocol);
 }
@@ -211,16 +216,14 @@ Result<wire::Frame> Client::Receive(std::uint64_t request_id, wire::Deadline dea
         if (frame.header.request_id == request_id) return frame;
         continue;
       case wire::ReadStatus::kClosed:
-        channel_.reset();
-        return Fail(Failure::kDaemonGone,
-                    "the daemon closed the connection. Type: cgdebug-cli daemon logs");
+        return FailBroken(Failure::kDaemonGone,
+                          Error{"the daemon closed the connection. Type: cgdebug-cli daemon logs"});
       case wire::ReadStatus::kTimeout:
         return Fail(Failure::kTimeout, "the daemon did not answer within " +
                                            std::to_string(timeout_.count()) +
                                            " ms. Type: cgdebug-cli daemon logs");
       case wire::ReadStatus::kStopped:
-        channel_.reset();
-        return Fail(Failure::kStopped, "stopped");
+        return FailBroken(Failure::kStopped, Error{"stopped"});
       case wire::ReadStatus::kError:
         return FailBroken(Failure::kOther, Error{error + ". Type: cgdebug-cli daemon logs"});
     }
@@ -241,15 +244,6 @@ Result<std::string> Client::ReceiveBody(std::uint64_t request_id, wire::Deadline
   return std::move(frame->body);
 }
 
-Result<v1::Response> Client::ReceiveResponse(std::uint64_t request_id, wire::Deadline deadline,
-                                             bool* more) {
-  const Result<std::string> body = ReceiveBody(request_id, deadline, more);
-  if (!body.ok()) return body.error();
-  v1::Response response;
-  if (response.ParseFromString(*body)) return response;
-  return Fail(Failure::kOther, kNoResponse);
-}
-
 Result<std::string> Client::AskForBytes(const google::protobuf::Message& request) {
   v1::Request call;
   FieldOf(request, &call)->CopyFrom(request);
@@ -259,13 +253,8 @@ Result<std::string> Client::AskForBytes(const google::protobuf::Message& request
   while (true) {
     Result<std::string> body = ReceiveBody(*id, NextDeadline(), &more);
     const bool is_late = !body.ok() && last_failure_ == Failure::kTimeout;
-    if (!is_late || !WaitsForDisk(call) || !IsDaemonWell()) return body;
+    if (!is_late || !WaitsForDisk(call) || !GreetsNew(socket_, timeout_)) return body;
   }
-}
-
-bool Client::IsDaemonWell() const {
-  Client other;
-  return other.Connect({.socket = socket_, .timeout = timeout_}).ok();
 }
 
 Result<void> Client::AskFor(const google::protobuf::Message& request,
@@ -288,8 +277,8 @@ Result<void> Client::ReceivePayload(std::uint64_t request_id, std::uint64_t payl
     if (!frame.ok()) return frame.error();
     if (frame->header.kind != wire::FrameKind::kPayload ||
         frame->body.size() > payload_bytes - payload->size()) {
-      channel_.reset();
-      return Fail(Failure::kOther, "the daemon sent a different payload from the one it announced");
+      return FailBroken(Failure::kOther,
+                        Error{"the daemon sent a different payload from the one it announced"});
     }
     payload->append(frame->body);
     more = frame->header.more();
@@ -310,9 +299,9 @@ Result<Tensor> Client::Get(const v1::GetRequest& request) {
         ReceivePayload(last_request_id_, tensor.reply.payload_bytes(), &tensor.payload);
     if (!received.ok()) return received.error();
   } catch (const std::bad_alloc&) {
-    channel_.reset();
-    return Fail(Failure::kOther, "no memory for a tensor of " +
-                                     std::to_string(tensor.reply.payload_bytes()) + " bytes");
+    return FailBroken(Failure::kOther,
+                      Error{"no memory for a tensor of " +
+                            std::to_string(tensor.reply.payload_bytes()) + " bytes"});
   }
   return tensor;
 }
@@ -325,14 +314,16 @@ Result<TailEnd> Client::Tail(const v1::TailRequest& request,
   if (!id.ok()) return id.error();
   bool more = true;
   while (more) {
-    const Result<v1::Response> response = ReceiveResponse(*id, wire::kNoDeadline, &more);
-    if (!response.ok()) {
+    const Result<std::string> body = ReceiveBody(*id, wire::kNoDeadline, &more);
+    if (!body.ok()) {
       if (last_failure_ == Failure::kDaemonGone) return TailEnd::kDaemonGone;
       if (last_failure_ == Failure::kStopped) return TailEnd::kStopped;
-      return response.error();
+      return body.error();
     }
-    if (response->tail().event_case() == v1::TailReply::EVENT_NOT_SET) continue;
-    if (!on_event(response->tail())) {
+    v1::Response response;
+    if (!response.ParseFromString(*body)) return Fail(Failure::kOther, kNoResponse);
+    if (response.tail().event_case() == v1::TailReply::EVENT_NOT_SET) continue;
+    if (!on_event(response.tail())) {
       channel_.reset();
       return TailEnd::kStopped;
     }

@@ -44,6 +44,59 @@ std::string StateInWords(const Session& session) {
                      FormatDuration(SecondsSince(session.ended_ns)));
 }
 
+recording::Account AccountFrom(const layout::Counters& counters, std::uint64_t kept) {
+  recording::Account account;
+  account.kept = kept;
+  account.produced =
+      std::max(counters.produced + counters.lost_at_death, kept) + counters.suppressed;
+  const auto lose = [&](layout::LossCause cause, std::uint64_t count) {
+    if (count > 0) account.lost[std::string(ToText(cause))] += count;
+  };
+  lose(layout::LossCause::kOverwritten, counters.lost_overwritten);
+  lose(layout::LossCause::kAtDeath, counters.lost_at_death);
+  lose(layout::LossCause::kCorrupted, counters.lost_damaged);
+  lose(layout::LossCause::kNoMemory, counters.lost_no_memory);
+  lose(layout::LossCause::kStoodStill, counters.suppressed);
+  lose(layout::LossCause::kNotKept, counters.consumed - std::min(counters.consumed, kept));
+  const std::uint64_t known = kept + account.lost_count();
+  account.unread = account.produced - std::min(account.produced, known);
+  return account;
+}
+
+// The counters say how many snapshots are gone and why (`left`); the ordinals of those that are
+// there say where. Which of the missing ones were never read is not known, so the oldest are
+// assumed.
+void AddGaps(std::size_t slot, bool in_body, const std::vector<Key>& keys,
+             std::map<std::string, std::uint64_t> left, std::vector<source::Gap>* gaps) {
+  std::uint64_t ordinal = 0, replay = 0;
+  const std::uint64_t out = in_body ? 1 : 0;  // see recording::Loss
+  const std::string kept_back(ToText(layout::LossCause::kStoodStill));
+  if (const std::uint64_t count = left[kept_back]; count > 0) {  // nobody knows where they lie
+    gaps->push_back({slot, count, 0, 0, kept_back});
+  }
+  const auto miss = [&](std::uint64_t count, std::uint64_t before_replay) {
+    if (count == 0) return;
+    for (const layout::LossCause kind :
+         {layout::LossCause::kOverwritten, layout::LossCause::kCorrupted,
+          layout::LossCause::kNoMemory, layout::LossCause::kNotKept, layout::LossCause::kAtDeath}) {
+      const std::string cause(ToText(kind));
+      std::uint64_t& lost = left[cause];
+      const std::uint64_t here = std::min(count, lost);
+      if (here > 0) {
+        gaps->push_back({slot, here, replay - std::min(replay, out), before_replay, cause});
+      }
+      lost -= here;
+      count -= here;
+    }
+  };
+  for (const Key& key : keys) {
+    miss(key.id - ordinal - 1, key.replay + out);
+    ordinal = key.id;
+    replay = key.replay;
+  }
+  miss(UINT64_MAX, 0);
+}
+
 // The sessions of a source, and what is told of them as a whole.
 class LiveJobs {
  public:
@@ -233,42 +286,12 @@ class LiveSource : public source::Source {
     return Values{{data, payload->size()}, payload};
   }
 
-  // The counters say how many snapshots are gone and why; the ordinals of those that are left say
-  // where. Which of the missing ones were never read is not known, so the oldest are assumed.
   std::vector<source::Gap> Gaps() override {
     std::vector<source::Gap> gaps;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       const Result<recording::Account> account = AccountOf(slot);
       if (!account.ok()) continue;  // reading its snapshots reports the error
-      std::map<std::string, std::uint64_t> left = account->lost;
-      std::uint64_t ordinal = 0, replay = 0;
-      const std::uint64_t out = slots_[slot].in_body ? 1 : 0;  // see recording::Loss
-      const std::string kept_back(ToText(layout::LossCause::kStoodStill));
-      if (const std::uint64_t count = left[kept_back]; count > 0) {  // nobody knows where they lie
-        gaps.push_back({slot, count, 0, 0, kept_back});
-      }
-      const auto miss = [&](std::uint64_t count, std::uint64_t before_replay) {
-        if (count == 0) return;
-        for (const layout::LossCause kind :
-             {layout::LossCause::kOverwritten, layout::LossCause::kCorrupted,
-              layout::LossCause::kNoMemory, layout::LossCause::kNotKept,
-              layout::LossCause::kAtDeath}) {
-          const std::string cause(ToText(kind));
-          std::uint64_t& lost = left[cause];
-          const std::uint64_t here = std::min(count, lost);
-          if (here > 0) {
-            gaps.push_back({slot, here, replay - std::min(replay, out), before_replay, cause});
-          }
-          lost -= here;
-          count -= here;
-        }
-      };
-      for (const Key& key : *live_[slot].keys) {
-        miss(key.id - ordinal - 1, key.replay + out);
-        ordinal = key.id;
-        replay = key.replay;
-      }
-      miss(UINT64_MAX, 0);
+      AddGaps(slot, slots_[slot].in_body, *live_[slot].keys, account->lost, &gaps);
     }
     return gaps;
   }
@@ -276,24 +299,7 @@ class LiveSource : public source::Source {
   Result<recording::Account> AccountOf(std::size_t slot) override {
     const Result<std::vector<Key>> keys = Keys(slot);
     if (!keys.ok()) return keys.error();
-    const layout::Counters& counters = live_[slot].probe.counters;
-    recording::Account account;
-    account.kept = keys->size();
-    account.produced =
-        std::max(counters.produced + counters.lost_at_death, account.kept) + counters.suppressed;
-    const auto lose = [&](layout::LossCause cause, std::uint64_t count) {
-      if (count > 0) account.lost[std::string(ToText(cause))] += count;
-    };
-    lose(layout::LossCause::kOverwritten, counters.lost_overwritten);
-    lose(layout::LossCause::kAtDeath, counters.lost_at_death);
-    lose(layout::LossCause::kCorrupted, counters.lost_damaged);
-    lose(layout::LossCause::kNoMemory, counters.lost_no_memory);
-    lose(layout::LossCause::kStoodStill, counters.suppressed);
-    lose(layout::LossCause::kNotKept,
-         counters.consumed - std::min(counters.consumed, account.kept));
-    const std::uint64_t known = account.kept + account.lost_count();
-    account.unread = account.produced - std::min(account.produced, known);
-    return account;
+    return AccountFrom(live_[slot].probe.counters, keys->size());
   }
 
   std::vector<source::Finding> Findings() override {

@@ -122,13 +122,10 @@ class Client {
   Result<wire::Frame> Receive(std::uint64_t request_id, Deadline deadline);
   // The body of a Response that is no error.
   Result<std::string> ReceiveBody(std::uint64_t request_id, Deadline deadline, bool* more);
-  Result<v1::Response> ReceiveResponse(std::uint64_t request_id, Deadline deadline, bool* more);
   Result<void> AskFor(const google::protobuf::Message& request, google::protobuf::Message* reply);
   Result<void> ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,
                               std::string* payload);
   Deadline NextDeadline() const;
-  // Whether it greets one that comes new.
-  bool IsDaemonWell() const;
 
   std::unique_ptr<wire::Channel> channel_;
   std::unique_ptr<UniqueFd> stop_;  // an eventfd
