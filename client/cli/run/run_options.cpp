@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <set>
 
-#include "client/cli/commands/jobs/disk_options.h"
+#include "client/cli/run/disk_options.h"
 #include "daemon/core/base/glob.h"
 #include "daemon/core/words/condition.h"
 #include "daemon/core/words/config_file.h"

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "client/cli/commands/files/recordings.h"
 #include "client/cli/doctor/checks.h"
 #include "client/cli/run/run_again.h"
+#include "client/cli/sources/recordings.h"
 #include "client/cli/views/recording_text.h"
 #include "client/live/probe.h"
 #include "client/live/recordings.h"

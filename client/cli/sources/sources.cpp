@@ -233,9 +233,7 @@ int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogCh
   const std::string& wanted = context.options.session;
   if (source::LooksLikePath(text)) {
     std::unique_ptr<source::Source> source;
-    if (const int failed = OpenFile(context, text, wanted, &source); failed != kExitOk) {
-      return failed;
-    }
+    if (const int failed = OpenFile(context, text, wanted, &source)) return failed;
     return read(*OfRanks(context, std::move(source)), choice, others);
   }
   live::LiveLog live;

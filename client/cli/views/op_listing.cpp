@@ -51,9 +51,8 @@ class Lines {
 
 void AddRow(const OpRow& row, const OpListing& listing, std::size_t indent, Lines* lines) {
   const OpDetails details = analysis::ParseOpDetails(row.details);
-  if (listing.views) {
+  if (listing.views)
     for (const std::string& view : details.views) lines->Add(indent + 1, view);
-  }
   const std::size_t slash = row.name.rfind('/');
   const std::string name =
       listing.tree && slash != std::string::npos ? row.name.substr(slash + 1) : row.name;

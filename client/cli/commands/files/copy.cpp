@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "client/analysis/json_number.h"
-#include "client/cli/commands/files/recordings.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/sources/recordings.h"
 #include "client/cli/views/recording_text.h"
 #include "client/source/copy_recording.h"
 #include "daemon/core/recording/recording_reader.h"
@@ -129,9 +129,7 @@ int Copy(Context& context, const CopyCommand& options,
 
 int CopyPaths(Context& context, const CopyCommand& options) {
   std::vector<std::unique_ptr<source::Source>> sources;
-  if (const int failed = OpenRecordings(context, options.paths, &sources); failed != kExitOk) {
-    return failed;
-  }
+  if (const int failed = OpenRecordings(context, options.paths, &sources)) return failed;
   std::vector<const RecordingReader*> readers;
   for (const auto& source : sources) {
     for (const RecordingReader* reader : source->Recordings()) readers.push_back(reader);

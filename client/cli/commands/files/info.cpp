@@ -6,7 +6,7 @@
 #include <string>
 
 #include "client/analysis/check/check_report.h"
-#include "client/cli/commands/jobs/overview.h"
+#include "client/cli/sources/overview.h"
 #include "client/cli/views/source_table.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/recording_reader.h"
@@ -67,8 +67,7 @@ std::string Completeness(const analysis::GapSummary& gaps, bool is_live, const S
 int RunInfo(Context& context, const OverviewOptions& options) {
   std::unique_ptr<source::Source> source;
   analysis::Scope scope;
-  if (const int failed = OpenOverview(context, options, &source, &scope); failed != kExitOk)
-    return failed;
+  if (const int failed = OpenOverview(context, options, &source, &scope)) return failed;
   const analysis::GapSummary gaps = GapsIn(*source, scope);
   if (context.options.json) {
     const source::Description about = source->Describe();
@@ -89,7 +88,7 @@ int RunInfo(Context& context, const OverviewOptions& options) {
   }
   Context::Print(Head(*source, context.out));
   const Result<TextTable> table = SlotTable(*source, scope, context.out, IsWhole(options, scope));
-  if (const int failed = PrintTable(context, table); failed != kExitOk) return failed;
+  if (const int failed = PrintTable(context, table)) return failed;
   Context::Print(Completeness(gaps, source->Describe().kind == "live", context.out) +
                  PrintableLines(RanksHere(*source)));
   return ExitCodeOf(gaps);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "client/cli/command.h"
-#include "client/cli/commands/files/recordings.h"
+#include "client/cli/sources/recordings.h"
 #include "client/cli/views/terminal.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/recording_reader.h"
@@ -25,9 +25,7 @@ struct RemoveOptions {
 int RunRemove(Context& context, const RemoveOptions& options) {
   if (const int refused = RefuseSelection(context, "rm"); refused != kExitOk) return refused;
   std::vector<std::unique_ptr<source::Source>> sources;
-  if (const int failed = OpenRecordings(context, options.paths, &sources); failed != kExitOk) {
-    return failed;
-  }
+  if (const int failed = OpenRecordings(context, options.paths, &sources)) return failed;
   for (const auto& source : sources) {
     for (const RecordingReader* reader : source->Recordings()) {
       const std::string text =

@@ -9,7 +9,7 @@
 #include "client/analysis/json_number.h"
 #include "client/analysis/wording.h"
 #include "client/cli/command.h"
-#include "client/cli/commands/files/recordings.h"
+#include "client/cli/sources/recordings.h"
 #include "client/cli/views/terminal.h"
 #include "client/source/source.h"
 #include "daemon/core/numerics/format.h"
@@ -32,9 +32,7 @@ Json DamageJson(const recording::Damage& damage) {
 int RunVerify(Context& context, const std::vector<std::string>& paths) {
   if (const int refused = RefuseSelection(context, "verify"); refused != kExitOk) return refused;
   std::vector<std::unique_ptr<source::Source>> sources;
-  if (const int failed = OpenRecordings(context, paths, &sources); failed != kExitOk) {
-    return failed;
-  }
+  if (const int failed = OpenRecordings(context, paths, &sources)) return failed;
   bool is_damaged = false, is_whole = true;
   Json documents = Json::array();
   for (const auto& source : sources) {

@@ -35,7 +35,7 @@ int RunAsk(Context& context, const AskCommand& command) {
   const Result<LogPlace> place =
       ParseLogPlace(context, command.place, {.command = "ask", .takes_calls = false});
   if (!place.ok()) return context.Fail(kExitTrouble, place.error().message);
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   std::int64_t pid = 0;
   const int failed =
       FindJobToAsk(context, context.SessionOr(place->source == "live" ? "" : place->source), &pid);

@@ -18,9 +18,7 @@ struct AuditCommand {
 
 int RunAudit(Context& context, const AuditCommand& command) {
   std::unique_ptr<source::Source> source;
-  if (const int failed = OpenSourceOfRanks(context, command.source, &source); failed != kExitOk) {
-    return failed;
-  }
+  if (const int failed = OpenSourceOfRanks(context, command.source, &source)) return failed;
   const analysis::Audit audit = analysis::ReadAudit(*source);
   return ShowFound(
       context, *source, audit.outcome(), [&] { return analysis::AuditJson(*source, audit); },

@@ -145,9 +145,7 @@ int OpenBoth(Context& context, const DiffCommand& command, std::unique_ptr<sourc
   const auto takes_session = [&](const std::string& name) { return name == "live" || !has_live; };
   for (auto [name, source] : {std::pair(&command.a, a), std::pair(&command.b, b)}) {
     const std::string session = takes_session(*name) ? context.options.session : "";
-    if (const int failed = OpenSource(context, *name, session, source); failed != kExitOk) {
-      return failed;
-    }
+    if (const int failed = OpenSource(context, *name, session, source)) return failed;
   }
   const auto is_wanted = [&](const auto& slot) { return command.diff.align.scope.Wants(slot); };
   if (std::none_of((*a)->slots().begin(), (*a)->slots().end(), is_wanted)) {
@@ -173,7 +171,7 @@ int ShowRequests(Context& context, const DiffCommand& command,
 
 int CompareByRequest(Context& context, const DiffCommand& command) {
   std::unique_ptr<source::Source> a, b;
-  if (const int failed = OpenBoth(context, command, &a, &b); failed != kExitOk) return failed;
+  if (const int failed = OpenBoth(context, command, &a, &b)) return failed;
   return ShowRequests(context, command,
                       analysis::requests::CompareRequests(*a, *b, command.diff.align.scope));
 }
@@ -295,7 +293,7 @@ int RunDiff(Context& context, DiffCommand& command) {
   if (command.follow) return FollowRequests(context, command);
   if (command.by == "request") return CompareByRequest(context, command);
   std::unique_ptr<source::Source> a, b;
-  if (const int failed = OpenBoth(context, command, &a, &b); failed != kExitOk) return failed;
+  if (const int failed = OpenBoth(context, command, &a, &b)) return failed;
   const Result<analysis::Diff> diff = analysis::Compare(*a, *b, command.diff);
   if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
   ShowDiff(context, command, *a, *b, *diff);

@@ -164,7 +164,7 @@ int RunQuery(Context& context, const QueryOptions& options) {
                         "query asks every rank and session: select them in SQL. Type for example: "
                         "cgdebug-cli query SOURCE 'SELECT * FROM v_snapshots WHERE rank = 0'");
   }
-  if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
+  if (const int failed = OpenSource(context, name, &source)) return failed;
   SayUnread(context, *source);
   const Result<source::Database> database = source::MakeDatabase(*source);
   if (!database.ok()) return context.Fail(kExitTrouble, database.error().message);

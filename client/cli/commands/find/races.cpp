@@ -18,9 +18,7 @@ struct RacesCommand {
 
 int RunRaces(Context& context, const RacesCommand& command) {
   std::unique_ptr<source::Source> source;
-  if (const int failed = OpenSourceOfRanks(context, command.source, &source); failed != kExitOk) {
-    return failed;
-  }
+  if (const int failed = OpenSourceOfRanks(context, command.source, &source)) return failed;
   const analysis::Races races = analysis::FindRaces(*source);
   return ShowFound(
       context, *source, races.outcome(), [&] { return analysis::RacesJson(*source, races); },

@@ -164,9 +164,7 @@ class Reading {
       if (!recordings.empty() || command_.follow) return AddRecordings(recordings);
     }
     std::unique_ptr<source::Source> source;
-    if (const int failed = OpenSource(context_, command_.source, &source); failed != kExitOk) {
-      return failed;
-    }
+    if (const int failed = OpenSource(context_, command_.source, &source)) return failed;
     fold_ = analysis::RankFold(options_);
     whole_ = std::move(source);
     return Take(*whole_, command_.source);
@@ -234,7 +232,7 @@ class Reading {
       source = WantedOf(std::move(source));
       if (source == nullptr) continue;
       is_any = true;
-      if (const int failed = Take(*source, path); failed != kExitOk) return failed;
+      if (const int failed = Take(*source, path)) return failed;
     }
     if (is_any || command_.follow) return kExitOk;
     return context_.Fail(kExitNoMatch, fmt::format("no recording in {} has a session '{}'",
@@ -297,7 +295,7 @@ int Follow(Context& context, const RanksCommand& command) {
   int code = kExitInconclusive;
   bool is_waiting = false;
   while (!interrupt.interrupted()) {
-    if (const int failed = reading.Round(); failed != kExitOk) return failed;
+    if (const int failed = reading.Round()) return failed;
     const analysis::RanksReport report = reading.Finish();
     if (report.rows.empty()) {
       if (!std::exchange(is_waiting, true)) {
@@ -326,7 +324,7 @@ int RunRanks(Context& context, RanksCommand& command) {
   command.options.replicated = *std::move(replicated);
   if (command.follow) return Follow(context, command);
   Reading reading(context, command);
-  if (const int failed = reading.Round(); failed != kExitOk) return failed;
+  if (const int failed = reading.Round()) return failed;
   const analysis::RanksReport report = reading.Finish();
   if (report.rows.empty()) {
     return context.Fail(

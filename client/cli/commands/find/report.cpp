@@ -76,11 +76,9 @@ int RunReport(Context& context, ReportCommand& command) {
   Result<analysis::Scope> scope = MakeScope(context, command.scope);
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
   std::unique_ptr<source::Source> source_a, source_b;
-  if (const int failed = OpenSource(context, command.a, &source_a); failed != kExitOk) {
-    return failed;
-  }
+  if (const int failed = OpenSource(context, command.a, &source_a)) return failed;
   if (!b.empty()) {
-    if (const int failed = OpenSource(context, b, &source_b); failed != kExitOk) return failed;
+    if (const int failed = OpenSource(context, b, &source_b)) return failed;
   }
   const auto is_wanted = [&](const source::Slot& slot) { return scope->Wants(slot); };
   // A source without any probe has a report too: it says so.

@@ -12,7 +12,7 @@
 #include "client/analysis/diff/align.h"
 #include "client/analysis/ranks/ranks_report.h"
 #include "client/analysis/source_rows.h"
-#include "client/cli/commands/jobs/overview.h"
+#include "client/cli/sources/overview.h"
 #include "client/cli/views/stats_table.h"
 
 namespace cgdebug::cli {
@@ -68,8 +68,7 @@ Result<Json> RanksJson(source::Source& source, const analysis::Scope& scope) {
 int RunStats(Context& context, const OverviewOptions& options, const StatsView& view) {
   std::unique_ptr<source::Source> source;
   analysis::Scope scope;
-  if (const int failed = OpenOverview(context, options, &source, &scope); failed != kExitOk)
-    return failed;
+  if (const int failed = OpenOverview(context, options, &source, &scope)) return failed;
   SayUnread(context, *source);
   if (!context.options.json) {
     const Result<TextTable> table =
@@ -78,9 +77,7 @@ int RunStats(Context& context, const OverviewOptions& options, const StatsView& 
     if (is_empty) context.Say("no probe saw NaN or Inf in what was read");
     const int failed = is_empty ? kExitOk : PrintTable(context, table);
     const analysis::GapSummary gaps = GapsIn(*source, scope);
-    if (gaps.count > 0 && !gaps.sentences.empty()) {
-      SayNotAll(context, gaps);
-    }
+    if (gaps.count > 0 && !gaps.sentences.empty()) SayNotAll(context, gaps);
     Context::Print(PrintableLines(RanksHere(*source)));
     const Result<std::string> between = RanksText(*source, scope);
     if (!between.ok()) return context.Fail(kExitTrouble, between.error().message);

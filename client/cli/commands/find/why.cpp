@@ -30,9 +30,7 @@ struct WhyCommand {
 int CompareRuns(Context& context, const WhyCommand& command) {
   for (const std::string* name : {&command.source, &command.other}) {
     std::unique_ptr<source::Source> source;
-    if (const int failed = OpenSourceOfRanks(context, *name, &source); failed != kExitOk) {
-      return failed;
-    }
+    if (const int failed = OpenSourceOfRanks(context, *name, &source)) return failed;
     if (!analysis::HasOpLog(*source)) return CompareProbes(context, command.source, command.other);
   }
   return CompareOpLogs(context, command.source, command.other);
@@ -41,9 +39,7 @@ int CompareRuns(Context& context, const WhyCommand& command) {
 int RunWhy(Context& context, const WhyCommand& command) {
   if (!command.other.empty()) return CompareRuns(context, command);
   std::unique_ptr<source::Source> source;
-  if (const int failed = OpenSourceOfRanks(context, command.source, &source); failed != kExitOk) {
-    return failed;
-  }
+  if (const int failed = OpenSourceOfRanks(context, command.source, &source)) return failed;
   Result<analysis::why::Causes> causes = analysis::why::FindCauses(*source);
   if (!causes.ok()) return context.Fail(kExitTrouble, causes.error().message);
   VerifyCauses(context, *source, command.verify, &*causes);

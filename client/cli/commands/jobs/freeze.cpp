@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "client/cli/command.h"
-#include "client/cli/commands/files/recordings.h"
-#include "client/cli/commands/jobs/disk_options.h"
+#include "client/cli/run/disk_options.h"
+#include "client/cli/sources/recordings.h"
 #include "client/cli/views/recording_text.h"
 #include "daemon/core/base/bytes.h"
 #include "daemon/core/options/number.h"
@@ -26,7 +26,7 @@ struct FreezeOptions {
 };
 
 int RunFreeze(Context& context, const FreezeOptions& options) {
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   const std::string path = RecordingPath(options.output);
   const Result<void> room = MakeRoom(path, options.force);
   if (!room.ok()) return context.Fail(kExitTrouble, room.error().message);

@@ -269,7 +269,7 @@ void AddMemory(Context& context, const live::SessionGraphs& session, Json* json)
 }
 
 int RunGraphs(Context& context, const GraphsOptions& options) {
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   const std::string& wanted = context.SessionOr(options.selector);
   Result<std::vector<live::SessionGraphs>> listed = live::ListGraphs(context.client(), wanted);
   if (!listed.ok()) return context.Fail(listed.error());

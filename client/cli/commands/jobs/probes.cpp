@@ -99,9 +99,7 @@ void Sort(const std::string& by, std::vector<live::Probe>* probes) {
 // The probes of a file instead of the daemon's: `probes a.cgrec 'blk*'`.
 int RunProbesOf(Context& context, const ProbesOptions& options) {
   std::unique_ptr<source::Source> source;
-  if (const int failed = OpenSource(context, options.probes.front(), &source); failed != kExitOk) {
-    return failed;
-  }
+  if (const int failed = OpenSource(context, options.probes.front(), &source)) return failed;
   SayUnread(context, *source);
   const ScopeOptions wanted{.probes = {options.probes.begin() + 1, options.probes.end()},
                             .replays = "",
@@ -135,7 +133,7 @@ int RunProbes(Context& context, const ProbesOptions& options) {
   }
   const Result<WhichSlots> which = options.which.Parse();
   if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   const Result<std::vector<live::Probe>> listed =
       live::ListProbes(context.client(), context.options.session, options.probes);
   if (!listed.ok()) return context.Fail(listed.error());

@@ -118,7 +118,7 @@ int RunPrune(Context& context) {
 }
 
 int RunPs(Context& context, const PsOptions& options) {
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   if (options.prune) return RunPrune(context);
   const Result<std::vector<live::Session>> listed = live::ListSessions(context.client());
   if (!listed.ok()) return context.Fail(listed.error());

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "client/cli/command.h"
-#include "client/cli/commands/files/recordings.h"
-#include "client/cli/commands/jobs/disk_options.h"
 #include "client/cli/doctor/checks.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/run/disk_options.h"
+#include "client/cli/sources/recordings.h"
 #include "client/cli/sources/sources.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/recording_text.h"
@@ -44,7 +44,7 @@ int WaitFor(Context& context, live::Recording recording) {
   const InterruptScope scope(&context.client());
   while (recording.active) {
     if (scope.interrupted()) {
-      if (const int failed = context.Connect(); failed != kExitOk) return failed;
+      if (const int failed = context.Connect()) return failed;
       const auto stopped = live::StopRecording(context.client(), std::to_string(recording.id));
       if (!stopped.ok()) return context.Fail(stopped.error());
       return ReportRecording(context, stopped->front());
@@ -67,7 +67,7 @@ int WaitFor(Context& context, live::Recording recording) {
 int RunStart(Context& context, const RecordOptions& options) {
   const Result<WhichSlots> which = options.which_slots.Parse();
   if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   live::RecordRequest request = options.request;
   request.directory = RecordingPath(options.output);
   const Result<void> room = MakeRoom(request.directory, options.force);
@@ -101,7 +101,7 @@ int RunStart(Context& context, const RecordOptions& options) {
 }
 
 int RunStop(Context& context, const RecordOptions& options) {
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   // Anything but digits is a path.
   const bool is_path = options.which.find_first_not_of("0123456789") != std::string::npos;
   const auto stopped =
@@ -115,7 +115,7 @@ int RunStop(Context& context, const RecordOptions& options) {
 }
 
 int RunList(Context& context) {
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   const auto recordings = live::ListRecordings(context.client());
   if (!recordings.ok()) return context.Fail(recordings.error());
   if (context.options.json) {

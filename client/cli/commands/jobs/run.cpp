@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "client/cli/command.h"
-#include "client/cli/commands/jobs/disk_options.h"
+#include "client/cli/run/disk_options.h"
 #include "client/cli/run/excuses.h"
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_again.h"
@@ -332,7 +332,7 @@ int RunJob(Context& context, RunOptions& options) {
   if (!variables.ok()) return context.Fail(kExitTrouble, variables.error().message);
   client::ConnectOptions connect = context.MakeConnectOptions();
   connect.is_for_job = true;
-  if (const int failed = context.ConnectWith(connect); failed != kExitOk) return failed;
+  if (const int failed = context.ConnectWith(connect)) return failed;
   return JobRun(context, options).Run(*std::move(variables));
 }
 

@@ -96,7 +96,7 @@ Result<std::string> ChangedJob(Context& context, bool all_jobs) {
 int RunSet(Context& context, const SetOptions& options) {
   Result<live::ControlRequest> request = MakeRequest(options);
   if (!request.ok()) return context.Fail(kExitTrouble, request.error().message);
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   const Result<std::string> job = ChangedJob(context, options.all_jobs);
   if (!job.ok()) return context.Fail(kExitTrouble, job.error().message);
   request->session = context.options.session;

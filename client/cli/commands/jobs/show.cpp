@@ -150,7 +150,7 @@ std::vector<live::Session> ProcessesOf(Context& context, const Inside& inside) {
 int Open(Context& context, const Inside& inside, std::unique_ptr<source::Source>* source) {
   const std::string name = inside.source.empty() ? "live" : inside.source;
   if (source::LooksLikePath(name)) return OpenSource(context, name, source);
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   const std::vector<live::Session> processes = ProcessesOf(context, inside);
   if (processes.empty()) return OpenSource(context, name, source);  // which says why
   const live::Session& first = processes.front();
@@ -308,14 +308,14 @@ int RunShow(Context& context, const ShowOptions& options) {
   Result<source::Tensor> tensor = Error{};
   if (NeedsSource(*inside)) {
     std::unique_ptr<source::Source> source;
-    if (const int failed = Open(context, *inside, &source); failed != kExitOk) return failed;
+    if (const int failed = Open(context, *inside, &source)) return failed;
     SayUnread(context, *source);
     const Result<FoundTensor> found = FindIn(context, *source, with_at, &*inside);
     if (!found.ok()) return FailToFind(context, *inside, found.error());
     tensor = LoadTensor(*source, *found);
     if (!tensor.ok()) return FailToRead(context, tensor.error());
   } else {
-    if (const int failed = context.Connect(); failed != kExitOk) return failed;
+    if (const int failed = context.Connect()) return failed;
     tensor = Fetch(context, *inside);
     const bool is_unknown = context.client().last_failure() == client::Failure::kNothingMatched;
     if (!tensor.ok() && is_unknown) {

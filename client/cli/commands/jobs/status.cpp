@@ -304,7 +304,7 @@ void LeaveOnly(const std::vector<live::Session>& sessions, live::Status* status)
 }
 
 int RunStatus(Context& context, const StatusOptions& options) {
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   const std::string& wanted = context.SessionOr(options.selector);
   Result<live::Status> status = live::GetStatus(context.client(), wanted);
   if (!status.ok()) return context.Fail(status.error());

@@ -128,16 +128,14 @@ int CheckSomethingMatches(Context& context, const TailOptions& options, EventPri
 int RunTail(Context& context, const TailOptions& options) {
   const Result<WhichSlots> which = options.which.Parse();
   if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   EventPrinterOptions printing;
   printing.is_json = context.options.json;
   printing.style = context.out;
   printing.always_prefix = options.prefix;
   printing.timestamps = options.timestamps;
   EventPrinter printer(printing, stdout);
-  if (const int failed = CheckSomethingMatches(context, options, &printer); failed != kExitOk) {
-    return failed;
-  }
+  if (const int failed = CheckSomethingMatches(context, options, &printer)) return failed;
   if (options.request.follow) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
 
   const InterruptScope interrupt(&context.client());

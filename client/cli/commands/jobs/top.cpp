@@ -370,7 +370,7 @@ int RunTop(Context& context, const TopOptions& options) {
   choice.sort = static_cast<TopSort>(sort - std::begin(kTopSortNames));
   client::ConnectOptions connect = context.MakeConnectOptions();
   connect.timeout = kDaemonTimeout;
-  if (const int failed = context.ConnectWith(connect); failed != kExitOk) return failed;
+  if (const int failed = context.ConnectWith(connect)) return failed;
   TopModel model;
   if (const Result<void> looked = LookOnce(context, &model); !looked.ok()) {
     return context.Fail(looked.error());

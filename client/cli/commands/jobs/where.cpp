@@ -312,7 +312,7 @@ LiveTrails TrailsOf(const std::vector<live::SessionGraphs>& graphs,
 }
 
 int RunLive(Context& context, const std::string& wanted) {
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (const int failed = context.Connect()) return failed;
   // First, because it makes the daemon look at the rings.
   const Result<std::vector<live::SessionGraphs>> graphs =
       live::ListGraphs(context.client(), wanted);
@@ -384,7 +384,7 @@ std::vector<std::string> WhyFurther(const Context& context, source::Source& sour
 
 int RunFile(Context& context, const std::string& path) {
   std::unique_ptr<source::Source> source;
-  if (const int failed = OpenSource(context, path, &source); failed != kExitOk) return failed;
+  if (const int failed = OpenSource(context, path, &source)) return failed;
   const source::Description description = source->Describe();
   analysis::PieceNotes<source::Process> pieces;
   std::vector<std::string> missing = description.unread;

@@ -105,9 +105,7 @@ std::string Head(const source::Tensor& tensor, const Style& style) {
                         FormatTime(snapshot.timestamp_ns));
   }
   head += style.Dim("  " + from) + "\n";
-  if (!slot.shard.empty()) {
-    head += style.Dim("  shard " + Printable(slot.shard)) + "\n";
-  }
+  if (!slot.shard.empty()) head += style.Dim("  shard " + Printable(slot.shard)) + "\n";
   for (const auto& [word, fact] : analysis::OpFacts(slot)) {
     head += style.Dim(Printable(fmt::format("  {} {}", word, fact))) + "\n";
   }

@@ -1,4 +1,4 @@
-#include "client/cli/commands/jobs/disk_options.h"
+#include "client/cli/run/disk_options.h"
 
 #include "daemon/core/base/bytes.h"
 #include "daemon/core/options/parsed_option.h"

@@ -1,4 +1,4 @@
-#include "client/cli/commands/files/recordings.h"
+#include "client/cli/sources/recordings.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

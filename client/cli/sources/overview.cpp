@@ -1,4 +1,4 @@
-#include "client/cli/commands/jobs/overview.h"
+#include "client/cli/sources/overview.h"
 
 #include <unistd.h>
 
@@ -27,9 +27,7 @@ int OpenOverview(Context& context, const OverviewOptions& options,
   Result<analysis::Scope> made = MakeScope(context, options.scope);
   if (!made.ok()) return context.Fail(kExitTrouble, made.error().message);
   *scope = *std::move(made);
-  if (const int failed = OpenSource(context, options.source, source); failed != kExitOk) {
-    return failed;
-  }
+  if (const int failed = OpenSource(context, options.source, source)) return failed;
   for (const source::Slot& slot : (*source)->slots()) {
     if (scope->Wants(slot)) return kExitOk;
   }
