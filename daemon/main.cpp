@@ -88,14 +88,10 @@ int Serve(const DaemonOptions& options, const std::string& socket_path, Starter 
     }
   }
   Result<std::optional<Instance>> instance = Instance::Claim(socket_path);
-  if (!instance.ok()) {
-    return Refuse(options, instance.error().message, std::move(starter));
-  }
+  if (!instance.ok()) return Refuse(options, instance.error().message, std::move(starter));
   if (!*instance) return Leave(options, socket_path, std::move(starter));
   const Result<void> logging = InitLog(log);
-  if (!logging.ok()) {
-    return Refuse(options, logging.error().message, std::move(starter));
-  }
+  if (!logging.ok()) return Refuse(options, logging.error().message, std::move(starter));
   std::unique_ptr<metrics::Exporter> exporter;
   if (options.metrics.any()) {
     Result<std::unique_ptr<metrics::Exporter>> opened = metrics::Exporter::Open(options.metrics);

@@ -93,9 +93,8 @@ std::uint64_t CopyPlan::snapshots() const {
 
 std::uint64_t CopyPlan::lost() const {
   std::uint64_t count = 0;
-  for (const CopiedSlot& slot : slots_) {
+  for (const CopiedSlot& slot : slots_)
     for (const Loss& loss : slot.losses) count += loss.count;
-  }
   return count;
 }
 
@@ -159,9 +158,7 @@ void CopyPlan::Settle(CopiedSlot* target) const {
   items = std::move(first_of_each);
   AddHoles(target);
   std::vector<Loss> losses;
-  for (const Loss& loss : target->losses) {
-    AppendMissing(target->slot, loss, items, &losses);
-  }
+  for (const Loss& loss : target->losses) AppendMissing(target->slot, loss, items, &losses);
   std::ranges::stable_sort(losses, {}, &Loss::first_ordinal);
   target->losses = EachOnce(losses);
   std::uint64_t first = items.empty() ? 0 : items.front().ordinal;

@@ -170,9 +170,7 @@ class SafetensorsSource : public Source {
         if (!slot.graph.empty()) labels[slot.graph_id] = slot.graph;
       }
       const std::vector<std::string> qualifiers = SlotQualifiers(slots, labels);
-      for (std::size_t i = 0; i < members.size(); ++i) {
-        slots_[members[i]].qualifier = qualifiers[i];
-      }
+      for (std::size_t i = 0; i < members.size(); ++i) slots_[members[i]].qualifier = qualifiers[i];
     }
   }
 

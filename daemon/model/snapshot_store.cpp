@@ -145,9 +145,8 @@ void SnapshotStore::ForgetSession(const SessionPtr& session) {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->uuid);
   if (found == sessions_.end()) return;
-  for (auto& [key, slot] : found->second.slots) {
+  for (auto& [key, slot] : found->second.slots)
     for (Kept& kept : slot) Drop(&kept);
-  }
   for (const auto& [key, pinned] : found->second.pinned) Unpin(pinned);
   sessions_.erase(found);
 }

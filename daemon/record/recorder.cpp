@@ -312,9 +312,7 @@ void Recorder::Consume(const Delivery& delivery, SlotFeedback& feedback) {
   const std::scoped_lock lock(mutex_);
   const SnapshotPtr& snapshot = delivery.snapshot;
   const auto open = open_slots_.find(snapshot->slot);
-  if (open != open_slots_.end()) {
-    open->second.seen = std::max(open->second.seen, snapshot->ordinal);
-  }
+  if (open != open_slots_.end()) open->second.seen = std::max(open->second.seen, snapshot->ordinal);
   for (const Active& recording : active_) {
     // Only a recording that continues one of an earlier daemon takes what that daemon consumed.
     if (delivery.seen_before && !recording->request().to_disk_only) continue;
@@ -325,9 +323,7 @@ void Recorder::Consume(const Delivery& delivery, SlotFeedback& feedback) {
 void Recorder::Lose(const Gap& gap) {
   const std::scoped_lock lock(mutex_);
   const auto open = open_slots_.find(gap.slot);
-  if (open != open_slots_.end()) {
-    open->second.seen = std::max(open->second.seen, gap.last_ordinal);
-  }
+  if (open != open_slots_.end()) open->second.seen = std::max(open->second.seen, gap.last_ordinal);
   for (const Active& recording : active_) recording->Lose(gap);
 }
 

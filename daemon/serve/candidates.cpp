@@ -133,9 +133,7 @@ const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, const
   for (const Candidate& candidate : candidates) {
     for (const StoredSnapshot& stored : candidate.history) {
       if (!IsMeant(*stored.snapshot, when)) continue;
-      if (found != nullptr && found->snapshot->serial > stored.snapshot->serial) {
-        continue;
-      }
+      if (found != nullptr && found->snapshot->serial > stored.snapshot->serial) continue;
       found = &stored;
       *owner = &candidate;
     }

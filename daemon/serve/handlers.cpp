@@ -50,9 +50,7 @@ void AnswerSessions(const v1::SessionsRequest& request, const Model& model, Answ
 void AnswerProbes(const v1::ProbesRequest& request, const Model& model, Answer* answer) {
   const std::vector<std::string> patterns(request.probes().begin(), request.probes().end());
   const Result<Selector> selector = Selector::Parse(patterns);
-  if (!selector.ok()) {
-    return SetError(answer, v1::Error::BAD_REQUEST, selector.error().message);
-  }
+  if (!selector.ok()) return SetError(answer, v1::Error::BAD_REQUEST, selector.error().message);
   const auto sessions = SelectSessions(*model.registry, request.session(), answer->mutable_error());
   if (!sessions) return;
   if (sessions->empty() && !patterns.empty()) {

@@ -36,9 +36,7 @@ const pipeline::Snapshot* SnapshotOf(const pipeline::Event& event) {
   if (const auto* rows = std::get_if<pipeline::Rows>(&event.what)) {
     return rows->snapshots.front().get();
   }
-  if (const auto* line = std::get_if<pipeline::PrintLine>(&event.what)) {
-    return line->snapshot.get();
-  }
+  if (const auto* line = std::get_if<pipeline::PrintLine>(&event.what)) return line->snapshot.get();
   if (const auto* unequal = std::get_if<pipeline::Unequal>(&event.what)) {
     return unequal->snapshot.get();
   }

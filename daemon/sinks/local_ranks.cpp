@@ -26,9 +26,7 @@ void LocalRanks::Join(const pipeline::SessionPtr& session) {
   }
   if (IsAlone()) return;
   for (std::size_t one = 0; one < processes_.size(); ++one) {
-    if (processes_[one].alone > 0) {
-      Count(one).incomplete += std::exchange(processes_[one].alone, 0);
-    }
+    if (processes_[one].alone > 0) Count(one).incomplete += std::exchange(processes_[one].alone, 0);
   }
 }
 

@@ -64,9 +64,7 @@ std::optional<Difference> AttemptJudge::Take(std::size_t replica, layout::Dtype 
   const bool may_be_small = difference.distance != Distance::kBeyond;
   // A tensor that most ranks did not change was changed on the others by nothing that they share.
   bool is_held = false;
-  if (seen.before && difference.has_majority) {
-    is_held = HaveSameValues(*seen.before, values[lead]);
-  }
+  if (seen.before && difference.has_majority) is_held = HaveSameValues(*seen.before, values[lead]);
   const bool was_reproducible = proven_ >= kProvenReproducible && !had_small_;
   difference.is_finding =
       options_.bitwise || !may_be_small || is_held || is_strict_ || was_reproducible;

@@ -190,9 +190,7 @@ void Vote::Merge(const Vote& other, const std::vector<std::size_t>& places) {
     parts_.is_scattered = true;
     parts_.values.clear();
   }
-  for (const std::size_t process : here(theirs.processes).Members()) {
-    parts_.processes.Set(process);
-  }
+  for (const std::size_t process : here(theirs.processes).Members()) parts_.processes.Set(process);
   parts_.l1.Take(theirs.l1);
   parts_.mean.Take(theirs.mean);
   parts_.min.Take(theirs.min);

@@ -194,9 +194,7 @@ void AnswerFreeze(const v1::FreezeRequest& request, const Model& model, Answer* 
   }
   freeze.sessions = meant;
   const Result<Selector> selector = Selector::Parse(freeze.probes);
-  if (!selector.ok()) {
-    return SetError(answer, v1::Error::BAD_REQUEST, selector.error().message);
-  }
+  if (!selector.ok()) return SetError(answer, v1::Error::BAD_REQUEST, selector.error().message);
   std::vector<std::string> names;
   for (const pipeline::SlotRecord& slot : freeze.slots) names.push_back(slot.slot->probe);
   const auto matches = [&](const std::string& name) { return selector->Matches(name); };
