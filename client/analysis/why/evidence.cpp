@@ -6,6 +6,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
@@ -57,19 +58,25 @@ std::uint32_t OverwrittenBy(const Slot& slot, std::string_view op) {
   return at == end || *at == ',' ? number : 0;  // else a view of it
 }
 
-// Whether the last dimension of integers is 0, 1, 2 and so on: by their hash, which knows places.
+// Whether the last dimension of integers is 0, 1, 2 and so on, or has the multiples of a larger
+// number from 0 or from this number on: by their hash, which knows places.
 bool CountsUp(const Slot& slot, const Stats& stats) {
   constexpr std::uint64_t kMostElements = 1 << 20;
   const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
   const std::uint64_t length = slot.shape.empty() ? 0 : slot.shape.back();
   if (info == nullptr || info->is_floating || length < 2 || stats.count > kMostElements ||
-      stats.min != 0 || stats.max != static_cast<double>(length - 1) || !stats.has_ordered_hash) {
+      stats.min < 0 || !stats.has_ordered_hash) {
     return false;
   }
+  const double steps = static_cast<double>(stats.min == 0 ? length - 1 : length);
+  const double step = stats.max / steps;
+  const bool is_from_step = stats.min == step && step > 1;
+  if (step < 1 || step != std::floor(step) || (stats.min != 0 && !is_from_step)) return false;
   const std::size_t bytes = layout::DtypeBytes(slot.dtype);
   std::vector<std::byte> counted(stats.count * bytes);
   for (std::uint64_t i = 0; i < stats.count; ++i) {
-    const std::uint64_t value = i % length;  // little-endian
+    const std::uint64_t multiple = i % length + (is_from_step ? 1 : 0);
+    const std::uint64_t value = multiple * static_cast<std::uint64_t>(step);  // little-endian
     std::memcpy(&counted[i * bytes], &value, bytes);
   }
   const std::uint64_t sum = layout::OrderedSum(slot.dtype, counted.data(), stats.count, false);

@@ -65,7 +65,8 @@ struct Row {
   // SIZE_MAX: none that is known.
   std::size_t overwrites = SIZE_MAX;
   bool needs_no_gradient = false;  // a parameter, as the program says: it is not trained
-  // Whether its last dimension is 0, 1, 2 and so on throughout, when it is first seen.
+  // Whether its last dimension is 0, 1, 2 and so on throughout, or multiples of a larger number,
+  // when it is first seen.
   bool counts_up = false;
 
   bool is_input() const { return op == "input"; }

@@ -31,6 +31,7 @@ SCRIPTS = (
 def programs(request, tmp_path_factory):
     server = Programs(pathlib.Path(request.param.__file__), tmp_path_factory.mktemp("programs"))
     server.expected = request.param.EXPECTED
+    server.right = getattr(request.param, "RIGHT", ())
     yield server
     server.close()
 
@@ -57,3 +58,12 @@ def test_the_first_sentence_names_the_cause(daemon, cli, programs, tmp_path):
     document = json.loads(cli("--json", "why", str(path)).stdout)
     assert document["findings"][0]["kind"] in kind.split()
     assert document["findings"][0]["evidence"]
+
+
+def test_what_is_put_right_has_no_cause(daemon, cli, programs, tmp_path):
+    for name in programs.right:
+        path = tmp_path / f"{name}.cgrec"
+        programs.record(path, name)
+        causes = cgdebug.why(path)
+        assert causes.first is None, f"{name}:\n{causes}"
+        assert cli("why", str(path)).returncode == (3 if causes.not_looked_at else 0)

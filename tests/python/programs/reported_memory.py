@@ -47,11 +47,15 @@ EXPECTED = {
         "overwritten", "consistent",
         ("fwd/Model/add_0 reads what no op wrote", "written over in/layer/addmm_0.mat1", "in 2 of 6 calls"),
     ),
+    "the_strides_of_a_kernel_are_made_again_by_a_reload": (
+        "bad_index", "shown", ("fwd/Experts/index_1 is given indices", "in call 4"),
+    ),
     "the_output_of_the_graph_is_freed": (
         "overwritten", "consistent",
         ("fwd/head/addmm_0 reads what no op wrote", "has written over fwd/Model/copy__0"),
     ),
 }  # fmt: skip
+RIGHT = ("the_strides_of_a_kernel_outlive_a_reload",)
 # What an op reads is held against what was written there (CGDEBUG_OP_LOG_READS=1).
 LOOKED_AT_AGAIN = {"the_end_of_a_copy_comes_too_late", "the_output_of_the_graph_is_freed"}
 
@@ -384,6 +388,40 @@ def run_an_edge_of_the_graph_is_dropped():
             return y
 
     infer(Model(), lambda call: (torch.randn(BATCH, SIZE),))
+
+
+def reload_weights_of(makes_strides_again):
+    """The kernel of the experts has the strides of their weights; a reload makes the kernel again."""
+    captured = torch.arange(4) * SIZE
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.weights = nn.Linear(SIZE, 4), nn.Parameter(torch.randn(4 * SIZE, SIZE))
+
+        def forward(self, x):
+            starts = captured[self.gate(x).argmax(-1)]
+            return torch.einsum("bi,bij->bj", x, self.weights[starts[:, None] + torch.arange(SIZE)])
+
+    model = Experts()
+
+    def batch(call):
+        if call == 3:
+            model.weights.copy_(torch.randn(4 * SIZE, SIZE))
+            if makes_strides_again:  # the block is somebody else's by now
+                unseen(captured)[:] = torch.randn(4, dtype=torch.double).view(torch.long).numpy()
+        return (torch.randn(BATCH, SIZE),)
+
+    infer(model, batch)
+
+
+def run_the_strides_of_a_kernel_are_made_again_by_a_reload():
+    """vllm#48941, #41670: the graph has the addresses of those of the kernel before."""
+    reload_weights_of(makes_strides_again=True)
+
+
+def run_the_strides_of_a_kernel_outlive_a_reload():
+    reload_weights_of(makes_strides_again=False)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ from torch import nn
 CALLS, BATCH, SIZE = 6, 8, 16
 # name: kinds that name the cause, level, words of the first sentence
 EXPECTED = {
+    "a_draft_is_planned_as_a_prefill": (
+        "frozen_input", "consistent", ("in/Attention/index_0.self is the same in 6 calls",),
+    ),
     "a_dynamic_scale_of_an_empty_request": (
         "domain nonfinite overflow", "shown", ("quant", "call 2"),
     ),
@@ -52,6 +55,10 @@ EXPECTED = {
         "overwritten", "consistent",
         ("fwd/second/embedding_0 reads what no op wrote", "over in/first/embedding_0.indices"),
     ),
+    "the_plan_is_filled_for_another_kernel_than_the_captured_one": (
+        "frozen_input", "consistent",
+        ("in/PlannedAttention/ge_0.other is the same in 6 calls",),
+    ),
     "the_plan_of_the_scheduler_is_made_outside_of_the_graph": (
         "frozen_input stale_output", "consistent", ("the same",),
     ),
@@ -65,6 +72,7 @@ EXPECTED = {
         "domain nonfinite overflow", "shown", ("gate", "call 4"),
     ),
 }  # fmt: skip
+RIGHT = ("one_kernel_for_all_lengths", "a_draft_is_planned_as_a_decoding")
 # What an op reads is held against what was written there (CGDEBUG_OP_LOG_READS=1).
 LOOKED_AT_AGAIN = {"the_next_batch_is_copied_while_the_graph_runs"}
 
@@ -493,6 +501,82 @@ def run_the_length_of_the_query_is_baked():
     with torch.no_grad():
         for _ in range(CALLS):
             model(torch.randn(BATCH, SIZE), length)
+
+
+class PlannedAttention(nn.Module):
+    """Decoding over a cache; the plan has the length of each request."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.out = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+        self.register_buffer("cache", torch.randn(BATCH, 12, SIZE))
+
+    def forward(self, x, plan):
+        scores = (self.q(x)[:, None] * self.cache).sum(-1)
+        scores = scores.masked_fill(torch.arange(12) >= plan[:, None], float("-inf"))
+        return self.out((scores.softmax(-1)[..., None] * self.cache).sum(1))
+
+
+def decode_with_plans(kernel_of):
+    """At the capture all lengths are the longest that there are. kernel_of: the one that lengths pick,
+    each of which has a plan of its own."""
+    plans = {"short": torch.full((BATCH,), 1), "long": torch.full((BATCH,), 12)}
+    captured = kernel_of(torch.tensor(12))
+    model = PlannedAttention()
+    with torch.no_grad():
+        for _ in range(CALLS):
+            lengths = torch.randint(1, 8, (BATCH,))
+            plans[kernel_of(lengths.max())].copy_(lengths)
+            model(torch.randn(BATCH, SIZE), plans[captured])
+
+
+def run_the_plan_is_filled_for_another_kernel_than_the_captured_one():
+    """flashinfer#1968: the longest context picks the kernel at the capture, that of the batch the
+    kernel whose plan is filled."""
+    decode_with_plans(lambda length: "long" if length > 8 else "short")
+
+
+def run_one_kernel_for_all_lengths():
+    decode_with_plans(lambda length: "long")
+
+
+def draft_with(threshold):
+    """Two tokens of a request are decoded at once, with a draft. threshold: more tokens of a request
+    are planned as a prefill, whose bounds are new tensors in each call."""
+    bounds = torch.arange(BATCH // 2 + 1) * 2
+    static_lengths = torch.ones(BATCH // 2, dtype=torch.long)
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.out = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+            self.register_buffer("cache", torch.randn(BATCH // 2, 12, SIZE))
+
+        def forward(self, x, lengths):
+            request = torch.bucketize(torch.arange(BATCH), bounds[1:], right=True)
+            seen = lengths[request] + torch.arange(BATCH) % 2
+            scores = (self.q(x)[:, None] * self.cache[request]).sum(-1)
+            scores = scores.masked_fill(torch.arange(12) >= seen[:, None], float("-inf"))
+            return self.out((scores.softmax(-1)[..., None] * self.cache[request]).sum(1))
+
+    model, captured = Attention(), None
+    with torch.no_grad():
+        for call in range(CALLS):
+            lengths = torch.randint(1, 4, (BATCH // 2,)) + call
+            plan = static_lengths.copy_(lengths) if threshold >= 2 else lengths
+            if captured is None:
+                captured = plan
+            model(torch.randn(BATCH, SIZE), captured)
+
+
+def run_a_draft_is_planned_as_a_prefill():
+    """vllm#45425: with a context over several ranks the threshold is 1, so a decoding of two tokens is
+    planned as a prefill, and what the graph reads is no static input."""
+    draft_with(threshold=1)
+
+
+def run_a_draft_is_planned_as_a_decoding():
+    draft_with(threshold=2)
 
 
 if __name__ == "__main__":

@@ -257,7 +257,8 @@ Found FindFrozenInputs(const Evidence& evidence) {
       if (moves.same + moves.changed < kFewestComparisons) continue;
       looked_at += is_input;
       if (moves.is_still(kFewestComparisons)) {
-        // Where each call has whole sequences, so their positions are 0, 1, 2 and so on.
+        // Where each call has whole sequences, so their positions are 0, 1, 2 and so on. Where
+        // parts of a table are equally long, so are where they begin.
         const bool is_right = (row.counts_up && !goes_on) || IsOfRequest(evidence, log, row) ||
                               IsOfProgram(evidence, log, row) || IsGiven(evidence, log, row) ||
                               IsCountOfLabels(evidence, log, row) || IsKeptFactor(log, row) ||
