@@ -82,16 +82,48 @@ Result<std::vector<Call*>> RequestRows::Look(Source& source, const Scope& scope)
   }
   if (const Result<void> read = ReadTables(source, scope); !read.ok()) return read.error();
   if (const Result<void> read = ReadProbes(source, scope); !read.ok()) return read.error();
-  std::vector<Call*> fresh;
+  std::vector<Calls::iterator> new_calls;
   // Where nothing was seen there is nothing to compare, and a row would be taken for one that
   // another call computed again: engines tell the rows of passes that graphs compute, too.
-  for (auto& [name, call] : calls_) {
+  for (auto entry = calls_.begin(); entry != calls_.end(); ++entry) {
+    const Call& call = entry->second;
     const bool saw_something = !call.probes.empty() || !call.sketches.empty();
-    if (call.number == 0 && call.rows && saw_something) fresh.push_back(&call);
+    if (call.number == 0 && call.rows && saw_something) new_calls.push_back(entry);
   }
-  std::ranges::sort(fresh, {}, &Call::moment);
-  for (Call* call : fresh) call->number = ++last_number_;
+  std::ranges::sort(new_calls, {}, [](const auto& entry) { return entry->second.moment; });
+  std::vector<Call*> fresh;
+  for (const Calls::iterator entry : new_calls) {
+    if (JoinsAnother(entry)) continue;
+    entry->second.number = ++last_number_;
+    fresh.push_back(&entry->second);
+  }
   return fresh;
+}
+
+bool RequestRows::JoinsAnother(Calls::iterator call) {
+  const auto& [name, part] = *call;
+  const auto first =
+      std::ranges::find_if(*part.rows, [](const auto& row) { return row.has_value(); });
+  if (first == part.rows->end()) return false;
+  const std::pair<std::string, Token> key(name.process, **first);
+  const auto [begin, end] = by_token_.equal_range(key);
+  for (auto other = begin; other != end; ++other) {
+    Call& whole = calls_.at(other->second);
+    const auto lacks = [](const auto& has, const auto& more) {
+      return std::ranges::none_of(more, [&](const auto& one) { return has.contains(one.first); });
+    };
+    if (whole.is_gone || whole.rows != part.rows || !lacks(whole.probes, part.probes) ||
+        !lacks(whole.sketches, part.sketches)) {
+      continue;
+    }
+    whole.probes.insert(part.probes.begin(), part.probes.end());
+    whole.sketches.insert(part.sketches.begin(), part.sketches.end());
+    parts_.at(name).call = other->second;
+    calls_.erase(call);
+    return true;
+  }
+  by_token_.emplace(key, name);
+  return false;
 }
 
 Result<void> RequestRows::ReadTables(Source& source, const Scope& scope) {
@@ -103,19 +135,20 @@ Result<void> RequestRows::ReadTables(Source& source, const Scope& scope) {
     if (!keys.ok()) return keys.error();
     if (const Result<void> counted = CountSeen(source, slot); !counted.ok()) return counted;
     for (const Key& key : *keys) {
-      const auto known = calls_.find(NameOf(about, key));
-      if (known != calls_.end() && known->second.rows) {
-        known->second.is_gone = false;
+      const CallName name = NameOf(about, key);
+      if (const auto part = parts_.find(name); part != parts_.end()) {
+        calls_.at(part->second.call).is_gone = false;
         continue;
       }
       const Result<source::Snapshot> snapshot = source.Get(slot, key);
       if (!snapshot.ok()) continue;  // it is gone: its call has no rows
       Result<std::vector<std::optional<Token>>> rows = RowsIn(source, slot, *snapshot);
       if (!rows.ok()) return rows.error();
-      Call& call = calls_[NameOf(about, key)];
+      Call& call = calls_[name];
       call.moment = MomentOf(about, *snapshot);
       call.rows = *std::move(rows);
       call.is_gone = false;
+      parts_[name] = {name, snapshot->timestamp_ns};
     }
   }
   return {};
@@ -130,13 +163,15 @@ Result<void> RequestRows::ReadProbes(Source& source, const Scope& scope) {
     if (!keys.ok()) return keys.error();
     if (const Result<void> counted = CountSeen(source, slot); !counted.ok()) return counted;
     for (const Key& key : *keys) {
-      Call& call = calls_[NameOf(about, key)];
+      const CallName name = NameOf(about, key);
+      const auto part = parts_.find(name);
+      Call& call = calls_[part == parts_.end() ? name : part->second.call];
       call.is_gone = false;
       if (!call.rows) continue;
       auto& of_kind = seen == about.probe ? call.probes : call.sketches;
       Seen& known = of_kind.try_emplace({seen, about.invocation, key.iteration}, Seen{kGone, {}})
                         .first->second;
-      if (known.slot == kGone) known = {slot, key};
+      if (known.slot == kGone) known = {slot, key, part->second.began_ns};
     }
   }
   return {};
@@ -170,6 +205,9 @@ void RequestRows::ForgetGone() {
     gone_without_rows_ += one.second.is_gone && !one.second.rows;
     return one.second.is_gone;
   });
+  const auto is_forgotten = [&](const CallName& call) { return !calls_.contains(call); };
+  std::erase_if(parts_, [&](const auto& one) { return is_forgotten(one.second.call); });
+  std::erase_if(by_token_, [&](const auto& one) { return is_forgotten(one.second); });
 }
 
 std::uint64_t RequestRows::CountCallsWithoutRows() const {

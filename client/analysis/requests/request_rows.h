@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "client/analysis/diff/align.h"
@@ -35,7 +36,7 @@ struct Token {
 // hexadecimal.
 std::string TokenText(const Token& token);
 
-// One call of a model, or one replay of a graph.
+// One call of a model outside of graphs, or one replay of a graph.
 struct CallName {
   std::string process;
   std::uint64_t graph_id = 0;
@@ -53,8 +54,11 @@ inline constexpr std::size_t kGone = SIZE_MAX;
 struct Seen {
   std::size_t slot = 0;
   source::Key key;
+  std::int64_t began_ns = 0;  // in a graph: when the rows of this graph were seen
 };
 
+// One call of a model. Several graphs and what runs between them may compute it, each of which
+// tells the same rows.
 struct Call {
   std::uint64_t number = 0;  // in the order in which they came, from 1; 0: nothing was seen in it
   source::Moment moment;
@@ -92,11 +96,24 @@ class RequestRows {
     std::uint64_t last_id = 0;  // Key::id
   };
 
+  // A call whose rows were told, or a part of one.
+  struct Part {
+    CallName call;
+    std::int64_t began_ns = 0;
+  };
+  using Calls = std::map<CallName, Call>;
+
+  // Makes it a part of one with the same rows that lacks what it has. Whether there is one: then it
+  // is no call of its own any more.
+  bool JoinsAnother(Calls::iterator call);
   Result<void> ReadTables(source::Source& source, const Scope& scope);
   Result<void> ReadProbes(source::Source& source, const Scope& scope);
   Result<void> CountSeen(source::Source& source, std::size_t slot);
 
-  std::map<CallName, Call> calls_;
+  Calls calls_;
+  std::map<CallName, Part> parts_;
+  // Numbered calls, by process and first token.
+  std::multimap<std::pair<std::string, Token>, CallName> by_token_;
   std::uint64_t last_number_ = 0;
   std::uint64_t gone_without_rows_ = 0;
   std::optional<std::int64_t> kept_ns_;

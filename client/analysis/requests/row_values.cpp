@@ -165,7 +165,7 @@ bool RowReader::IsSketchGone(const Kept& kept) {
 // than that of slots behind it.
 std::pair<std::int64_t, std::uint64_t> RowReader::PlaceOf(const Seen& seen) {
   const Slot& slot = SlotOf(seen);
-  std::int64_t time_ns = 0;
+  std::int64_t time_ns = seen.began_ns;
   if (slot.graph_id == 0) {
     const Result<source::Snapshot> snapshot = source_.Get(seen.slot, seen.key);
     if (snapshot.ok()) time_ns = snapshot->timestamp_ns;

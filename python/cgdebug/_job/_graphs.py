@@ -39,6 +39,8 @@ _is_capturing: typing.Callable[[], bool] = bool
 _live: dict = {}  # by announced graph: the number of its capture
 # By whom a framework names each graph whose capture begins, where one label is for several graphs.
 name_graph: typing.Callable[[], str] | None = None
+# What a framework captures first in each graph whose capture begins.
+begin_graph: typing.Callable[[], None] | None = None
 
 
 def watch(native) -> None:
@@ -261,6 +263,9 @@ def _began(graph) -> None:
         except BaseException:
             known.share()  # not every replay would be counted
             raise
+    if begin_graph is not None:
+        with contextlib.suppress(Exception):
+            begin_graph()
 
 
 def _ended(graph) -> None:

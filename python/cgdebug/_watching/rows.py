@@ -54,7 +54,8 @@ def rows(requests: _Requests, positions: _Positions) -> None:
     positions: of the token in its request, int64
 
     In a captured graph, call it inside the capture, with int64 tensors on the GPU that are written
-    before each replay. The table is the probe "rows", which keeps 64 calls.
+    before each replay; where several graphs compute a call, in each of them. The table is the probe
+    "rows", which keeps 64 calls.
 
     Fails: TypeError, ValueError: the two do not have the same rows."""
     is_on_gpu = all(isinstance(one, torch.Tensor) and one.is_cuda for one in (requests, positions))
@@ -66,6 +67,12 @@ def rows(requests: _Requests, positions: _Positions) -> None:
     calls.at_begin = _observe
     if calls.is_running():
         _observe()
+
+
+def rows_of_graph(requests: torch.Tensor, positions: torch.Tensor) -> None:
+    """As rows(), of the graph whose capture has begun. Requires: both are on the GPU."""
+    with no_dispatch(), torch.no_grad():
+        _observe_told(*_aside.call(_as_tensors, requests, positions))
 
 
 def forget() -> None:
@@ -110,6 +117,10 @@ def _observe() -> None:
     if not is_on_gpu and _native.is_capturing():
         _native.not_seen(NAME, _IN_GRAPH)
         return
+    _observe_told(requests, positions)
+
+
+def _observe_told(requests: torch.Tensor, positions: torch.Tensor) -> None:
     try:
         with no_dispatch(), torch.no_grad(), _lock:
             _aside.call(_send, requests, positions)

@@ -108,7 +108,7 @@ class RequestRows:
     """Tells cgdebug.rows() which request each row of the engine's passes is of.
 
     Captured graphs read the numbers of requests from one tensor, which is written before each
-    pass: not those of piecewise graphs, of which the attention between them has no rows."""
+    pass: a whole graph once, of a piecewise graph each piece."""
 
     def __init__(self) -> None:
         self._numbers: torch.Tensor | None = None
@@ -153,16 +153,33 @@ class RequestRows:
     def expect_capture(self, positions: torch.Tensor, tokens: int) -> None:
         """The next call of the model is captured whole, with so many rows. positions: where all
         graphs read them, those of the most rows as well."""
+        from .._watching.rows import rows
+
+        rows(self._read_by_graphs(positions)[:tokens], positions[:tokens])
+
+    @contextlib.contextmanager
+    def capturing_pieces(self, positions: torch.Tensor, tokens: int) -> typing.Iterator[None]:
+        """Each graph whose capture begins is a piece of a call with so many rows."""
+        from .._watching.rows import rows_of_graph
+
+        numbers = self._read_by_graphs(positions)
+        _graphs.begin_graph = lambda: rows_of_graph(numbers[:tokens], positions[:tokens])
+        try:
+            yield
+        finally:
+            _graphs.begin_graph = None
+
+    def _read_by_graphs(self, positions: torch.Tensor) -> torch.Tensor:
         import torch
 
-        from .._watching.rows import PADDING, rows
+        from .._watching.rows import PADDING
 
         if self._numbers is None:
             with torch.inference_mode(False):  # it is written outside of that mode, too
                 self._numbers = torch.full(
                     positions.shape, PADDING, dtype=torch.int64, device=positions.device
                 )
-        rows(self._numbers[:tokens], positions[:tokens])
+        return self._numbers
 
 
 class ParameterNames:

@@ -229,6 +229,17 @@ def _expect_capture(descriptor) -> None:
         _requests.expect_capture(_positions, descriptor.num_tokens)
 
 
+@contextlib.contextmanager
+def _capturing(label: contextlib.AbstractContextManager, pieces_of=None) -> typing.Iterator[None]:
+    """Under the label; pieces_of: the descriptor of the batch whose pieces they are."""
+    with contextlib.ExitStack() as scope:
+        with guard(_REQUESTS):
+            if pieces_of is not None and _positions is not None and _auto.keeps_values():
+                scope.enter_context(_requests.capturing_pieces(_positions, pieces_of.num_tokens))
+        scope.enter_context(label)
+        yield
+
+
 def _wrap_graphs(module) -> None:
     """Each piece of a piecewise graph has a wrapper of its own, and is given its parameters."""
     from ..probe import graph_label
@@ -241,14 +252,14 @@ def _wrap_graphs(module) -> None:
         if descriptor is None or (entry is not None and entry.cudagraph is not None):
             return None
         text = _label(descriptor)
+        mode = getattr(getattr(wrapper, "runtime_mode", None), "name", "")
         with guard(_REQUESTS):
-            mode = getattr(wrapper, "runtime_mode", None)
-            if getattr(mode, "name", "") == "FULL" and _is_whole_graph():
+            if mode == "FULL" and _is_whole_graph():
                 _expect_capture(descriptor)
         with guard(_LABELS):
             layers = _parameters.layers_of(args) if _parameters else ""
             text = f"{text},{layers}" if layers else text
-        return graph_label(text)
+        return _capturing(graph_label(text), descriptor if mode == "PIECEWISE" else None)
 
     wrap(module.CUDAGraphWrapper, "__call__", _LABELS, before=label)
 
@@ -257,7 +268,8 @@ def _wrap_breakable(module) -> None:
     """Graphs that eager attention divides, without a wrapper of their own."""
 
     def label(wrapper, entry, *args, **kwargs):
-        return capturing_pieces(_label(entry.batch_descriptor))
+        descriptor = entry.batch_descriptor
+        return _capturing(capturing_pieces(_label(descriptor)), descriptor)
 
     wrap(module.BreakableCUDAGraphWrapper, "_capture", _LABELS, before=label)
 

@@ -17,6 +17,8 @@ import pytest
 import torch
 
 import cgdebug
+from cgdebug._job import _graphs
+from cgdebug._watching import rows
 from cgdebug._watching.rows import number_of
 from cgdebug.integrations._engines import RequestRows
 from conftest import ROOT
@@ -408,6 +410,95 @@ def test_what_graphs_read_has_the_requests_of_the_pass_alone():
     assert set(graph.tolist()) == {number_of(None)}
     requests.tell(["a"], [9], positions[:4], is_replay=True)
     assert set(graph.tolist()) == {number_of(None)}, "it has more rows than positions"
+
+
+def test_each_piece_of_a_graph_reads_the_requests_of_the_pass(monkeypatch):
+    seen = []
+    monkeypatch.setattr(rows, "_send", lambda *told: seen.append(told))
+    requests, positions = RequestRows(), torch.arange(8)
+    with requests.capturing_pieces(positions, 4):
+        for _ in range(2):
+            _graphs.begin_graph()
+    assert _graphs.begin_graph is None
+    requests.forget()
+    requests.tell(["a", "b"], [1, 2], positions[:4])
+    for numbers, places in seen:
+        assert numbers.tolist() == [number_of(one) for one in ("a", "b", "b", None)]
+        assert places.tolist() == [0, 1, 2, 3]
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL"])
+def test_vllm_tells_the_requests_in_the_captures_of_pieces_alone(run, mode):
+    done = run(
+        VLLM.split("    runner = ")[0],
+        f"""
+        import types
+        from vllm.compilation import cuda_graph
+        from cgdebug._job import _graphs
+        runner = GPUModelRunner()
+        runner.positions = torch.arange(16)
+        runner.load_model(model=torch.nn.Sequential(torch.nn.Linear(4, 4)))
+        cuda_graph.context = cuda_graph.ForwardContext(cuda_graph.BatchDescriptor(8))
+        class Capture:
+            def __enter__(self): print("capture", _graphs.begin_graph is not None)
+            def __exit__(self, *error): pass
+        torch.cuda.CUDAGraph, torch.cuda.graph = (lambda: None), (lambda graph: Capture())
+        piece = cuda_graph.CUDAGraphWrapper(runner.model)
+        piece.runtime_mode = types.SimpleNamespace(name={mode!r})
+        piece(torch.ones(8, 4))
+        print("then", _graphs.begin_graph is not None)
+        """,
+        CGDEBUG_WATCH="*",
+        CGDEBUG_ON="nan",
+    )
+    assert done.stdout.split() == ["capture", str(mode == "PIECEWISE"), "then", "False"]
+
+
+@pytest.mark.gpu
+def test_vllm_s_pieces_are_compared_by_request(run, cli, tmp_path):
+    """Two pieces and what runs between them, in graphs of two rows and of eight."""
+    code = (
+        VLLM.split("    runner = ")[0],
+        SERVES,
+        """
+        from vllm.compilation import cuda_graph
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.between, self.second = (torch.nn.Linear(4, 4) for _ in range(3))
+                self.pieces = [cuda_graph.CUDAGraphWrapper(self.first.__call__),
+                               cuda_graph.CUDAGraphWrapper(self.second.__call__)]
+                for piece in self.pieces: piece.runtime_mode = types.SimpleNamespace(name="PIECEWISE")
+            def forward(self, x):
+                y = self.between(self.pieces[0](x[0]))
+                return self.pieces[1](x[1][: len(y)].copy_(y))
+        torch.manual_seed(1)
+        torch.set_grad_enabled(False)
+        runner = GPUModelRunner()
+        runner.positions = torch.zeros(16, dtype=torch.int64, device="cuda")
+        runner.load_model(model=Model().cuda())
+        static = torch.zeros(2, 16, 4, device="cuda")
+        def given(rows):
+            cuda_graph.context = cuda_graph.ForwardContext(cuda_graph.BatchDescriptor(rows))
+            return static[:, :rows]
+        for rows in (8, 2): runner._dummy_run(given(rows))
+        def run(batch):
+            rows = len(batch.positions)
+            runner.input_batch = types.SimpleNamespace(req_ids=batch.rids)
+            runner.positions[:rows] = batch.positions.cuda()
+            batch.positions = runner.positions[:rows]
+            static[0, :rows] = batch.input_ids.cuda()
+            batch.input_ids = given(rows)
+            runner.execute_model(batch)
+            torch.cuda.synchronize()
+        drafts = ()
+        """,
+    )
+    code, answer = compared_by_request(run, cli, tmp_path, code)
+    assert (answer["tokens"], answer["requests"]) == (6, 1), answer
+    assert answer["first"] is None and answer["compared"] >= 18, answer
+    assert code == 3 and [one for one in answer["missing"] if "only B has 6 rows" not in one] == []
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])

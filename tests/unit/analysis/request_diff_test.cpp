@@ -134,6 +134,98 @@ TEST(RequestDiff, ACallWhoseRowsWereToldAndInWhichNothingWasSeenTakesNoTokens) {
   EXPECT_EQ(diff.compared, 18);
 }
 
+// The three layers of a model, whose calls have these many rows: each in a graph of its own, which
+// tells the rows as well, and the last outside of graphs.
+class Pieces {
+ public:
+  explicit Pieces(std::uint64_t rows) : rows_(rows) {
+    for (std::uint64_t graph : {1, 2, 0}) {
+      pieces_.push_back({source.AddSlot("rows", {rows, 2}, layout::Dtype::kInt64),
+                         source.AddSlot("fwd/" + std::to_string(pieces_.size()), {rows, 4})});
+      for (const std::size_t slot : {pieces_.back().table, pieces_.back().layer}) {
+        source.Slots()[slot].graph_id = graph;
+      }
+    }
+  }
+  void Call(std::uint64_t replay, std::vector<Token> tokens) {
+    for (std::size_t n = 0; n < pieces_.size(); ++n) Piece(n, replay, tokens);
+  }
+  // error: of the second element of each row.
+  void Piece(std::size_t n, std::uint64_t replay, std::vector<Token> tokens, float error = 0) {
+    tokens.resize(rows_, Token{-1, 0});
+    std::vector<std::int64_t> table;
+    std::vector<float> values;
+    for (const Token& token : tokens) {
+      table.insert(table.end(), {token.request, token.position});
+      std::vector<float> row = Values(token, static_cast<int>(n));
+      row[1] *= 1 + error;
+      values.insert(values.end(), row.begin(), row.end());
+    }
+    source.AddBytes(pieces_[n].table, replay, Bytes(table));
+    source.Add(pieces_[n].layer, replay, values);
+  }
+
+  MemorySource source;
+
+ private:
+  struct Slots {
+    std::size_t table = 0;
+    std::size_t layer = 0;
+  };
+  std::uint64_t rows_;
+  std::vector<Slots> pieces_;
+};
+
+TEST(RequestDiff, PiecesOfACallAreComparedAsOne) {
+  Model whole = Batched();
+  Pieces pieces(4);
+  pieces.Call(1, {{2, 0}, {1, 0}, {1, 1}});
+  pieces.Call(2, {{1, 2}, {2, 1}});
+  pieces.Call(3, {{2, 2}});
+  const Result<RequestDiff> diff = CompareRequests(whole.source, pieces.source, {});
+  EXPECT_EQ(diff->outcome(), Outcome::kNothing) << TextOf(*diff);
+  EXPECT_EQ(diff->tokens, 6);
+  EXPECT_EQ(diff->compared, 18);
+}
+
+TEST(RequestDiff, AnErrorOfAnEarlierPieceIsNoGrowthInALaterOne) {
+  Pieces a(1), b(1);
+  a.Call(1, {{1, 0}});
+  for (std::size_t n = 0; n < 3; ++n) {
+    b.Piece(n, 1, {{1, 0}}, 0.002f * static_cast<float>(n + 1));
+  }
+  const Result<RequestDiff> diff = CompareRequests(a.source, b.source, {});
+  EXPECT_EQ(diff->grown, 1);
+  EXPECT_EQ(diff->first->a.slot->probe, "fwd/0");
+}
+
+TEST(RequestDiff, PiecesThatAreComputedAgainAreAnotherCall) {
+  Pieces a(1), b(1);
+  for (Pieces* one : {&a, &b}) {
+    for (const std::uint64_t replay : {1, 2}) one->Call(replay, {{1, 0}});
+  }
+  b.Piece(2, 3, {{1, 1}});
+  a.Piece(2, 3, {{1, 1}}, 0.5f);
+  const Result<RequestDiff> diff = CompareRequests(a.source, b.source, {});
+  EXPECT_EQ(diff->tokens, 3);
+  EXPECT_EQ(diff->compared, 7);
+  EXPECT_EQ(diff->equal, 6);
+  EXPECT_EQ(diff->first->a.key.replay, 3);
+}
+
+TEST(RequestDiff, APieceThatComesInALaterLookIsOfItsCall) {
+  Pieces a(1), b(1);
+  const std::unique_ptr<RequestComparison> comparison = MakeRequestComparison({});
+  for (std::size_t n = 0; n < 3; ++n) {
+    for (Pieces* one : {&a, &b}) one->Piece(n, 1, {{1, 0}});
+    EXPECT_TRUE(comparison->Look(a.source, b.source, /*is_last=*/n == 2).ok());
+  }
+  const RequestDiff diff = comparison->Answer();
+  EXPECT_EQ(diff.outcome(), Outcome::kNothing) << TextOf(diff);
+  EXPECT_EQ(diff.tokens, 1);
+  EXPECT_EQ(diff.compared, 3);
+}
+
 TEST(RequestDiff, SwappedRequestsGrow) {
   Model a = Alone(), b(4);
   b.Call(1, {{1, 0}, {2, 0}, {1, 1}});  // as Batched(), but for the order of the first two
