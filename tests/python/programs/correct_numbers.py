@@ -150,6 +150,7 @@ PROGRAMS = [
     for name, one in list(globals().items())
     if name.startswith("run_") and one.__module__ == __name__
 ]
+LOOKED_AT_AGAIN = PROGRAMS  # CGDEBUG_OP_LOG_READS=1, which only adds rows where something is wrong
 
 
 if __name__ == "__main__":

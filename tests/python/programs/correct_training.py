@@ -528,6 +528,7 @@ def run_clamped_half():
 
 
 PROGRAMS = [name.removeprefix("run_") for name in list(globals()) if name.startswith("run_")]
+LOOKED_AT_AGAIN = PROGRAMS  # CGDEBUG_OP_LOG_READS=1, which only adds rows where something is wrong
 
 
 if __name__ == "__main__":
