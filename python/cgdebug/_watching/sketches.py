@@ -54,8 +54,10 @@ def _signs_of(length: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def _make_signs(length: int, like: torch.Tensor) -> torch.Tensor:
-    """1 or -1 for each place, by the last bits of a hash of it."""
-    mixed = torch.arange(1, length + 1, device=like.device) * 0x9E3779B1 & 0xFFFFFFFF
-    mixed = (mixed ^ mixed >> 16) * 0x45D9F3B & 0xFFFFFFFF
-    mixed = mixed ^ mixed >> 15
-    return (1 - 2 * (mixed & 1)).to(like.dtype)
+    """1 or -1 for each place, by a bit of a hash of it. Nothing on the way has more than 31 bits:
+    Inductor computes in 32 what it finds small enough, and refuses larger constants there."""
+    bits = torch.arange(1, length + 1, device=like.device)
+    for low, high, shift in ((0x6F4D, 0x5A3B, 13), (0x7A2D, 0x4C95, 11), (0x5A3B, 0x6F4D, 14)):
+        bits = (bits & 0x7FFF) * low ^ (bits >> 15) * high
+        bits = bits ^ bits >> shift
+    return (1 - 2 * (bits >> 3 & 1)).to(like.dtype)

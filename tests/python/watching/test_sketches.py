@@ -54,10 +54,20 @@ def test_integers_of_64_bits_keep_their_differences():
     assert (sums_of(a) - sums_of(b)).norm() == 1
 
 
-def test_compiled_code_makes_the_same_sketches():
-    a = torch.randn(4, 3, 100).bfloat16()
-    compiled = torch.compile(sketches.of, backend="aot_eager", fullgraph=True)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_code_makes_the_same_sketches(backend, device):
+    a = torch.randint(-99, 99, (4, 3, 100), device=device).bfloat16()  # exact in any order
+    compiled = torch.compile(sketches.of, backend=backend, fullgraph=True)
     assert torch.equal(compiled(a), sketches.of(a))
+
+
+def test_the_signs_of_neighbours_say_nothing_of_one_another():
+    signs = sketches._make_signs(1 << 16, torch.zeros(1, dtype=torch.float64))
+    for lag in (*range(1, 65), 128, 1024, 4096, 1 << 15):
+        both = signs[lag:] * signs[:-lag]
+        assert abs(both.sum()) < 6 * len(both) ** 0.5, lag
+    assert abs(signs.sum()) < 6 * len(signs) ** 0.5
 
 
 class Block(torch.nn.Module):
