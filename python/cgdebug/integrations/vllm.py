@@ -9,6 +9,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import sys
 import typing
 
@@ -109,9 +110,10 @@ def _wrap_runner(module) -> None:
     def name_step(runner, *args, dummy_run=False, **kwargs):
         runner._cgdebug_rows = runner._cgdebug_output = None
         _requests.forget()
-        if dummy_run:
+        output = args[0] if args else None
+        if dummy_run or _is_warm_up(output):
             return own_pass()
-        output = runner._cgdebug_output = args[0] if args else None
+        runner._cgdebug_output = output
         runner._cgdebug_rows = getattr(output, _TOKENS, None)
         runner._cgdebug_step = getattr(runner, "_cgdebug_step", -1) + 1
         step(runner._cgdebug_step)
@@ -147,6 +149,19 @@ def _wrap_runner(module) -> None:
         wrap(runner, "reload_weights", _MEMORY, after=_look_at_memory)
 
 
+def _is_warm_up(output) -> bool:
+    """Whether all requests of the pass are those that vLLM makes by itself."""
+    requests = list(getattr(output, "num_scheduled_tokens", None) or ())
+    return requests != [] and all(str(one).startswith("_warmup_") for one in requests)
+
+
+def _name_of(request: str) -> str:
+    """As its client named it. vLLM adds eight random digits, which are others in each server."""
+    if os.environ.get("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "0") != "0":
+        return request
+    return re.sub(r"-[0-9a-f]{8}$", "", request)
+
+
 def _tell_requests(runner, positions) -> None:
     """Which tokens of a draft are kept is not known yet: of a pass with some nothing is told."""
     output = getattr(runner, "_cgdebug_output", None)
@@ -158,7 +173,8 @@ def _tell_requests(runner, positions) -> None:
     if positions is not None and own is not None:
         positions = own[: positions.shape[-1]]
     requests = runner.input_batch.req_ids
-    _requests.tell(requests, map(tokens.get, requests), positions, _is_whole_graph())
+    counts = [tokens[one] for one in requests]
+    _requests.tell(list(map(_name_of, requests)), counts, positions, _is_whole_graph())
 
 
 def _has_drafts(output) -> bool:
@@ -183,11 +199,13 @@ def _wrap_inputs(runner) -> None:
         batch = prepare(self, scheduler_output, batch_desc, *args, **kwargs)
         with guard(_REQUESTS):
             is_replay = getattr(batch_desc.cg_mode, "name", "") == "FULL"
+            if _is_warm_up(scheduler_output):
+                return batch
             if not is_replay:
                 tell_rows(batch.num_tokens, [batch.input_ids, batch.positions])
             if _auto.keeps_values() and not _has_drafts(scheduler_output):
-                tokens = batch.num_scheduled_tokens
-                _requests.tell(batch.req_ids, tokens, batch.positions, is_replay)
+                tokens, requests = batch.num_scheduled_tokens, list(map(_name_of, batch.req_ids))
+                _requests.tell(requests, tokens, batch.positions, is_replay)
         return batch
 
     runner.prepare_inputs = prepare_inputs
