@@ -39,7 +39,7 @@ _is_capturing: typing.Callable[[], bool] = bool
 _live: dict = {}  # by announced graph: the number of its capture
 # By whom a framework names each graph whose capture begins, where one label is for several graphs.
 name_graph: typing.Callable[[], str] | None = None
-# What a framework captures first in each graph whose capture begins.
+# What a framework captures first in each graph whose capture begins. It does not raise.
 begin_graph: typing.Callable[[], None] | None = None
 
 
@@ -264,8 +264,7 @@ def _began(graph) -> None:
             known.share()  # not every replay would be counted
             raise
     if begin_graph is not None:
-        with contextlib.suppress(Exception):
-            begin_graph()
+        begin_graph()
 
 
 def _ended(graph) -> None:

@@ -70,9 +70,9 @@ def rows(requests: _Requests, positions: _Positions) -> None:
 
 
 def rows_of_graph(requests: torch.Tensor, positions: torch.Tensor) -> None:
-    """As rows(), of the graph whose capture has begun. Requires: both are on the GPU."""
-    with no_dispatch(), torch.no_grad():
-        _observe_told(*_aside.call(_as_tensors, requests, positions))
+    """As rows(), of the graph whose capture has begun, for int64 tensors on the GPU. Where that
+    fails, they are counted as not seen."""
+    _observe_told(requests, positions)
 
 
 def forget() -> None:
