@@ -256,13 +256,15 @@ class RowPlaces:
     def tail_of(self, tensor: torch.Tensor) -> tuple[Tail, int] | None:
         """Of a capture in which the first rows are real: that, and the dimension that has the rows.
         If that changes slowest in memory, the tail is what lies in the padding rows."""
-        layout = self.of(tensor)
-        if self._captured_count is None or layout is None or len(_axes(layout)) != 1:
+        layout, count = self.of(tensor), self._captured_count
+        if count is None or count.device != tensor.device:  # no kernel reads another GPU's memory
+            return None
+        if layout is None or len(_axes(layout)) != 1:
             return None
         rows = (0, len(self.mask))
         for place, dim in enumerate(layout):
             if dim[:1] == (rows,):
-                return Tail(self._captured_count, len(self.mask)), place
+                return Tail(count, len(self.mask)), place
         return None
 
     def real_of(self, tensor: torch.Tensor) -> torch.Tensor | None:

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _len_torch_dispatch_stack
 import cgdebug
 from cgdebug._job._poison import _Trace
 from cgdebug._op_log import padding
+from cgdebug._op_log.rows.native_rows import is_slowest
 
 ROWS, REAL, TOKENS, SIZE = 6, 4, 5, 8
 
@@ -132,6 +133,26 @@ def test_what_lies_in_padding_has_0_in_place_of_real_rows_where_their_number_is_
     part = places.padding_of(x)
     assert part.shape == x.shape and not part[real].any()
     assert part[~real].isnan().all()
+
+
+def test_the_tail_of_a_tensor_is_where_its_rows_lie_one_behind_another():
+    x = torch.zeros(ROWS, 2, 4)
+    places = padding.RowPlaces(padding.captured_marks(torch.tensor(REAL), [x]))
+    tail, dim = places.tail_of(x)
+    assert (tail.start.item(), tail.rows, dim) == (REAL, ROWS, 0)
+    turned = x.transpose(0, 2)
+    for tensor, place, slowest in (
+        (x, 0, True),
+        (turned, 2, True),  # as it lies in memory
+        (turned.contiguous(), 2, False),
+        (x[:, :1], 0, False),  # it has gaps
+        (x[:1].expand(ROWS, 2, 4), 0, False),
+        (x[:, :0], 0, False),  # nothing is in it
+    ):
+        assert is_slowest(tensor, place) is slowest, tensor.stride()
+    elsewhere = torch.zeros(ROWS, 3, device="meta")
+    places._set(elsewhere, (((0, ROWS),), ((-1, 3),)))
+    assert places.tail_of(elsewhere) is None
 
 
 # --- in an op log -----------------------------------------------------------------------------------

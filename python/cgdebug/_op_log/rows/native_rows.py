@@ -108,6 +108,8 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 def is_slowest(tensor: torch.Tensor, dim: int) -> bool:
     """Whether the dimension changes slowest in memory, in a tensor that needs no copy."""
+    if not tensor.numel():
+        return False
     slowest = tensor.stride(dim)
     others = (n for n, size in enumerate(tensor.shape) if n != dim and size != 1)
     return all(tensor.stride(n) < slowest for n in others) and (
