@@ -37,6 +37,7 @@ _REQUESTS = "which request each row of vLLM's batches is of"
 _MEMORY = "the memory of vLLM's graphs"
 _CACHES = "the KV cache of vLLM"
 _TOKENS = "total_num_scheduled_tokens"  # without padding
+_ADDED = re.compile(r"-[0-9a-f]{8}$")  # to the name of a request
 _registered = False
 _parameters: ParameterNames | None = None  # of the model that was loaded first
 _requests = RequestRows()
@@ -155,11 +156,11 @@ def _is_warm_up(output) -> bool:
     return requests != [] and all(str(one).startswith("_warmup_") for one in requests)
 
 
-def _name_of(request: str) -> str:
-    """As its client named it. vLLM adds eight random digits, which are others in each server."""
+def _names_of(requests: typing.Iterable[str]) -> list[str]:
+    """As clients named them. vLLM adds eight random digits, which are others in each server."""
     if os.environ.get("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "0") != "0":
-        return request
-    return re.sub(r"-[0-9a-f]{8}$", "", request)
+        return list(requests)
+    return [_ADDED.sub("", one) for one in requests]
 
 
 def _tell_requests(runner, positions) -> None:
@@ -174,7 +175,7 @@ def _tell_requests(runner, positions) -> None:
         positions = own[: positions.shape[-1]]
     requests = runner.input_batch.req_ids
     counts = [tokens[one] for one in requests]
-    _requests.tell(list(map(_name_of, requests)), counts, positions, _is_whole_graph())
+    _requests.tell(_names_of(requests), counts, positions, _is_whole_graph())
 
 
 def _has_drafts(output) -> bool:
@@ -204,8 +205,8 @@ def _wrap_inputs(runner) -> None:
             if not is_replay:
                 tell_rows(batch.num_tokens, [batch.input_ids, batch.positions])
             if _auto.keeps_values() and not _has_drafts(scheduler_output):
-                tokens, requests = batch.num_scheduled_tokens, list(map(_name_of, batch.req_ids))
-                _requests.tell(requests, tokens, batch.positions, is_replay)
+                tokens = batch.num_scheduled_tokens
+                _requests.tell(_names_of(batch.req_ids), tokens, batch.positions, is_replay)
         return batch
 
     runner.prepare_inputs = prepare_inputs
@@ -242,8 +243,13 @@ def _look_at_memory(*args, **kwargs) -> None:
     audit.run_quietly()
 
 
+def _tells_graphs() -> bool:
+    """Whether graphs that are captured tell which request each of their rows is of."""
+    return _positions is not None and _auto.keeps_values()
+
+
 def _expect_capture(descriptor) -> None:
-    if _positions is not None and _auto.keeps_values():
+    if _tells_graphs():
         _requests.expect_capture(_positions, descriptor.num_tokens)
 
 
@@ -252,7 +258,7 @@ def _capturing(label: contextlib.AbstractContextManager, pieces_of=None) -> typi
     """Under the label; pieces_of: the descriptor of the batch whose pieces they are."""
     with contextlib.ExitStack() as scope:
         with guard(_REQUESTS):
-            if pieces_of is not None and _positions is not None and _auto.keeps_values():
+            if pieces_of is not None and _tells_graphs():
                 scope.enter_context(_requests.capturing_pieces(_positions, pieces_of.num_tokens))
         scope.enter_context(label)
         yield
