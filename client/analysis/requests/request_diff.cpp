@@ -36,6 +36,13 @@ bool AreSame(RowReader& a, const Seen* of_a, RowReader& b, const Seen* of_b) {
          x->hash == y->hash && x->ordered_hash == y->ordered_hash;
 }
 
+// A row in a tensor of A and one of B.
+struct ComparedRow {
+  std::size_t a = 0;
+  std::size_t b = 0;
+  RowError error;
+};
+
 // What comparing one probe in a call of A and one of B found.
 struct ProbePair {
   std::pair<std::int64_t, std::uint64_t> place = {};  // in the call of A
@@ -43,8 +50,9 @@ struct ProbePair {
   Spot b;
   double rounding = 0;
   bool is_sketch = false;
-  bool are_same = false;              // both tensors are equal bit for bit
-  std::vector<RowError> errors = {};  // of each of SharedRows::rows
+  bool are_same = false;  // both tensors are equal bit for bit
+  // Of each of SharedRows::rows. Nothing: the tensor has no such row.
+  std::vector<std::optional<ComparedRow>> rows = {};
 };
 
 // The rows of one call of A and one of B that hold the same tokens.
@@ -60,6 +68,16 @@ struct SharedRows {
   std::map<ProbeName, ProbePair> compared;
   std::vector<std::pair<std::string, std::string>> missing;  // reason, and where
 };
+
+// Where what a probe sees in the call has the token, which the call has in this row.
+std::optional<std::size_t> RowOf(const Call& call, const ProbeName& probe, std::size_t row,
+                                 const Token& token) {
+  const Table& table = call.TableOf(probe);
+  if (&table == &*call.rows) return row;
+  const auto found = std::ranges::find(table, token);
+  if (found == table.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - table.begin());
+}
 
 // Reasons why something was not compared, with how often and where first.
 class Missing {
@@ -121,15 +139,16 @@ class Tally {
     ProbeRows& probe = diff.probes[index];
     const double growth = compared.is_sketch ? kGrowthOfSketches : kGrowth;
     for (std::size_t i = 0; i < shared.rows.size(); ++i) {
-      const SharedRows::Row& row = shared.rows[i];
-      const RowError& error = compared.errors[i];
+      if (!compared.rows[i]) continue;
+      const ComparedRow& row = *compared.rows[i];
+      const RowError& error = row.error;
       RowSoFar& before = (*so_far)[i];
       const bool is_known_equal =
           error.is_equal && (!compared.is_sketch || (compared.are_same && row.a == row.b));
       const bool is_by_sketch = compared.is_sketch && !is_known_equal;
       const auto pair = [&] {
         return RowPair{.probe = index,
-                       .token = row.token,
+                       .token = shared.rows[i].token,
                        .a = compared.a,
                        .b = compared.b,
                        .row_a = row.a,
@@ -312,6 +331,14 @@ class Comparison : public RequestComparison {
     }
   }
 
+  // Whether what a probe sees in the call of one side has any of the rows.
+  static bool HasSome(const Call& call, const ProbeName& probe, const SharedRows& shared,
+                      std::size_t SharedRows::Row::*in) {
+    return std::ranges::any_of(shared.rows, [&](const SharedRows::Row& row) {
+      return RowOf(call, probe, row.*in, row.token).has_value();
+    });
+  }
+
   // Compares what was not compared before.
   static void CompareCalls(RowReader& a, RowReader& b, SharedRows* shared) {
     const auto add_missing = [&](const std::string& reason, const std::string& where) {
@@ -335,16 +362,19 @@ class Comparison : public RequestComparison {
     for (const auto& [place, name] : names) {
       const Kept left = KeptIn(*shared->call_a, *name), right = KeptIn(*shared->call_b, *name);
       if (!of_b.contains(*name)) {
+        if (!HasSome(*shared->call_a, *name, *shared, &SharedRows::Row::a)) continue;
         add_missing("B did not see it in the call of these rows", a.TextOf(*left.any()));
       } else if (right.any() == nullptr) {
         add_missing(kLetGo, "B: " + std::get<0>(*name));
-      } else if (std::optional<ProbePair> compared = CompareKept(a, left, b, right, shared)) {
+      } else if (std::optional<ProbePair> compared =
+                     CompareKept(*name, a, left, b, right, shared)) {
         compared->place = place;
         shared->compared.emplace(*name, *std::move(compared));
       }
     }
     for (const ProbeName& name : of_b) {
       if (of_a.contains(name)) continue;
+      if (!HasSome(*shared->call_b, name, *shared, &SharedRows::Row::b)) continue;
       const Seen* const seen = KeptIn(*shared->call_b, name).any();
       add_missing("A did not see it in the call of these rows",
                   seen == nullptr ? "B: " + std::get<0>(name) : b.TextOf(*seen));
@@ -352,8 +382,8 @@ class Comparison : public RequestComparison {
   }
 
   // Nothing: it cannot be compared, and it is said.
-  static std::optional<ProbePair> CompareKept(RowReader& a, const Kept& left, RowReader& b,
-                                              const Kept& right, SharedRows* shared) {
+  static std::optional<ProbePair> CompareKept(const ProbeName& name, RowReader& a, const Kept& left,
+                                              RowReader& b, const Kept& right, SharedRows* shared) {
     const bool has_sketches = left.sketch != nullptr && right.sketch != nullptr;
     const bool by_sketch = has_sketches && !(a.HasValues(left.tensor) && b.HasValues(right.tensor));
     const Seen& seen_a = by_sketch ? *left.sketch : *left.any();
@@ -366,7 +396,7 @@ class Comparison : public RequestComparison {
     if (!by_sketch && a.IsSketchGone(left)) return missing(kNoSketch, a.TextOf(seen_a));
     if (!by_sketch && b.IsSketchGone(right)) return missing(kNoSketch, b.TextOf(seen_b));
     const auto rows_of = [&](RowReader& side, const Seen& seen, const Call& call) {
-      const std::size_t rows = call.rows->size();
+      const std::size_t rows = call.TableOf(name).size();
       return by_sketch ? side.SketchesOf(seen, rows) : side.RowsOf(seen, rows);
     };
     const Result<Rows> of_a = rows_of(a, seen_a, *shared->call_a);
@@ -381,9 +411,15 @@ class Comparison : public RequestComparison {
                        .rounding = std::max(of_a->rounding, of_b->rounding),
                        .is_sketch = of_a->is_sketch};
     compared.are_same = of_a->is_sketch && AreSame(a, left.tensor, b, right.tensor);
+    bool only_one_has_it = false;
     for (const SharedRows::Row& row : shared->rows) {
-      compared.errors.push_back(CompareRows(*of_a, row.a, *of_b, row.b));
+      const auto in_a = RowOf(*shared->call_a, name, row.a, row.token);
+      const auto in_b = RowOf(*shared->call_b, name, row.b, row.token);
+      std::optional<ComparedRow>& one = compared.rows.emplace_back();
+      if (in_a && in_b) one = {*in_a, *in_b, CompareRows(*of_a, *in_a, *of_b, *in_b)};
+      only_one_has_it |= in_a.has_value() != in_b.has_value();
     }
+    if (only_one_has_it) missing("only one side has it of some row", a.TextOf(seen_a));
     return compared;
   }
 

@@ -36,8 +36,7 @@ Error NotRows(const Source& source, const Slot& slot, const std::string& why) {
       source.Describe().path, slot.probe, why)};
 }
 
-Result<std::vector<std::optional<Token>>> RowsIn(Source& source, std::size_t slot_index,
-                                                 const source::Snapshot& snapshot) {
+Result<Table> RowsIn(Source& source, std::size_t slot_index, const source::Snapshot& snapshot) {
   const Slot& slot = source.slots()[slot_index];
   if (slot.dtype != layout::Dtype::kInt64 || slot.shape.size() != 2 || slot.shape[1] != 2) {
     return NotRows(source, slot, "it is " + source::TypeText(slot) + ", not i64[rows,2]");
@@ -48,7 +47,7 @@ Result<std::vector<std::optional<Token>>> RowsIn(Source& source, std::size_t slo
   const Result<numerics::TensorView> view =
       numerics::MakeTensorView(slot.dtype, slot.shape, values->bytes);
   if (!view.ok()) return view.error();
-  std::vector<std::optional<Token>> rows(slot.shape[0]);
+  Table rows(slot.shape[0]);
   for (std::size_t row = 0; row < rows.size(); ++row) {
     const Token token{numerics::ElementAsInt64(*view, 2 * row),
                       numerics::ElementAsInt64(*view, 2 * row + 1)};
@@ -57,7 +56,44 @@ Result<std::vector<std::optional<Token>>> RowsIn(Source& source, std::size_t slo
   return rows;
 }
 
+// The module whose rows a probe tells; empty: those of the call. Nothing: it tells none.
+std::optional<std::string> ToldBy(std::string_view probe) {
+  if (probe == kRowsProbe) return "";
+  if (!probe.starts_with(fmt::format("{}/", kRowsProbe))) return std::nullopt;
+  return std::string(probe.substr(kRowsProbe.size() + 1));
+}
+
+// Which call of its probe in the whole one: those of a part follow those of the parts before it.
+// Outside of graphs each is an iteration.
+ProbeName NameIn(Call* call, const CallName& part, const Slot& slot, const std::string& probe,
+                 std::uint32_t iteration) {
+  const bool is_eager = slot.graph_id == 0;
+  std::vector<std::uint64_t> dims;
+  if (is_eager && !slot.shape.empty()) dims.assign(slot.shape.begin(), slot.shape.end() - 1);
+  const auto [first, is_new] = call->firsts.try_emplace({probe, part, dims}, 0);
+  for (const auto* all : {&call->probes, &call->sketches}) {
+    if (!is_new) break;
+    const auto behind = all->upper_bound({probe, UINT32_MAX, UINT32_MAX});
+    if (behind == all->begin() || std::get<0>(std::prev(behind)->first) != probe) continue;
+    first->second = std::max(first->second, std::get<1>(std::prev(behind)->first) + 1);
+  }
+  if (is_eager) return {probe, first->second + slot.invocation + iteration, 0};
+  return {probe, first->second + slot.invocation, iteration};
+}
+
 }  // namespace
+
+const Table& Call::TableOf(const ProbeName& probe) const {
+  const std::string& name = std::get<0>(probe);
+  for (const auto& [module, table] : tables) {
+    const std::string output = fmt::format("fwd/{}", module);
+    if (!name.starts_with(output)) continue;
+    if (name.size() == output.size() || name[output.size()] == '/' || name[output.size()] == '.') {
+      return table;
+    }
+  }
+  return *rows;
+}
 
 std::optional<std::string> SketchedBy(std::string_view probe) {
   if (!probe.starts_with(fmt::format("{}fwd/", kSketchOf))) return std::nullopt;
@@ -93,14 +129,14 @@ Result<std::vector<Call*>> RequestRows::Look(Source& source, const Scope& scope)
   std::ranges::sort(new_calls, {}, [](const auto& entry) { return entry->second.moment; });
   std::vector<Call*> fresh;
   for (const Calls::iterator entry : new_calls) {
-    if (JoinsAnother(entry)) continue;
+    if (JoinsAnother(entry, source.slots())) continue;
     entry->second.number = ++last_number_;
     fresh.push_back(&entry->second);
   }
   return fresh;
 }
 
-bool RequestRows::JoinsAnother(Calls::iterator call) {
+bool RequestRows::JoinsAnother(Calls::iterator call, const std::vector<Slot>& slots) {
   const auto& [name, part] = *call;
   const auto first =
       std::ranges::find_if(*part.rows, [](const auto& row) { return row.has_value(); });
@@ -109,15 +145,22 @@ bool RequestRows::JoinsAnother(Calls::iterator call) {
   const auto [begin, end] = by_token_.equal_range(key);
   for (auto other = begin; other != end; ++other) {
     Call& whole = calls_.at(other->second);
-    const auto lacks = [](const auto& has, const auto& more) {
-      return std::ranges::none_of(more, [&](const auto& one) { return has.contains(one.first); });
-    };
-    if (whole.is_gone || whole.rows != part.rows || !lacks(whole.probes, part.probes) ||
-        !lacks(whole.sketches, part.sketches)) {
-      continue;
+    if (whole.is_gone || whole.rows != part.rows) continue;
+    std::size_t known = 0;
+    for (const auto& [probe, seen] : part.probes) known += whole.probes.contains(probe);
+    for (const auto& [probe, seen] : part.sketches) known += whole.sketches.contains(probe);
+    const bool is_new = known == 0;
+    const bool has_more = known < part.probes.size() + part.sketches.size();
+    if (!is_new && (!has_more || whole.graphs.contains(name.graph_id))) continue;
+    for (const auto all : {&Call::probes, &Call::sketches}) {
+      for (const auto& [probe, seen] : part.*all) {
+        (whole.*all)
+            .insert({NameIn(&whole, name, slots[seen.slot], std::get<0>(probe), seen.key.iteration),
+                     seen});
+      }
     }
-    whole.probes.insert(part.probes.begin(), part.probes.end());
-    whole.sketches.insert(part.sketches.begin(), part.sketches.end());
+    whole.tables.insert(part.tables.begin(), part.tables.end());
+    whole.graphs.insert(name.graph_id);
     parts_.at(name).call = other->second;
     calls_.erase(call);
     return true;
@@ -130,24 +173,32 @@ Result<void> RequestRows::ReadTables(Source& source, const Scope& scope) {
   const Scope of_rows = WithTables(scope);
   for (const std::size_t slot : WantedSlots(source, of_rows)) {
     const Slot& about = source.slots()[slot];
-    if (about.probe != kRowsProbe) continue;
+    const std::optional<std::string> module = ToldBy(about.probe);
+    if (!module) continue;
     const Result<std::vector<Key>> keys = WantedKeys(source, slot, of_rows);
     if (!keys.ok()) return keys.error();
     if (const Result<void> counted = CountSeen(source, slot); !counted.ok()) return counted;
     for (const Key& key : *keys) {
       const CallName name = NameOf(about, key);
-      if (const auto part = parts_.find(name); part != parts_.end()) {
-        calls_.at(part->second.call).is_gone = false;
-        continue;
+      const auto part = parts_.find(name);
+      if (part != parts_.end()) {
+        Call& call = calls_.at(part->second.call);
+        call.is_gone = false;
+        if (module->empty() || call.tables.contains(*module)) continue;
       }
       const Result<source::Snapshot> snapshot = source.Get(slot, key);
       if (!snapshot.ok()) continue;  // it is gone: its call has no rows
-      Result<std::vector<std::optional<Token>>> rows = RowsIn(source, slot, *snapshot);
+      Result<Table> rows = RowsIn(source, slot, *snapshot);
       if (!rows.ok()) return rows.error();
-      Call& call = calls_[name];
+      Call& call = calls_[part == parts_.end() ? name : part->second.call];
+      call.is_gone = false;
+      if (!module->empty()) {
+        call.tables.insert_or_assign(*module, *std::move(rows));
+        continue;
+      }
       call.moment = MomentOf(about, *snapshot);
       call.rows = *std::move(rows);
-      call.is_gone = false;
+      call.graphs = {name.graph_id};
       parts_[name] = {name, snapshot->timestamp_ns};
     }
   }
@@ -158,7 +209,7 @@ Result<void> RequestRows::ReadProbes(Source& source, const Scope& scope) {
   for (const std::size_t slot : WantedSlots(source, WithTables(scope))) {
     const Slot& about = source.slots()[slot];
     const std::string seen = SketchedBy(about.probe).value_or(about.probe);
-    if (about.probe == kRowsProbe || !scope.probes.Matches(seen)) continue;
+    if (ToldBy(about.probe) || !scope.probes.Matches(seen)) continue;
     const Result<std::vector<Key>> keys = WantedKeys(source, slot, scope);
     if (!keys.ok()) return keys.error();
     if (const Result<void> counted = CountSeen(source, slot); !counted.ok()) return counted;
@@ -169,8 +220,9 @@ Result<void> RequestRows::ReadProbes(Source& source, const Scope& scope) {
       call.is_gone = false;
       if (!call.rows) continue;
       auto& of_kind = seen == about.probe ? call.probes : call.sketches;
-      Seen& known = of_kind.try_emplace({seen, about.invocation, key.iteration}, Seen{kGone, {}})
-                        .first->second;
+      Seen& known =
+          of_kind.try_emplace(NameIn(&call, name, about, seen, key.iteration), Seen{kGone, {}})
+              .first->second;
       if (known.slot == kGone) known = {slot, key, part->second.began_ns};
     }
   }

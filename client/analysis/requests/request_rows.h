@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -19,7 +20,7 @@
 namespace cgdebug::analysis::requests {
 
 // The probe of cgdebug.rows(): int64[rows,2], a request and a position in a row. A negative request
-// is padding.
+// is padding. "rows/lm_head" is that of cgdebug.rows(..., of="lm_head").
 inline constexpr std::string_view kRowsProbe = "rows";
 
 // In front of the name of a probe that keeps a sketch of each row of what another one sees:
@@ -44,9 +45,12 @@ struct CallName {
   auto operator<=>(const CallName&) const = default;
 };
 
-// A probe, whatever graph it lies in: its name, which call of it in the capture, and which in the
-// replay.
+// A probe, whatever graph it lies in: its name, which call of it in the call of the model, and
+// which iteration of a conditional body.
 using ProbeName = std::tuple<std::string, std::uint32_t, std::uint32_t>;
+
+// Which token each row holds. A row without one is padding.
+using Table = std::vector<std::optional<Token>>;
 
 // Of Seen::slot: the source has let the snapshot go.
 inline constexpr std::size_t kGone = SIZE_MAX;
@@ -62,11 +66,18 @@ struct Seen {
 struct Call {
   std::uint64_t number = 0;  // in the order in which they came, from 1; 0: nothing was seen in it
   source::Moment moment;
-  // A row without a token is padding. Nothing: nobody told them.
-  std::optional<std::vector<std::optional<Token>>> rows;
+  std::optional<Table> rows;            // nothing: nobody told them
+  std::map<std::string, Table> tables;  // of modules whose outputs have other rows, by their names
   std::map<ProbeName, Seen> probes;
   std::map<ProbeName, Seen> sketches;  // by the probe of which they are
   bool is_gone = false;                // the source has let go all of it
+  std::set<std::uint64_t> graphs;      // that computed it; 0: code outside of graphs
+  // The first ProbeName of what a probe saw in a part of it; of tensors of these first dimensions
+  // outside of graphs, where each has calls of its own.
+  std::map<std::tuple<std::string, CallName, std::vector<std::uint64_t>>, std::uint32_t> firsts;
+
+  // The rows of what a probe sees. Requires: `rows`.
+  const Table& TableOf(const ProbeName& probe) const;
 };
 
 // The probe of whose rows this one keeps sketches; nothing: it is another one.
@@ -103,9 +114,10 @@ class RequestRows {
   };
   using Calls = std::map<CallName, Call>;
 
-  // Makes it a part of one with the same rows that lacks what it has. Whether there is one: then it
-  // is no call of its own any more.
-  bool JoinsAnother(Calls::iterator call);
+  // Makes it a part of one with the same rows that lacks what it has, or, if it is of another
+  // graph, some of it: several parts may call one module. Whether there is one: then it is no call
+  // of its own any more.
+  bool JoinsAnother(Calls::iterator call, const std::vector<source::Slot>& slots);
   Result<void> ReadTables(source::Source& source, const Scope& scope);
   Result<void> ReadProbes(source::Source& source, const Scope& scope);
   Result<void> CountSeen(source::Source& source, std::size_t slot);

@@ -94,7 +94,11 @@ Result<Rows> RowReader::RowsOf(const Seen& seen, std::size_t rows) {
   const Slot& slot = SlotOf(seen);
   if (!slot.part.empty()) return Error{"only a part was recorded"};
   const std::optional<std::uint64_t> elements = ElementsOfARow(slot.shape, rows);
-  if (!elements) return Error{"its first dimensions are not the rows of the call"};
+  if (!elements) {
+    return Error{
+        "its first dimensions are not the rows of the call; those of a module are told by "
+        "cgdebug.rows(..., of=MODULE)"};
+  }
   if (layout::FindDtype(slot.dtype) == nullptr || slot.dtype == layout::Dtype::kFloat4E2m1fnX2) {
     return Error{"rows of this dtype are not compared"};
   }

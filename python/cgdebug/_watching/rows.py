@@ -15,7 +15,7 @@ from ..actions import TensorRecord
 from ..probe import CudaGraphTensorProbe
 from . import calls
 
-NAME = "rows"  # of the probe; client/analysis/requests/request_rows.h
+NAME = "rows"  # of the probe, "rows/lm_head" of one module; client/analysis/requests/request_rows.h
 _KEPT = 64
 _TEXT = 1 << 62  # numbers from here on are texts
 PADDING = -1
@@ -29,16 +29,22 @@ _Positions: typing.TypeAlias = "torch.Tensor | collections.abc.Sequence[int]"
 
 
 class _Here(threading.local):
-    # requests, positions, and whether both were given on a GPU
-    told: tuple[torch.Tensor, torch.Tensor, bool] | None = None
+    def __init__(self):
+        # By the name of the probe: requests, positions, and whether both were given on a GPU.
+        self.told: dict[str, tuple[torch.Tensor, torch.Tensor, bool]] = {}
 
 
 _here = _Here()
 _lock = threading.RLock()
-_probe: CudaGraphTensorProbe | None = None
+_probes: dict[str, CudaGraphTensorProbe] = {}
 
 
-def rows(requests: _Requests, positions: _Positions) -> None:
+def rows(
+    requests: _Requests,
+    positions: _Positions,
+    *,
+    of: str | collections.abc.Sequence[str] = (),
+) -> None:
     """Tells which token of which request each row holds, for the next call of a watched model on
     this thread, or for the one that runs:
 
@@ -52,18 +58,30 @@ def rows(requests: _Requests, positions: _Positions) -> None:
     requests:  of each row, or of each row of `positions`; a number from 0 on, or a text. None, or a
                negative number, is padding
     positions: of the token in its request, int64
+    of:        the modules whose outputs have these rows, as their probes are called behind "fwd/". It
+               is told after the rows of the call, of those that compute others, such as the logits of
+               the last tokens alone:
+
+        cgdebug.rows([1, 2], position_ids)
+        cgdebug.rows([1, 2], position_ids[:, -1:], of=["lm_head", "LlamaForCausalLM"])
+        logits = model(ids, position_ids, logits_to_keep=1)
 
     In a captured graph, call it inside the capture, with int64 tensors on the GPU that are written
     before each replay; where several graphs compute a call, in each of them. The table is the probe
-    "rows", which keeps 64 calls.
+    "rows", of a module "rows/lm_head", which keeps 64 calls.
 
     Fails: TypeError, ValueError: the two do not have the same rows."""
+    modules = [of] if isinstance(of, str) else of
+    probes = [f"{NAME}/{module}" for module in modules] or [NAME]
     is_on_gpu = all(isinstance(one, torch.Tensor) and one.is_cuda for one in (requests, positions))
     if not is_on_gpu and _native.is_capturing():
-        _native.not_seen(NAME, _IN_GRAPH)
+        _native.not_seen(probes[0], _IN_GRAPH)
         return
     with no_dispatch(), torch.no_grad():
-        _here.told = (*_aside.call(_as_tensors, requests, positions), is_on_gpu)
+        told = _aside.call(_as_tensors, requests, positions)
+    if probes == [NAME]:
+        forget()
+    _here.told |= {probe: (*told, is_on_gpu) for probe in probes}
     calls.at_begin = _observe
     if calls.is_running():
         _observe()
@@ -72,12 +90,12 @@ def rows(requests: _Requests, positions: _Positions) -> None:
 def rows_of_graph(requests: torch.Tensor, positions: torch.Tensor) -> None:
     """As rows(), of the graph whose capture has begun, for int64 tensors on the GPU. Where that
     fails, they are counted as not seen."""
-    _observe_told(requests, positions)
+    _observe_told(NAME, requests, positions)
 
 
 def forget() -> None:
     """What was told is of no call."""
-    _here.told = None
+    _here.told = {}
 
 
 def _as_tensors(requests: _Requests, positions: _Positions) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,29 +128,29 @@ def number_of(request: int | str | None) -> int:
 
 def _observe() -> None:
     """A call has begun."""
-    told, _here.told = _here.told, None
-    if told is None:
-        return
-    requests, positions, is_on_gpu = told
-    if not is_on_gpu and _native.is_capturing():
-        _native.not_seen(NAME, _IN_GRAPH)
-        return
-    _observe_told(requests, positions)
+    told = _here.told
+    forget()
+    for probe, (requests, positions, is_on_gpu) in told.items():
+        if not is_on_gpu and _native.is_capturing():
+            _native.not_seen(probe, _IN_GRAPH)
+        else:
+            _observe_told(probe, requests, positions)
 
 
-def _observe_told(requests: torch.Tensor, positions: torch.Tensor) -> None:
+def _observe_told(probe: str, requests: torch.Tensor, positions: torch.Tensor) -> None:
     try:
         with no_dispatch(), torch.no_grad(), _lock:
-            _aside.call(_send, requests, positions)
+            _aside.call(_send, probe, requests, positions)
     except Exception as error:  # the job goes on
-        _native.not_seen(NAME, str(error))
+        _native.not_seen(probe, str(error))
 
 
-def _send(requests: torch.Tensor, positions: torch.Tensor) -> None:
-    global _probe
-    if _probe is None:
-        _probe = CudaGraphTensorProbe(NAME, [TensorRecord(capacity=_KEPT)], mode="always")
+def _send(name: str, requests: torch.Tensor, positions: torch.Tensor) -> None:
+    probe = _probes.get(name)
+    if probe is None:
+        probe = CudaGraphTensorProbe(name, [TensorRecord(capacity=_KEPT)], mode="always")
+        _probes[name] = probe
     for _ in range(positions.dim() - requests.dim()):
         requests = requests.unsqueeze(-1)
     both = [one.to(torch.int64).expand(positions.shape).flatten() for one in (requests, positions)]
-    _probe(torch.stack(both, -1))
+    probe(torch.stack(both, -1))

@@ -112,6 +112,14 @@ class RequestRows:
 
     def __init__(self) -> None:
         self._numbers: torch.Tensor | None = None
+        self._heads: list[str] = []
+
+    def know_model(self, model: torch.nn.Module, returns_logits: bool) -> None:
+        """Engines compute the logits of the last token of each request."""
+        named = model.named_modules()
+        self._heads = [name for name, one in named if type(one).__name__ == "LogitsProcessor"]
+        if self._heads and returns_logits:
+            self._heads.append(type(model).__name__)
 
     def forget(self) -> None:
         """A pass begins of which nothing is known so far."""
@@ -132,23 +140,27 @@ class RequestRows:
         Requires: forget() was called when it began.
 
         positions: of each row in its request
-        is_replay: a graph that was captured whole is replayed"""
+        is_replay: a graph that was captured whole is replayed, which tells its rows itself: what
+                   follows it is compared with it"""
         import torch
 
         from .._watching.rows import PADDING, number_of, rows
 
         if not isinstance(positions, torch.Tensor) or positions.dim() != 1:
             return
-        numbers = [
-            number for one, n in zip(requests, tokens) for number in [number_of(one)] * int(n)
-        ]
+        each = [(number_of(one), int(n)) for one, n in zip(requests, tokens)]
+        numbers = [number for number, n in each for _ in range(n)]
         if len(numbers) > len(positions):
             return
         if self._numbers is not None and len(positions) <= len(self._numbers):
             self._numbers[: len(numbers)].copy_(torch.tensor(numbers))
-        if not is_replay:
-            numbers += [PADDING] * (len(positions) - len(numbers))
-            rows(torch.tensor(numbers, device=positions.device), positions)
+        if is_replay and not self._heads:
+            return
+        padding = [PADDING] * (len(positions) - len(numbers))
+        rows(torch.tensor(numbers + padding, device=positions.device), positions)
+        if self._heads:
+            last = torch.tensor([n for _, n in each], device=positions.device).cumsum(0) - 1
+            rows([number for number, _ in each], positions[last], of=self._heads)
 
     def expect_capture(self, positions: torch.Tensor, tokens: int) -> None:
         """The next call of the model is captured whole, with so many rows. positions: where all

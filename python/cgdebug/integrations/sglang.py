@@ -71,6 +71,7 @@ def _wrap_runner(module) -> None:
         if _auto.is_wanted():
             _auto.look_at(runner.model, OWN_PASSES)
         know_names(runner.model)
+        _requests.know_model(runner.model, returns_logits=True)
 
     def begin_pass(runner, *args, **kwargs):
         batch = args[0] if args else kwargs.get("forward_batch")

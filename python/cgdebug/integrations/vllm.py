@@ -107,12 +107,14 @@ def _wrap_runner(module) -> None:
             _auto.look_at(model, OWN_PASSES)
         _parameters = _parameters or ParameterNames(model)
         know_names(model)
+        _requests.know_model(model, returns_logits=False)
 
     def name_step(runner, *args, dummy_run=False, **kwargs):
         runner._cgdebug_rows = runner._cgdebug_output = None
         _requests.forget()
         output = args[0] if args else None
-        if dummy_run or _is_warm_up(output):
+        runner._cgdebug_is_own = dummy_run or _is_warm_up(output)
+        if runner._cgdebug_is_own:
             return own_pass()
         runner._cgdebug_output = output
         runner._cgdebug_rows = getattr(output, _TOKENS, None)
@@ -131,6 +133,9 @@ def _wrap_runner(module) -> None:
         _requests.forget()
         return own_pass()
 
+    def sample(runner, *args, **kwargs):
+        return own_pass() if getattr(runner, "_cgdebug_is_own", False) else None
+
     runner = getattr(module, "GPUModelRunner", None)
     if runner is None:
         tell("the model of vLLM", f"{module.__name__} has no GPUModelRunner")
@@ -142,6 +147,13 @@ def _wrap_runner(module) -> None:
     if hasattr(runner, "profile_cudagraph_memory"):
         wrap(runner, "profile_cudagraph_memory", _LABELS, before=_estimating)
     wrap(runner, "_dummy_run", _STEPS, before=own)
+    for name, before in (
+        ("_dummy_sampler_run", own),
+        ("_dummy_pooler_run", own),
+        ("sample_tokens", sample),
+    ):
+        if hasattr(runner, name):
+            wrap(runner, name, _STEPS, before=before)
     if hasattr(runner, "_model_forward"):
         wrap(runner, "_model_forward", _ROWS, before=pad)
     elif hasattr(runner, "prepare_inputs"):

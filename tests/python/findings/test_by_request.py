@@ -380,6 +380,48 @@ def test_what_one_job_has_not_computed_when_following_ends_is_said(servers):
     assert "only A has 1 row" in text
 
 
+@KEPT
+@pytest.mark.parametrize("factor, expected", [("1", 0), ("1.5", 1)])
+def test_a_module_that_computes_the_last_tokens_alone_is_compared_by_them(
+    cli, tmp_path, kept, factor, expected
+):
+    script = tmp_path / "last.py"
+    script.write_text("""
+import sys
+import torch, cgdebug
+mode, kept, factor = sys.argv[1], sys.argv[2], float(sys.argv[3])
+torch.manual_seed(0)
+class Decoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(64, 32), torch.nn.Linear(32, 64)
+    def forward(self, ids, kept): return self.head(self.embed(ids)[:, -kept:])
+model = Decoder()
+watch = cgdebug.watch(model, **{kept: 8})
+requests, ids, positions = ["a", "b"], torch.arange(10).view(2, 5), torch.arange(5).expand(2, 5)
+with torch.no_grad():
+    model.head.weight *= factor
+    for some in [[0, 1]] if mode == "all" else [[1], [0]]:
+        cgdebug.rows([requests[n] for n in some], positions[some])
+        cgdebug.rows([requests[n] for n in some], positions[some, -2:], of=["head", "Decoder"])
+        model(ids[some], 2)
+        cgdebug.rows([requests[n] for n in some], positions[some] + 5)
+        model(ids[some], 5)  # of all, as nothing else was told
+""")
+    paths = [tmp_path / "a.cgrec", tmp_path / "b.cgrec"]
+    for path, mode, scale in zip(paths, ("one", "all"), ("1", factor)):
+        done = cli("run", "-o", path, "--", sys.executable, script, mode, kept, scale)
+        assert done.returncode == 0, done.stdout + done.stderr
+    code, text = compare(*paths, "--json")
+    answer = json.loads(text)
+    assert (code, answer["missing"]) == (expected, []), text
+    of_head = next(one for one in answer["probes"] if one["probe"] == "fwd/head")
+    assert (answer["tokens"], of_head["compared"]) == (20, 2 * 2 + 2 * 5)
+    if expected:
+        assert answer["first"]["probe"] == "fwd/head" and answer["first"]["position"] == 3
+        assert of_head["grown"] == 14
+
+
 def test_rows_alone_are_followed(recorded):
     one = recorded("one")
     command = [find_program("cgdebug-cli"), "diff", one, one, "--follow"]

@@ -226,6 +226,135 @@ TEST(RequestDiff, APieceThatComesInALaterLookIsOfItsCall) {
   EXPECT_EQ(diff.compared, 3);
 }
 
+// Each snapshot is one of several in its call: that of number 100 * call + iteration.
+class IteratedSource : public MemorySource {
+ public:
+  Result<std::vector<source::Key>> Keys(std::size_t slot) override {
+    std::vector<source::Key> keys = *MemorySource::Keys(slot);
+    for (source::Key& key : keys) {
+      key = {key.id / 100, key.id, static_cast<std::uint32_t>(key.id % 100)};
+    }
+    return keys;
+  }
+  Result<source::Snapshot> Get(std::size_t slot, const source::Key& key) override {
+    Result<source::Snapshot> snapshot = MemorySource::Get(slot, {key.id, key.id});
+    snapshot->key = key;
+    return snapshot;
+  }
+  Result<source::Values> Load(const source::Snapshot& snapshot) override {
+    source::Snapshot stored = snapshot;
+    stored.key.replay = snapshot.key.id;
+    return MemorySource::Load(stored);
+  }
+};
+
+// Three layers that call one module, which has the values of layers 5, 6 and 7. graphs: of each.
+void AddCallsOfOneModule(MemorySource* source, const std::vector<std::uint64_t>& graphs,
+                         float error_of_last = 0) {
+  const Token token{1, 0};
+  const bool is_eager = graphs.front() == 0;
+  std::size_t shared = 0;
+  for (std::size_t n = 0; n < graphs.size(); ++n) {
+    const auto graph_of = [&](const std::size_t slot) {
+      source->Slots()[slot].graph_id = graphs[n];
+      return slot;
+    };
+    if (n == 0 || !is_eager) {
+      const std::size_t table = graph_of(source->AddSlot("rows", {1, 2}, layout::Dtype::kInt64));
+      source->AddBytes(table, 100, Bytes(std::vector<std::int64_t>{token.request, token.position}));
+    }
+    std::vector<float> values = Values(token, 5 + static_cast<int>(n));
+    if (n + 1 == graphs.size()) values[1] *= 1 + error_of_last;
+    if (n == 0 || !is_eager) shared = graph_of(source->AddSlot("fwd/shared", {1, 4}));
+    source->Add(shared, is_eager ? 100 + n : 100, values);
+    const std::size_t layer = graph_of(source->AddSlot("fwd/" + std::to_string(n), {1, 4}));
+    source->Add(layer, 100, Values(token, static_cast<int>(n)));
+  }
+}
+
+TEST(RequestDiff, AModuleThatEachPieceCallsIsComparedCallByCall) {
+  IteratedSource eager, pieces, faulty;
+  AddCallsOfOneModule(&eager, {0, 0, 0});
+  AddCallsOfOneModule(&pieces, {1, 2, 3});
+  AddCallsOfOneModule(&faulty, {1, 2, 3}, 0.5f);
+  const Result<RequestDiff> same = CompareRequests(eager, pieces, {});
+  EXPECT_EQ(same->outcome(), Outcome::kNothing) << TextOf(*same);
+  EXPECT_EQ(same->tokens, 1);
+  EXPECT_EQ(same->equal, 6);
+  const Result<RequestDiff> grown = CompareRequests(eager, faulty, {});
+  EXPECT_EQ(grown->grown, 1);
+  EXPECT_EQ(grown->first->a.slot->probe, "fwd/shared");
+  EXPECT_EQ(grown->first->a.key.iteration, 2);
+  EXPECT_EQ(grown->first->b.slot->graph_id, 3);
+}
+
+TEST(RequestDiff, TensorsOfTwoShapesThatOneModuleMakesInACallAreBothThere) {
+  IteratedSource a, b;
+  for (MemorySource* source : {&a, &b}) {
+    AddCallsOfOneModule(source, {0});
+    const std::size_t other = source->AddSlot("fwd/shared", {5, 4});
+    source->Slots()[other].graph_id = 0;
+    source->Add(other, 100, std::vector<float>(20));
+  }
+  const Result<RequestDiff> diff = CompareRequests(a, b, {});
+  EXPECT_EQ(diff->compared, 3);
+}
+
+// A module that computes these tokens of the call alone. error: of the second element of each row.
+void AddHead(Model* model, std::uint64_t replay, const std::vector<Token>& tokens,
+             float error = 0) {
+  std::vector<std::int64_t> table;
+  std::vector<float> values;
+  for (const Token& token : tokens) {
+    table.insert(table.end(), {token.request, token.position});
+    std::vector<float> row = Values(token, 3);
+    row[1] *= 1 + error;
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  MemorySource& source = model->source;
+  source.AddBytes(source.AddSlot("rows/head", {tokens.size(), 2}, layout::Dtype::kInt64), replay,
+                  Bytes(table));
+  source.Add(source.AddSlot("fwd/head/0", {tokens.size(), 4}), replay, values);
+}
+
+// Of each call in Alone() but the first, and the last token of each request in those of Batched().
+void AddHeads(Model* alone, Model* batched, float error = 0) {
+  for (std::uint64_t replay = 2; replay <= 6; ++replay) {
+    const auto n = static_cast<std::int64_t>(replay) - 1;
+    AddHead(alone, replay, {{1 + n / 3, n % 3}});
+  }
+  AddHead(batched, 1, {{2, 0}, {1, 1}}, error);
+  AddHead(batched, 2, {{1, 2}, {2, 1}}, error);
+  AddHead(batched, 3, {{2, 2}}, error);
+}
+
+TEST(RequestDiff, AModuleWithRowsOfItsOwnIsComparedByThem) {
+  Model alone = Alone(), batched = Batched();
+  AddHeads(&alone, &batched);
+  const RequestDiff diff = CompareAll(alone, batched);
+  EXPECT_EQ(diff.outcome(), Outcome::kNothing) << TextOf(diff);
+  EXPECT_EQ(diff.equal, 18 + 5);
+}
+
+TEST(RequestDiff, TheErrorOfARowGrowsInTheRowThatAModuleHasOfIt) {
+  Model alone = Alone(), batched = Batched();
+  AddHeads(&alone, &batched, 0.5f);
+  batched.Change(2, 1, 2, 1.5f);  // of request 1, position 1, in the layer before
+  const RequestDiff diff = CompareAll(alone, batched);
+  EXPECT_EQ(diff.grown, 5) << "once for each token";
+  EXPECT_EQ(diff.first->a.slot->probe, "fwd/2");
+  EXPECT_EQ(diff.unequal->row_b, 2);
+}
+
+TEST(RequestDiff, ARowThatOneSideLacksInAModuleMakesItInconclusive) {
+  Model alone = Alone(), batched = Batched();
+  AddHeads(&alone, &batched);
+  AddHead(&alone, 1, {{1, 0}});
+  const RequestDiff diff = CompareAll(alone, batched);
+  EXPECT_EQ(diff.outcome(), Outcome::kInconclusive);
+  EXPECT_THAT(diff.missing, ElementsAre(HasSubstr("only one side has it of some row")));
+}
+
 TEST(RequestDiff, SwappedRequestsGrow) {
   Model a = Alone(), b(4);
   b.Call(1, {{1, 0}, {2, 0}, {1, 1}});  // as Batched(), but for the order of the first two

@@ -9,4 +9,6 @@ class ModelRunner:
 
     def forward(self, forward_batch, pp_proxy_tensors=None):
         self.forward_pass_id += 1
-        return self.model.forward(getattr(forward_batch, "input_ids", forward_batch))
+        last = getattr(forward_batch, "logits_indices", None)
+        ids = getattr(forward_batch, "input_ids", forward_batch)
+        return self.model.forward(ids) if last is None else self.model.forward(ids, last)

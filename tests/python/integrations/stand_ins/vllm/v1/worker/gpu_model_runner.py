@@ -24,7 +24,15 @@ class GPUModelRunner:
     def execute_model(self, scheduler_output, intermediate_tensors=None):
         input_ids = getattr(scheduler_output, "input_ids", scheduler_output)
         positions = getattr(scheduler_output, "positions", None)
-        return self._model_forward(input_ids, positions)
+        hidden = self._model_forward(input_ids, positions)
+        if hasattr(self.model, "compute_logits"):
+            self.model.compute_logits(hidden[scheduler_output.logits_indices])
+
+    def sample_tokens(self, grammar_output=None):
+        pass
+
+    def _dummy_sampler_run(self, hidden_states):
+        return self.model.compute_logits(hidden_states)
 
     def _model_forward(self, input_ids=None, positions=None, intermediate_tensors=None, **kwargs):
         return self.model(input_ids)

@@ -33,4 +33,12 @@ class GPUModelRunner:
     def execute_model(self, scheduler_output, intermediate_tensors=None, dummy_run=False):
         mode = types.SimpleNamespace(name="NONE")
         batch = self.prepare_inputs(scheduler_output, types.SimpleNamespace(cg_mode=mode))
-        return self.model(batch.input_ids)
+        self._state = self.model(batch.input_ids), scheduler_output
+
+    def sample_tokens(self, grammar_output=None):
+        hidden, output = self._state
+        if hasattr(self.model, "compute_logits"):
+            self.model.compute_logits(hidden[output.logits_indices])
+
+    def _dummy_sampler_run(self, hidden_states):
+        return self.model.compute_logits(hidden_states)
