@@ -101,7 +101,7 @@ def begin(model: torch.nn.Module) -> None:
 
 def is_running() -> bool:
     """Whether a call runs on this thread, as far as is known."""
-    return _here.root != 0
+    return _framework_begins or _here.root != 0
 
 
 def begin_once(model: torch.nn.Module) -> None:

@@ -79,9 +79,9 @@ def _wrap_runner(module) -> None:
             # Not its forward_pass_id, which begins again after a recovery.
             runner._cgdebug_step = getattr(runner, "_cgdebug_step", 0) + 1
             step(runner._cgdebug_step)
+            _auto.begin_call()  # has this step: SGLang calls forward() of the model
             with guard(_REQUESTS):
                 _tell_requests(batch)
-            _auto.begin_call()  # has this step: SGLang calls forward() of the model
             names = ("input_ids", "input_embeds", "positions")
             rows = getattr(batch, "num_token_non_padded_cpu", None)
             tell_rows(rows, [getattr(batch, name, None) for name in names])

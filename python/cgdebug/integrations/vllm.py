@@ -120,6 +120,7 @@ def _wrap_runner(module) -> None:
         runner._cgdebug_rows = getattr(output, _TOKENS, None)
         runner._cgdebug_step = getattr(runner, "_cgdebug_step", -1) + 1
         step(runner._cgdebug_step)
+        _auto.begin_call()  # has this step: what follows a whole graph calls no model
         return None
 
     def pad(runner, input_ids=None, positions=None, *args, inputs_embeds=None, **kwargs):

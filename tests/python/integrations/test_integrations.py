@@ -436,6 +436,18 @@ def test_engines_tell_which_request_each_row_is_of(run, cli, tmp_path, engine):
     assert code == 3 and ["only B has 6 rows" in one for one in answer["missing"]] == [True], answer
 
 
+def test_what_vllm_samples_after_a_whole_graph_is_of_the_pass(run, cli, tmp_path):
+    start, serves = ENGINES["vllm, second runner"]
+    start = start.split("    runner = ")[0]
+    serves = serves.replace("execute(named(batch))", "batch.mode = 'FULL'; execute(named(batch))")
+    code, answer = compared_by_request(
+        run, cli, tmp_path, (start, SERVES, "    mrope, drafts = False, ()\n", serves)
+    )
+    assert (answer["tokens"], answer["first"], answer["compared"]) == (6, None, 3), answer
+    assert code == 3 and ["only B has 6 rows" in one for one in answer["missing"]] == [True], answer
+    assert steps_of(f"{tmp_path.name}-alone", "fwd/logits_processor") == [0, 1, 2]
+
+
 def test_what_graphs_read_has_the_requests_of_the_pass_alone():
     requests, positions = RequestRows(), torch.arange(8)
     with torch.inference_mode():
