@@ -91,6 +91,13 @@ std::string SlurmRun() {
   return job.empty() || step.empty() ? job : job + "." + step;
 }
 
+// As the launcher calls it. torchrun says "none" without --rdzv-id.
+std::string LaunchedRun() {
+  const std::string run = FirstOf({"TORCHELASTIC_RUN_ID"});
+  if (run == "none") return {};
+  return run.empty() ? SlurmRun() : run;
+}
+
 // What SetRank() told.
 struct GivenRank {
   std::mutex mutex;
@@ -119,9 +126,8 @@ ring::Identity CurrentIdentity() {
   const std::lock_guard lock(given.mutex);
   ring::Identity identity;
   identity.version = CGDEBUG_VERSION;
-  identity.run_id = FirstOf({"CGDEBUG_RUN_ID", "TORCHELASTIC_RUN_ID"});
-  if (identity.run_id.empty()) identity.run_id = SlurmRun();
-  if (identity.run_id == "none") identity.run_id.clear();  // torchrun without --rdzv-id
+  identity.run_id = FirstOf({"CGDEBUG_RUN_ID"});
+  if (identity.run_id.empty()) identity.run_id = LaunchedRun();
   identity.rank = Number(FirstOf({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}), given.rank);
   identity.world_size =
       Number(FirstOf({"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"}), given.world_size);

@@ -318,6 +318,18 @@ def test_each_step_of_a_slurm_allocation_is_a_run_of_its_own(cli, launch):
     wait_until(lambda: ranked_runs(cli) == wanted, "two runs")
 
 
+def test_a_run_may_be_called_what_torchrun_calls_none(cli, job_file):
+    script = job_file(
+        """
+import torch
+from cgdebug import *
+CudaGraphTensorProbe("p", [TensorRecord(capacity=4)], mode="always")(torch.ones(4))
+"""
+    )
+    done = cli("run", "--", sys.executable, script, CGDEBUG_RUN_ID="none")
+    assert done.returncode == 0 and "1 snapshot read, 0 lost" in done.stdout + done.stderr, done
+
+
 def test_ranks_of_one_launch_are_one_run_and_those_of_another_are_not(cli, launch):
     def runs():
         return ranked_runs(cli)
