@@ -105,14 +105,20 @@ class EagerCalls {
   // begun one.
   EagerCall Around(std::int64_t step, bool is_main_thread) {
     if (step < 0 || !is_followed_.load(std::memory_order_relaxed)) return {};
+    CallModule(step, is_main_thread);
+    return Latest();
+  }
+  // A module of a followed model is called, perhaps by itself: where another step was set since the
+  // last call, it is of the next one. The next call of the model is that one, unless another step
+  // is set before.
+  void CallModule(std::int64_t step, bool is_main_thread) {
+    if (step < 0 || !is_followed_.load(std::memory_order_relaxed)) return;
     const Current& current = Here();
     const bool has_call = current.owner == this && current.call.number != 0;
-    if (has_call ? current.is_over : is_main_thread) {
-      Start(step);
-      Here().awaits_model = true;
-      Here().is_running = false;
-    }
-    return Latest();
+    if (has_call ? !current.is_over : !is_main_thread) return;
+    Start(step);
+    Here().awaits_model = true;
+    Here().is_running = false;
   }
   // Whether calls of models are followed, so that each thread's latest one is known.
   void SetFollowed(bool is_followed) { is_followed_.store(is_followed, std::memory_order_relaxed); }

@@ -91,9 +91,10 @@ const ProbeOptions& Probe::options() const { return state_->options; }
 void Probe::Observe(const TensorRef& tensor, void* stream) {
   cgdebug::Observe(*state_, tensor, stream);
 }
-void Probe::FollowCalls() {
+void Probe::FollowCalls(bool sees_modules) {
   const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
   state_->follows_calls = true;
+  state_->sees_modules = sees_modules;
 }
 void Probe::Prepare(const TensorRef& tensor) { cgdebug::Prepare(*state_, tensor); }
 

@@ -74,10 +74,13 @@ struct SpareBuffers {
 };
 
 // The call that a look of the probe belongs to; number 0: to none, and it counts its own.
-EagerCall CallOf(ProbeTable& table, ProbeState& probe) {
+EagerCall CallOf(ProbeTable& table, ProbeState& probe, bool is_on_gpu) {
+  const bool is_main_thread = gettid() == getpid();
+  if (probe.sees_modules) table.calls.CallModule(table.step.get(), is_main_thread);
+  if (probe.follows_calls && is_on_gpu) return table.calls.LatestOfJob();
   if (probe.follows_calls || table.calls.IsRunning()) return table.calls.Latest();
   if (probe.counts_own) return {};
-  const EagerCall call = table.calls.Around(table.step.get(), gettid() == getpid());
+  const EagerCall call = table.calls.Around(table.step.get(), is_main_thread);
   probe.counts_own = call.number == 0;
   return call;
 }
@@ -230,7 +233,7 @@ void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream, bool* 
                  &lock);
       return;
     }
-    const EagerCall call = probe.follows_calls ? table.calls.LatestOfJob() : CallOf(table, probe);
+    const EagerCall call = CallOf(table, probe, /*is_on_gpu=*/true);
     ProbeSlot* const slot = EagerSlot(table, probe, tensor, stream, call.thread, &lock);
     if (slot == nullptr) return;
     if (slot->buffers.kind == capture::Buffers::Kind::kEagerStats) {
@@ -285,7 +288,7 @@ void ObserveHost(ProbeState& probe, const TensorRef& whole) {
   {
     ProbeTable::Lock lock = table.Acquire(probe);
     if (probe.closed) return;
-    call = CallOf(table, probe);
+    call = CallOf(table, probe, /*is_on_gpu=*/false);
     try {
       slot = EagerSlot(table, probe, tensor, nullptr, call.thread, &lock);
     } catch (const ProbeError& error) {

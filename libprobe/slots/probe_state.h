@@ -67,6 +67,7 @@ struct ProbeState {
   // What it sees belongs to the call that began last on its thread, and not only while the model
   // runs.
   bool follows_calls = false;
+  bool sees_modules = false;  // that are called, and no backward pass
   bool counts_own = false;  // it was called where no call is known, and outside of calls goes on so
   std::string last_error;
   std::string lane_note;

@@ -190,7 +190,7 @@ class NativeProbe {
                     "daemon_alive"_a = status.daemon_alive, "slots"_a = slots);
   }
 
-  void FollowCalls() { probe_->FollowCalls(); }
+  void FollowCalls(bool sees_modules) { probe_->FollowCalls(sees_modules); }
 
   void Close() {
     const WithoutGil unlocked;
@@ -418,7 +418,7 @@ void RegisterProbe(py::module_& module) {
       .def("clear_records", &NativeProbe::ClearRecords, py::arg("upto") = py::none())
       .def("wait_consumed", &NativeProbe::WaitConsumed, py::arg("timeout_s"))
       .def("status", &NativeProbe::Status)
-      .def("follow_calls", &NativeProbe::FollowCalls)
+      .def("follow_calls", &NativeProbe::FollowCalls, py::arg("sees_modules"))
       .def("close", &NativeProbe::Close);
   module.def(
       "check_part",

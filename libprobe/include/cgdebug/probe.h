@@ -279,8 +279,10 @@ class Probe {
   void Observe(const TensorRef& tensor, void* stream = nullptr);
 
   // What it sees eagerly on the CPU belongs to the call that began last on its thread
-  // (BeginCall()), and not only until that ends.
-  void FollowCalls();
+  // (BeginCall()), and not only until that ends. sees_modules: as they are called, and not their
+  // backward pass; then a module that is called by itself after another step was set belongs to
+  // the next call.
+  void FollowCalls(bool sees_modules);
 
   // Allocates now what a later capture of a tensor like this one needs, so that the capture does
   // not.

@@ -148,7 +148,7 @@ class Place:
             return None
         if not probe._active:
             return None
-        probe._native.follow_calls()
+        probe._native.follow_calls(sees_modules=not self.name.startswith("grad/"))
         return probe
 
 

@@ -229,6 +229,36 @@ def test_gradients_belong_to_the_call_of_their_forward(daemon):
     watch.close()
 
 
+def test_a_module_that_is_called_by_itself_has_the_step_that_was_set(daemon):
+    """As the encoder by generate(), and a head behind the replay of a graph."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.head(x)
+
+    model = Model()
+    with cgdebug.watch(model, grads=True, values=16) as watch:
+        for step in (10, 20):
+            cgdebug.step(step)
+            model(model.encoder(torch.ones(2, 4))).sum().backward()
+            cgdebug.step(step + 1)
+            model.head(torch.ones(2, 4))
+        cgdebug.step(None)
+        seen = {
+            name: [(one.replay_index, one.step) for one in probe.records()]
+            for name, probe in watch.probes.items()
+        }
+    first = seen["fwd/Model"][0][0]
+    seen = {name: [(call - first, step) for call, step in all_] for name, all_ in seen.items()}
+    assert seen["fwd/encoder"] == seen["grad/encoder"] == [(0, 10), (2, 20)]
+    assert seen["fwd/head"] == [(0, 10), (1, 11), (2, 20), (3, 21)]
+    assert seen["fwd/Model"] == [(0, 10), (2, 20)]
+
+
 def test_a_probe_beside_the_model_counts_its_own_calls(daemon):
     net = nn.Linear(4, 4)
     watch = cgdebug.watch(net, values=8)

@@ -114,6 +114,34 @@ TEST(EagerCalls, ThatOfTheModelIsThatOfTheLogWhicheverBeginsFirst) {
   EXPECT_EQ(calls.BeginRun(7).number, 3u) << "the rows of a call are of one log";
 }
 
+TEST(EagerCalls, AModuleThatIsCalledByItselfInANewStepIsOfTheCallThatBeginsNext) {
+  EagerCalls calls;
+  const auto call = [&](std::int64_t step) { calls.CallModule(step, /*is_main_thread=*/true); };
+  call(0);
+  EXPECT_EQ(calls.Latest().number, 0u) << "nobody follows calls";
+  calls.SetFollowed(true);
+  call(-1);
+  EXPECT_EQ(calls.Latest().number, 0u) << "without steps nobody knows";
+  calls.CallModule(0, /*is_main_thread=*/false);
+  EXPECT_EQ(calls.Latest().number, 0u);
+  call(0);
+  EXPECT_EQ(calls.Begin(0).number, 1u);
+  calls.SetStep(1);
+  call(1);
+  EXPECT_EQ(calls.Latest().number, 1u) << "the model runs";
+  calls.End();
+  call(1);
+  EXPECT_EQ(calls.Latest().number, 1u) << "the step was set while it ran";
+  calls.SetStep(2);
+  EXPECT_EQ(calls.Latest().number, 1u) << "its backward pass may come";
+  for (int i = 0; i < 2; ++i) call(2);
+  EXPECT_EQ(calls.Latest().number, 2u);
+  EXPECT_EQ(calls.Latest().step, 2);
+  EXPECT_EQ(calls.Begin(2).number, 2u) << "the model that it belongs to";
+  calls.End();
+  EXPECT_EQ(calls.Begin(2).number, 3u);
+}
+
 TEST(EagerCalls, AThreadWithoutCallsIsInThatOfTheOneThreadThatHasSome) {
   EagerCalls calls;
   EXPECT_EQ(calls.LatestOfJob().number, 0u);
