@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <utility>
-
 #include "daemon/ingest/ingest_loop.h"
 #include "daemon/log/log.h"
 #include "daemon/model/text.h"

@@ -3,7 +3,6 @@
 
 #include <memory>
 
-#include "daemon/core/base/result.h"
 #include "daemon/instance.h"
 #include "daemon/metrics/exporter.h"
 #include "daemon/options.h"

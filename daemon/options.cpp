@@ -1,10 +1,8 @@
 #include "daemon/options.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <climits>
 #include <iostream>
-#include <string>
 #include <string_view>
 
 #include "daemon/core/base/bytes.h"

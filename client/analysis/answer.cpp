@@ -1,6 +1,7 @@
 #include "client/analysis/answer.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace cgdebug::analysis {
 

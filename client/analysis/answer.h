@@ -3,7 +3,6 @@
 // of it; nothing reads its own text again.
 #pragma once
 
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>

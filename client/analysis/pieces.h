@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "client/source/source.h"
 

@@ -1,7 +1,6 @@
 #include "client/cli/context.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "client/cli/views/terminal.h"
-#include "daemon/core/base/unique_fd.h"
 
 namespace cgdebug::cli {
 namespace {

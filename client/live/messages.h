@@ -2,8 +2,6 @@
 // stops here: the rest of client/ takes the structs of client/live and client/source.
 #pragma once
 
-#include <string>
-
 #include "cgdebug/messages.h"
 #include "client/live/events.h"
 #include "client/source/source.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "client/live/recordings.h"
 #include "client/live/sessions.h"

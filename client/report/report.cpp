@@ -9,7 +9,6 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>

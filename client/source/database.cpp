@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/numerics/format.h"

@@ -13,7 +13,6 @@
 #include <span>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "daemon/core/base/regular_file.h"
 #include "daemon/core/base/unique_fd.h"

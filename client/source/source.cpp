@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
-#include <map>
 
 #include "client/source/recording_source.h"
 #include "client/source/safetensors_source.h"
-#include "daemon/core/numerics/format.h"
 #include "daemon/core/numerics/tensor_view.h"
 #include "daemon/core/recording/files/recording_files.h"
 #include "daemon/core/recording/files/remote_files.h"

@@ -28,7 +28,6 @@
 #include "daemon/core/numerics/stats.h"
 #include "daemon/core/recording/account.h"
 #include "daemon/core/recording/types.h"
-#include "proto/layout/dtype.h"
 #include "proto/layout/graph_facts.h"
 #include "proto/layout/not_seen.h"
 #include "proto/layout/segment_layout.h"

@@ -1,10 +1,8 @@
 #include "daemon/ingest/attached_segment.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
-#include "daemon/core/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
 #include "daemon/log/log.h"
 #include "daemon/model/text.h"

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <sstream>
-#include <string>
 #include <utility>
 #include <vector>
 

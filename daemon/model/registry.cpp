@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <utility>
 
 #include "daemon/model/text.h"
 #include "proto/layout/op_log_layout.h"

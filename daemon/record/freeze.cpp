@@ -7,8 +7,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
-#include <string>
 #include <utility>
 
 #include "daemon/core/numerics/format.h"

@@ -4,7 +4,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include "daemon/core/recording/catalogue/catalogue.h"

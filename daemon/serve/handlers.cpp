@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "daemon/core/base/glob.h"
 #include "daemon/core/base/graph_labels.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <set>
 
-#include "daemon/core/base/graph_labels.h"
 #include "daemon/core/base/session_selector.h"
 #include "daemon/core/base/suggest.h"
 

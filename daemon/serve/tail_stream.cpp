@@ -1,7 +1,6 @@
 #include "daemon/serve/tail_stream.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/replicas/shard_text.h"

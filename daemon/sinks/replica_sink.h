@@ -9,10 +9,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "daemon/core/replicas/judge.h"
 #include "daemon/core/replicas/position.h"

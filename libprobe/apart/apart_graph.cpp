@@ -4,14 +4,9 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
-#include <exception>
-#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
-#include <utility>
 
 #include "libprobe/apart/kernel_launch.h"
 #include "libprobe/capture/cuda_check.h"

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <string>
 #include <string_view>
 #include <thread>
 

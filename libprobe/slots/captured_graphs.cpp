@@ -1,7 +1,5 @@
 #include "libprobe/slots/captured_graphs.h"
 
-#include <utility>
-
 namespace cgdebug {
 namespace {
 

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstddef>
-#include <exception>
 #include <new>
-#include <string>
 #include <utility>
 
 #include "libprobe/ring/shared_copy.h"

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <optional>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -13,7 +11,6 @@
 #include "client/analysis/check/told.h"
 #include "client/analysis/ops/between_calls.h"
 #include "client/analysis/ops/masks.h"
-#include "client/analysis/ops/op_log.h"
 
 namespace cgdebug::analysis {
 

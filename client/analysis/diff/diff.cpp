@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <string>
 
 #include "client/analysis/diff/pair_judge.h"
 #include "client/analysis/gaps.h"

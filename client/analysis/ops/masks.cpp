@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
-#include <utility>
 
 #include "daemon/core/ops/op_traits.h"
 

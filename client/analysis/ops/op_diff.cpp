@@ -11,7 +11,6 @@
 #include "client/analysis/diff/statistics_verdict.h"
 #include "client/analysis/ops/op_details.h"
 #include "client/analysis/wording.h"
-#include "daemon/core/numerics/format.h"
 #include "daemon/core/numerics/stats_difference.h"
 
 namespace cgdebug::analysis {

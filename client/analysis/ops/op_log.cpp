@@ -6,7 +6,6 @@
 #include <charconv>
 #include <map>
 #include <set>
-#include <string_view>
 #include <tuple>
 
 #include "client/analysis/diff/align.h"

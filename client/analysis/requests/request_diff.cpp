@@ -7,7 +7,6 @@
 #include <set>
 #include <utility>
 
-#include "client/analysis/requests/row_values.h"
 #include "client/analysis/wording.h"
 
 namespace cgdebug::analysis::requests {

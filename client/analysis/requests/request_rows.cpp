@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 
 #include "client/analysis/gaps.h"
 #include "daemon/core/numerics/kernels/decode.h"

@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "client/analysis/requests/request_rows.h"
 #include "client/source/source.h"

@@ -7,10 +7,8 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <cstddef>
 #include <cstring>
 #include <iterator>
-#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>

@@ -7,8 +7,6 @@
 #include <map>
 #include <set>
 #include <span>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "client/analysis/why/detectors.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"

@@ -1,9 +1,7 @@
 #include <fmt/format.h>
 #include <stdio.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 

@@ -10,8 +10,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <map>
-#include <optional>
 #include <set>
 #include <system_error>
 #include <vector>

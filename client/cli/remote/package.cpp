@@ -1,7 +1,6 @@
 #include "client/cli/remote/package.h"
 
 #include <cstdlib>
-#include <string>
 #include <system_error>
 
 namespace cgdebug::cli {

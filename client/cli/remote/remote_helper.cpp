@@ -7,11 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
-#include "client/analysis/json_number.h"
 #include "client/cli/remote/package.h"
 #include "client/cli/remote/passwords.h"
 #include "proto/layout/url_password.h"

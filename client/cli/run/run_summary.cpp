@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "client/analysis/ops/between_calls.h"
 #include "client/cli/exit_codes.h"

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "client/cli/run/run_summary.h"
-#include "client/cli/views/tensor/snapshot_text.h"
 #include "client/cli/views/terminal.h"
 
 namespace cgdebug::cli {

@@ -1,7 +1,5 @@
 #include "client/cli/sources/overview.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 
 #include "client/cli/exit_codes.h"

@@ -1,7 +1,6 @@
 #include "client/cli/sources/selector.h"
 
 #include <charconv>
-#include <optional>
 
 #include "daemon/core/recording/files/remote_files.h"
 

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <optional>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "client/cli/sources/sources.h"

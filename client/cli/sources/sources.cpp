@@ -6,11 +6,8 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <map>
 #include <optional>
-#include <set>
 
-#include "client/analysis/diff/align.h"
 #include "client/cli/views/answer_text.h"
 #include "client/live/live_source.h"
 #include "client/live/sessions.h"

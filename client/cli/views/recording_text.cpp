@@ -7,7 +7,6 @@
 #include <ctime>
 #include <filesystem>
 
-#include "client/cli/views/terminal.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::cli {

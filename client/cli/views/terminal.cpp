@@ -8,9 +8,7 @@
 #include <wchar.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>

@@ -1,7 +1,6 @@
 #include "daemon/core/base/bytes.h"
 
 #include <cctype>
-#include <stdexcept>
 
 namespace cgdebug {
 namespace {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
-#include <stdexcept>
 
 namespace cgdebug {
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <vector>
 
 #include "daemon/core/base/wire_format.h"
 #include "proto/layout/field.h"

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <cstdint>
-#include <span>
 
 #include "daemon/core/numerics/format.h"
 #include "proto/layout/dtype.h"

@@ -1,7 +1,6 @@
 #include "daemon/core/numerics/stats.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <tuple>
-#include <utility>
 
 #include "daemon/core/recording/files/checksum.h"
 #include "daemon/core/recording/files/recording_files.h"

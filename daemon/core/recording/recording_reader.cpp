@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <tuple>
-#include <utility>
 
 #include "daemon/core/recording/files/checksum.h"
 #include "daemon/core/recording/files/recording_files.h"

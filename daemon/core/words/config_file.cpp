@@ -4,7 +4,6 @@
 #include <cctype>
 #include <cerrno>
 #include <fstream>
-#include <utility>
 
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/words/settings.h"

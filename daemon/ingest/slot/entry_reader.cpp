@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <utility>
 
 #include "daemon/core/base/terminate.h"
 #include "daemon/ingest/sigbus_guard.h"

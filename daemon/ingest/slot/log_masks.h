@@ -1,7 +1,6 @@
 // log_masks.h: which rows of a session's op logs hold -Inf on purpose, while they are read.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>

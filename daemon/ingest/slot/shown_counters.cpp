@@ -1,7 +1,5 @@
 #include "daemon/ingest/slot/shown_counters.h"
 
-#include <utility>
-
 #include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::ingest {

@@ -9,7 +9,6 @@
 
 #include "daemon/core/base/result.h"
 #include "daemon/pipeline/sink.h"
-#include "daemon/pipeline/snapshot_maker.h"
 #include "libprobe/ring/segment/segment_view.h"
 #include "libprobe/ring/slot_ring_reader.h"
 

@@ -1,7 +1,6 @@
 #include "libprobe/capture/graph/graph_capture.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/graph/host_callback.h"

@@ -4,8 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
-
 #include "libprobe/capture/graph/root_graph.h"
 #include "libprobe/capture/kernels/direct_kernels.h"
 

@@ -8,7 +8,6 @@
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/graph/kernel_launch.h"
-#include "libprobe/capture/kernels/direct_kernels.h"
 #include "libprobe/capture/lane/direct_lane.h"
 #include "libprobe/capture/memory/buffer_pool.h"
 

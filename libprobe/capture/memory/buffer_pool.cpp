@@ -6,7 +6,6 @@
 #include <new>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"

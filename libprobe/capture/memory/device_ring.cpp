@@ -2,13 +2,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include <chrono>
 #include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <utility>
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"

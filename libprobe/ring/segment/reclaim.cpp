@@ -6,11 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <map>
 #include <new>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

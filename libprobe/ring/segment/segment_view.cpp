@@ -7,7 +7,6 @@
 
 #include "libprobe/ring/record_lock.h"
 #include "libprobe/ring/shared_copy.h"
-#include "libprobe/ring/utf8.h"
 #include "proto/layout/realtime.h"
 
 namespace cgdebug::ring {

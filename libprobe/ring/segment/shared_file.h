@@ -4,7 +4,6 @@
 #include <boost/interprocess/mapped_region.hpp>
 #include <boost/interprocess/shared_memory_object.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <stdexcept>
 #include <string>
 

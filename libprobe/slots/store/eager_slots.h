@@ -1,7 +1,6 @@
 // eager_slots.h: the slots of eager calls, in the order of their last use.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <vector>

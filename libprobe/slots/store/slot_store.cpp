@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <utility>
 
 #include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/ring/segment/reclaim.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/slots/slot_queries.h"
-#include "libprobe/slots/store/all_slots.h"
 #include "libprobe/slots/store/retired_slots.h"
 #include "libprobe/slots/tensor_part.h"
 

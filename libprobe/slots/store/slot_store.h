@@ -1,16 +1,13 @@
 // slot_store.h: the slots of a process: their memory, and when it is freed.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "libprobe/ring/segment/segment_writer.h"
 #include "libprobe/slots/not_seen.h"

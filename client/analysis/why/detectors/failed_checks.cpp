@@ -1,5 +1,4 @@
 // What `check` knows besides NaN and Inf.
-#include <fmt/format.h>
 
 #include "client/analysis/check/check_report.h"
 #include "client/analysis/ops/op_log.h"

@@ -1,9 +1,6 @@
 // Kernels of graphs that are launched one by one, and that failed or do not end.
 #include <fmt/format.h>
 
-#include <string>
-#include <utility>
-
 #include "client/analysis/pieces.h"
 #include "client/analysis/why/detectors.h"
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"

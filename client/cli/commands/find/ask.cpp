@@ -1,6 +1,5 @@
 // ask: what any op of a captured graph made, in a replay that is over or in the next one. The job
 // answers by itself (python/cgdebug/_rewind), on a socket beside the daemon's.
-#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>

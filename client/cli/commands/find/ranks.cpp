@@ -10,7 +10,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <tuple>
 
 #include "client/analysis/ranks/ranks_report.h"
 #include "client/cli/command.h"

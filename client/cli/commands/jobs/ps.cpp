@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,7 +12,6 @@
 #include "client/cli/command.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/live/session_text.h"
-#include "client/cli/views/tensor/snapshot_text.h"
 #include "client/live/sessions.h"
 #include "client/live/status.h"
 #include "daemon/core/base/duration.h"

@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "client/cli/command.h"
 #include "client/cli/doctor/checks.h"

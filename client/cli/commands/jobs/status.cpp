@@ -19,7 +19,6 @@
 #include "client/cli/views/json.h"
 #include "client/cli/views/live/session_text.h"
 #include "client/cli/views/recording_text.h"
-#include "client/cli/views/tensor/snapshot_text.h"
 #include "client/cli/views/terminal.h"
 #include "client/live/sessions.h"
 #include "daemon/core/base/duration.h"

@@ -23,7 +23,6 @@
 #include "client/live/sessions.h"
 #include "client/source/source.h"
 #include "daemon/core/base/duration.h"
-#include "daemon/core/base/realtime.h"
 
 namespace cgdebug::cli {
 namespace {

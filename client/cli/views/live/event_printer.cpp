@@ -9,7 +9,6 @@
 #include "client/cli/views/json.h"
 #include "client/cli/views/tensor/snapshot_text.h"
 #include "client/cli/views/tensor/tensor_text.h"
-#include "daemon/core/numerics/format.h"
 
 namespace cgdebug::cli {
 namespace {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>

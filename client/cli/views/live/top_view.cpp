@@ -9,8 +9,6 @@
 #include "client/cli/views/fold.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/live/session_text.h"
-#include "client/cli/views/tensor/snapshot_text.h"
-#include "daemon/core/base/duration.h"
 #include "daemon/core/base/realtime.h"
 #include "daemon/core/numerics/format.h"
 

@@ -1,9 +1,7 @@
 #include "daemon/core/numerics/kernels/compare_kernel.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
 #include "daemon/core/numerics/kernels/cpu.h"

@@ -1,9 +1,7 @@
 #include "daemon/core/numerics/kernels/stats_kernel.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <type_traits>
 
 #include "daemon/core/numerics/kernels/cpu.h"

@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include "daemon/core/base/unique_fd.h"

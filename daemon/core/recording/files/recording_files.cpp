@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
-#include <string_view>
 #include <system_error>
 #include <utility>
 

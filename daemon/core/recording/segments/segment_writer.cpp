@@ -1,7 +1,6 @@
 #include "daemon/core/recording/segments/segment_writer.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
