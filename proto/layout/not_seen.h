@@ -34,8 +34,8 @@ struct NotSeen {
   std::uint64_t count = 0;  // probes, slots, snapshots, recordings, rows or variables
   std::uint64_t of = 0;     // kRefused: all that the job wanted; 0 = unknown
   std::uint64_t calls = 0;  // kRefused: that left no snapshot
-  std::string name;         // of the first; empty = unknown
-  std::string reason;       // of the first
+  std::string name = {};    // of the first; empty = unknown
+  std::string reason = {};  // of the first
 
   // Of these numbers, what nobody wants any longer: it is missing from what came before it went,
   // and from nothing that began later.
