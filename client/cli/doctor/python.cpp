@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "client/cli/doctor/checks.h"
 #include "client/cli/remote/package.h"

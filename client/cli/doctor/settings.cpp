@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <ranges>
-#include <string_view>
 
 #include "client/cli/doctor/checks.h"
 #include "client/cli/views/terminal.h"

@@ -1,9 +1,6 @@
 // Memory that something else than an op writes, between the op that wrote it and one that reads it.
 #include <fmt/format.h>
 
-#include <cstddef>
-#include <vector>
-
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"
 

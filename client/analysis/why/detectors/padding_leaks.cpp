@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"

@@ -2,10 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <string>
 #include <utility>
 
 #include "client/analysis/why/detectors.h"

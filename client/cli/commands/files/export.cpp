@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "client/cli/command.h"

@@ -4,13 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "client/cli/command.h"
 #include "client/cli/commands/find/left_rows.h"
-#include "client/cli/context.h"
 #include "client/cli/remote/job_questions.h"
 #include "client/cli/sources/log_place.h"
 #include "daemon/core/options/number.h"

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
-#include <string>
 
 #include "client/cli/command.h"
 #include "client/cli/sources/sources.h"

@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "client/analysis/check/check_report.h"
 #include "client/analysis/ops/op_log.h"

@@ -9,7 +9,6 @@
 #include <memory>
 #include <set>
 #include <sstream>
-#include <string>
 #include <tuple>
 #include <utility>
 

@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "client/analysis/gaps.h"

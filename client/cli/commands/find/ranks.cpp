@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <string>
 
 #include "client/analysis/ranks/ranks_report.h"
 #include "client/cli/command.h"

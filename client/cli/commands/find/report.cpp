@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <string>
 
 #include "client/cli/command.h"
 #include "client/cli/output_file.h"

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
-#include <string>
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/why_report.h"

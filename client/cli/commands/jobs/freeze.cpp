@@ -1,7 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "client/cli/command.h"

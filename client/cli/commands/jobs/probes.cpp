@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "client/cli/command.h"

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "client/cli/command.h"

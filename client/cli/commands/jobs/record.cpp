@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <memory>
-#include <string>
 #include <thread>
 
 #include "client/cli/command.h"

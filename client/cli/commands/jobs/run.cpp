@@ -13,7 +13,6 @@
 #include <random>
 #include <set>
 #include <sstream>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

@@ -9,8 +9,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "client/analysis/diff/align.h"

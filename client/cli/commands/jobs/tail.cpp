@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "client/cli/command.h"

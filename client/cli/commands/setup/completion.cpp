@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <set>
-#include <string>
 
 #include "client/cli/command.h"
 #include "client/live/sessions.h"

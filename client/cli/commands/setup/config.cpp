@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "client/cli/command.h"

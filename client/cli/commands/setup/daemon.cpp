@@ -8,7 +8,6 @@
 #include <climits>
 #include <cstdio>
 #include <memory>
-#include <string>
 
 #include "client/cli/command.h"
 #include "client/cli/views/json.h"

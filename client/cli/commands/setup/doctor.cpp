@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "client/cli/command.h"
