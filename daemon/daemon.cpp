@@ -7,7 +7,7 @@
 #include "daemon/model/text.h"
 #include "daemon/pipeline/fan_out.h"
 #include "daemon/pipeline/payload_pool.h"
-#include "daemon/record/frozen_rings.h"
+#include "daemon/record/freeze/frozen_rings.h"
 #include "daemon/record/recorder.h"
 #include "daemon/record/ring_reads.h"
 #include "daemon/serve/server.h"

@@ -167,6 +167,7 @@ NAMESPACES = {
     "daemon/log": "",
     "daemon/model": "pipeline",
     "daemon/record": "pipeline",
+    "daemon/record/freeze": "pipeline",
     "libprobe": "",
     "libprobe/capture/graph/counted_graph.h": "",
     "libprobe/include/cgdebug": "",

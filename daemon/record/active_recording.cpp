@@ -6,7 +6,6 @@
 #include "daemon/core/base/realtime.h"
 #include "daemon/log/log.h"
 #include "daemon/record/to_recording.h"
-#include "libprobe/ring/segment/process_origin.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -14,10 +13,6 @@ namespace {
 using layout::LossCause;
 using recording::StopReason;
 using Place = SlotProgress::Place;
-
-// If every probe has its replays, and nothing came for this long, no other probe is in the middle
-// of one.
-constexpr auto kQuiet = std::chrono::milliseconds(300);
 
 // As the request says; `options` where it says nothing.
 recording::WriterOptions OptionsOf(const RecordRequest& asked, recording::WriterOptions options) {
@@ -43,7 +38,7 @@ ActiveRecording::ActiveRecording(std::uint64_t id, RecordSelection selection,
     : id_(id),
       selection_(std::move(selection)),
       started_ns_(started_ns),
-      owner_ticks_(request().owner == 0 ? 0 : ring::StartTicks(request().owner)),
+      end_(&request()),
       writer_(std::move(writer)),
       sessions_(writer_.get()) {}
 
@@ -76,7 +71,7 @@ RecordingInfo ActiveRecording::info() const {
 
 void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_replay,
                            std::uint64_t suppressed) {
-  if (ending_ || slots_.contains(slot)) return;
+  if (end_.has_begun() || slots_.contains(slot)) return;
   const auto session = sessions_.Add(slot->session);
   if (!session) return;
   recording::Slot to = ToRecording(*slot);
@@ -114,13 +109,6 @@ void ActiveRecording::LoseKeptBack(const SlotPtr& slot, const SlotProgress& befo
   slots_.at(slot).kept_back += count;
 }
 
-// Which replays these were nobody knows any more.
-void ActiveRecording::LoseRestKeptBack(const SlotPtr& slot, const SlotProgress& state) {
-  if (request().align >= 2 || request().replays != 0 || state.suppressed <= state.kept_back) return;
-  LoseReplays(slot, LossCause::kStoodStill, state.suppressed - state.kept_back,
-              state.from_replay + 1, std::max(state.last_replay, state.from_replay + 1));
-}
-
 void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison,
                               std::uint64_t suppressed) {
   const auto& [snapshot, payload] = stored;
@@ -129,7 +117,7 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
   SlotProgress& state = found->second;
   state.suppressed = std::max(state.suppressed, suppressed);
   if (state.done || snapshot->ordinal < state.next_ordinal) {
-    beyond_ = beyond_ || state.done;
+    if (state.done) end_.NoteBeyond();
     return;
   }
   const Place place = state.PlaceOf(snapshot->replay, request().align, request().replays);
@@ -150,7 +138,7 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
   state.last_replay = snapshot->replay;
   state.last_forced = snapshot->forced;
   state.done = place == Place::kAfter;
-  beyond_ = beyond_ || state.done;
+  if (state.done) end_.NoteBeyond();
   if (place != Place::kInside ||
       !(snapshot->forced || layout::Wants(state.every, snapshot->replay))) {
     ++state.skipped;
@@ -165,7 +153,7 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
   if (payload == nullptr && snapshot->on_device) {
     LoseReplays(snapshot->slot, LossCause::kValuesGone, 1, snapshot->replay, snapshot->replay);
   }
-  last_append_ = Clock::now();
+  end_.NoteAppend();
   // In a body more iterations of the last replay may come.
   state.has_last =
       request().replays != 0 && snapshot->replay - state.first_replay + 1 >= request().replays;
@@ -206,16 +194,20 @@ void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_replay,
   const auto found = slots_.find(slot);
   if (found == slots_.end()) return;
   SlotProgress& state = found->second;
-  if (!ending_) state.suppressed = std::max(state.suppressed, suppressed);
-  if (suppressed != 0 && !state.done && !ending_)
+  if (!end_.has_begun()) state.suppressed = std::max(state.suppressed, suppressed);
+  if (suppressed != 0 && !state.done && !end_.has_begun())
     LoseKeptBack(slot, SlotProgress(state), last_replay, 0);
-  LoseRestKeptBack(slot, state);
-  MarkClosed(slot, found->second, last_replay);
+  EndSlot(slot, state, last_replay);
   slots_.erase(found);
 }
 
-void ActiveRecording::MarkClosed(const SlotPtr& slot, const SlotProgress& state,
-                                 std::uint64_t last_replay) {
+void ActiveRecording::EndSlot(const SlotPtr& slot, const SlotProgress& state,
+                              std::uint64_t last_replay) {
+  // Which replays these were nobody knows any more.
+  if (request().align < 2 && request().replays == 0 && state.suppressed > state.kept_back) {
+    LoseReplays(slot, LossCause::kStoodStill, state.suppressed - state.kept_back,
+                state.from_replay + 1, std::max(state.last_replay, state.from_replay + 1));
+  }
   recording::Mark mark;
   mark.kind = recording::MarkKind::kSlotClosed;
   mark.session = sessions_.IdOf(slot->session);
@@ -229,23 +221,14 @@ void ActiveRecording::MarkClosed(const SlotPtr& slot, const SlotProgress& state,
 void ActiveRecording::Found(const Finding& finding) {
   const auto found = slots_.find(finding.slot);
   if (found == slots_.end() || finding.replay <= found->second.from_replay) return;
-  recording::Mark mark;
-  mark.kind = ToRecording(finding.kind);
+  recording::Mark mark = ToRecording(finding);
   mark.session = sessions_.IdOf(finding.slot->session);
   mark.slot = found->second.id;
-  mark.replay = finding.replay;
-  mark.serial = finding.serial;
-  mark.step = finding.step;
-  mark.count = finding.count;
-  mark.text = finding.text;
-  mark.timestamp_ns = finding.timestamp_ns;
   Note(writer_->AddMark(mark));
 }
 
 void ActiveRecording::EndAt(const std::vector<RingHead>& heads) {
-  if (ending_) return;
-  is_late_ = IsLate();
-  ending_ = true;
+  if (!end_.Begin()) return;
   std::map<SlotPtr, const RingHead*> last;
   for (const RingHead& head : heads) last[head.slot] = &head;
   for (auto& [slot, state] : slots_) {
@@ -258,21 +241,14 @@ void ActiveRecording::EndAt(const std::vector<RingHead>& heads) {
 
 void ActiveRecording::CloseSlots() {
   for (auto& [slot, state] : slots_) {
-    if (ending_ && !state.done) {
+    if (end_.has_begun() && !state.done) {
       // Their replays are not known, so each of them may have been wanted.
       Account(&state,
               {.last_ordinal = state.until, .cause = LossCause::kUnread, .before_forced = true});
     }
-    LoseRestKeptBack(slot, state);
-    MarkClosed(slot, state, state.last_replay);
+    EndSlot(slot, state, state.last_replay);
   }
   slots_.clear();
-}
-
-// Whatever the selection is: which probes it is about is known of the first one alone.
-void ActiveRecording::BeginNotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) {
-  sessions_.BeginNotSeen(session, not_seen);
-  NotSeen(session, not_seen);
 }
 
 void ActiveRecording::NotSeen(const SessionPtr& session, const layout::NotSeen& told) {
@@ -308,28 +284,9 @@ void ActiveRecording::Note(const Result<void>& written) {
   Log("sinks")->error("{}", written.error().message);
 }
 
-bool ActiveRecording::IsLate() const {
-  return !ending_ && request().duration.count() != 0 &&
-         Clock::now() - started_ >= request().duration;
-}
-
 StopReason ActiveRecording::Over() const {
   const StopReason stopped = writer_->status().stopped;
-  if (stopped != StopReason::kNone) return stopped;
-  const bool is_owned = owner_ticks_ != 0 && ring::StartTicks(request().owner) == owner_ticks_;
-  if (sessions_.HaveEnded() && !is_owned) return StopReason::kJobEnded;
-  // If a client stops the recording, the client gives the reason.
-  if (ending_) return is_late_ ? StopReason::kReached : StopReason::kNone;
-  if (request().replays == 0) return StopReason::kNone;
-  bool any = false;
-  for (const auto& [slot, state] : slots_) {
-    any = any || state.done || state.has_last;
-    // Waits for slots that have begun, not for slots that were never replayed, nor for conditional
-    // bodies, which need not run again.
-    if (state.first_replay != 0 && !state.done && !state.in_body) return StopReason::kNone;
-  }
-  const bool quiet = Clock::now() - last_append_ >= kQuiet;
-  return any && (beyond_ || quiet) ? StopReason::kReached : StopReason::kNone;
+  return stopped != StopReason::kNone ? stopped : end_.Reason(sessions_, slots_);
 }
 
 }  // namespace cgdebug::pipeline

@@ -1,8 +1,6 @@
-// active_recording.h: one recording while it grows: what is written into it, and when it has all of
-// it.
+// active_recording.h: one recording while it grows: what is written into it.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "daemon/pipeline/sink.h"
 #include "daemon/record/record_selection.h"
 #include "daemon/record/recorded_sessions.h"
+#include "daemon/record/recording_end.h"
 #include "daemon/record/ring_reads.h"
 #include "daemon/record/slot_progress.h"
 
@@ -57,43 +56,39 @@ class ActiveRecording {
   void CloseSlots();
   void Flush() { Note(writer_->Flush()); }
   // What the session says of one kind as the recording begins: what is gone by then is none of its.
-  void BeginNotSeen(const SessionPtr& session, const layout::NotSeen& not_seen);
+  void BeginNotSeen(const SessionPtr& session, const layout::NotSeen& not_seen) {
+    sessions_.BeginNotSeen(session, not_seen);
+    NotSeen(session, not_seen);
+  }
+  // Whatever the selection is: which probes it is about is known of the first one alone.
   void NotSeen(const SessionPtr& session, const layout::NotSeen& not_seen);
   void EndSession(const SessionPtr& session, bool died);
 
   // Whether its time is over, but EndAt() was not called yet.
-  bool IsLate() const;
+  bool IsLate() const { return end_.IsLate(); }
   // Why it ended; kNone while it goes on.
   recording::StopReason Over() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
   ActiveRecording(std::uint64_t id, RecordSelection selection, std::int64_t started_ns,
                   std::unique_ptr<recording::RecordingWriter> writer);
   void Account(SlotProgress* state, const SlotProgress::Missing& missing);
   void LoseKeptBack(const SlotPtr& slot, const SlotProgress& before, std::uint64_t last_replay,
                     std::uint64_t lost);
-  // Counts what the head says was kept back and no period told of.
-  void LoseRestKeptBack(const SlotPtr& slot, const SlotProgress& state);
-  void MarkClosed(const SlotPtr& slot, const SlotProgress& state, std::uint64_t last_replay);
+  // Counts what the head says was kept back and no period told of, and marks where the slot ends.
+  void EndSlot(const SlotPtr& slot, const SlotProgress& state, std::uint64_t last_replay);
   void AddMark(recording::Mark mark);  // with the time
   void Note(const Result<void>& written);
 
   const std::uint64_t id_;
   const RecordSelection selection_;
   const std::int64_t started_ns_;
-  // When request().owner began, which tells it from a later process of that number; 0: no owner.
-  const std::uint64_t owner_ticks_;
-  const Clock::time_point started_ = Clock::now();
+  RecordingEnd end_;
   std::unique_ptr<recording::RecordingWriter> writer_;
   RecordedSessions sessions_;
   std::map<SlotPtr, SlotProgress> slots_;
   std::uint64_t slot_count_ = 0;  // including closed ones
-  Clock::time_point last_append_ = Clock::now();
-  bool beyond_ = false;  // a replay after the last wanted one was seen
   bool said_stopped_ = false;
-  bool ending_ = false;   // EndAt() was called
-  bool is_late_ = false;  // EndAt() was called because its time was over
 };
 
 }  // namespace cgdebug::pipeline

@@ -1,6 +1,5 @@
 #include "daemon/record/recorder.h"
 
-#include <fmt/format.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -8,7 +7,6 @@
 
 #include "daemon/core/recording/catalogue/catalogue.h"
 #include "daemon/log/log.h"
-#include "daemon/record/job_process.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -21,10 +19,16 @@ constexpr int kCatalogueEvery = 20;  // watch periods
 // An entry that was claimed and not committed may never be: its job may be stopped in the middle.
 constexpr auto kDrainPatience = std::chrono::seconds(5);
 
-// A label as part of a file's name.
-std::string FileName(std::string label) {
-  std::ranges::replace(label, '/', '-');
-  return label;
+// The segments have everything: if the catalogue cannot be written now, a reader can make it later.
+void UpdateCatalogue(const ActiveRecording& recording) {
+  const auto updated = recording::UpdateCatalogue(recording.request().directory);
+  if (!updated.ok()) Log("sinks")->warn("{}", updated.error().message);
+}
+
+bool IsMeant(const ActiveRecording& recording, const std::string& which) {
+  const RecordRequest& request = recording.request();
+  if (which.empty()) return !request.to_disk_only;
+  return which == std::to_string(recording.id()) || which == request.directory;
 }
 
 }  // namespace
@@ -32,9 +36,9 @@ std::string FileName(std::string label) {
 Recorder::Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless,
                    RingReads* rings)
     : options_(options),
-      tell_(std::move(tell)),
-      set_lossless_(std::move(set_lossless)),
       rings_(rings),
+      open_slots_(std::move(set_lossless)),
+      jobs_(std::move(tell)),
       watcher_([this] { Watch(); }) {}
 
 Recorder::~Recorder() {
@@ -78,12 +82,6 @@ void Recorder::Watch() {
   }
 }
 
-// The segments have everything: if the catalogue cannot be written now, a reader can make it later.
-void Recorder::UpdateCatalogue(const ActiveRecording& recording) {
-  const auto updated = recording::UpdateCatalogue(recording.request().directory);
-  if (!updated.ok()) Log("sinks")->warn("{}", updated.error().message);
-}
-
 // Requires: `recording` is no longer in active_.
 RecordingInfo Recorder::Finish(const Active& recording, StopReason reason) {
   if (recording::HadAll(reason)) recording->CloseSlots();
@@ -98,30 +96,13 @@ RecordingInfo Recorder::Finish(const Active& recording, StopReason reason) {
   AddEnded(info);
   std::erase(finishing_, recording);
   finished_.notify_all();
-  if (!info.error.empty()) TellJobs(recording->request(), info);
+  if (!info.error.empty()) jobs_.TellStopped(recording->request(), info);
   return info;
 }
 
 void Recorder::AddEnded(RecordingInfo info) {
   ended_.push_back(std::move(info));
   if (ended_.size() > kMaxEnded) ended_.pop_front();
-}
-
-void Recorder::TellJobs(const RecordRequest& request, const recording::WriterStatus& status) const {
-  if (!request.to_disk_only) return;
-  for (const std::string& uuid : request.sessions) {
-    const auto job = to_disk_.find(uuid);
-    if (job == to_disk_.end()) continue;  // it ended
-    tell_(job->second,
-          fmt::format("nothing more of this job is recorded into {}: {}, {}", request.directory,
-                      recording::ToText(status.stopped), status.error));
-  }
-}
-
-bool Recorder::IsMeant(const Active& recording, const std::string& which) {
-  const RecordRequest& request = recording->request();
-  if (which.empty()) return !request.to_disk_only;
-  return which == std::to_string(recording->id()) || which == request.directory;
 }
 
 Result<RecordingInfo> Recorder::Start(RecordRequest request) {
@@ -132,17 +113,8 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
   if (!started.ok()) return started.error();
   const Active recording = *std::move(started);
   const auto begin = [&](const RingHeads& heads) {
-    std::map<SlotPtr, RingHead> head_of;
-    for (const RingHead& head : heads) head_of.emplace(head.slot, head);
     const std::scoped_lock feeding(mutex_);
-    for (const auto& [slot, state] : open_slots_) {
-      if (!recording->selection().Wants(*slot)) continue;
-      const auto head = head_of.find(slot);
-      const bool is_known = head != head_of.end() && head->second.ordinal >= state.seen;
-      recording->Open(slot, is_known ? head->second.ordinal : state.seen,
-                      is_known ? head->second.replay : 0,
-                      head != head_of.end() ? head->second.suppressed : 0);
-    }
+    open_slots_.Begin(heads, recording.get());
     for (const auto& [session, kinds] : not_seen_) {
       for (const auto& [kind, one] : kinds) recording->BeginNotSeen(session, one);
     }
@@ -161,26 +133,8 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
   return recording->info();
 }
 
-// A slot that lost nothing for a recording goes back to what its actions want when that is over.
-void Recorder::TellLossless(const SlotPtr& slot, OpenSlotState* state) {
-  const bool needed = std::ranges::any_of(
-      active_, [&](const Active& recording) { return recording->selection().NeedsAll(*slot); });
-  const bool registered = (slot->registration.flags & layout::kSlotLossless) != 0;
-  const layout::Lossless wanted = needed == registered ? layout::Lossless::kAsRegistered
-                                  : needed             ? layout::Lossless::kOn
-                                                       : layout::Lossless::kOff;
-  const bool wants_values =
-      slot->IsOnDevice() && std::ranges::any_of(active_, [&](const Active& recording) {
-        return recording->selection().Wants(*slot);
-      });
-  const bool is_same = wanted == state->lossless && wants_values == state->wants_values;
-  state->lossless = wanted;
-  state->wants_values = wants_values;
-  if (!is_same && set_lossless_) set_lossless_(slot, wanted, wants_values);
-}
-
 void Recorder::RecordingsChanged() {
-  for (auto& [slot, state] : open_slots_) TellLossless(slot, &state);
+  open_slots_.Tell(active_);
   const bool awaits = std::ranges::any_of(
       active_, [](const Active& recording) { return recording->selection().AwaitsJobs(); });
   if (!awaits) return mark_.Drop();
@@ -207,12 +161,12 @@ void Recorder::Drain(const std::function<bool(const Active&)>& is_meant) {
 }
 
 Result<std::vector<RecordingInfo>> Recorder::Stop(const std::string& which, StopReason reason) {
-  Drain([&](const Active& recording) { return IsMeant(recording, which); });
+  Drain([&](const Active& recording) { return IsMeant(*recording, which); });
   std::vector<Active> stopped;
   {
     std::unique_lock lock(mutex_);
     std::erase_if(active_, [&](const Active& recording) {
-      const bool meant = IsMeant(recording, which);
+      const bool meant = IsMeant(*recording, which);
       if (meant) stopped.push_back(recording);
       return meant;
     });
@@ -225,7 +179,7 @@ Result<std::vector<RecordingInfo>> Recorder::Stop(const std::string& which, Stop
       // If it ends by itself at this moment, the client that stops it made no mistake.
       finished_.wait(lock, [&] {
         return std::ranges::none_of(
-            finishing_, [&](const Active& recording) { return IsMeant(recording, which); });
+            finishing_, [&](const Active& recording) { return IsMeant(*recording, which); });
       });
       for (auto info = ended_.rbegin(); info != ended_.rend(); ++info) {
         if (which == std::to_string(info->id) || which == info->directory) {
@@ -264,41 +218,21 @@ bool Recorder::busy() const {
   return !active_.empty();
 }
 
-void Recorder::StartToDisk(const SlotPtr& slot) {
-  const SessionIdentity& session = *slot->session;
-  if (!to_disk_.emplace(session.uuid, slot->session).second) return;
-  RecordRequest request;
-  request.directory =
-      RecordingPath(session, FileName(session.label) + "-" + session.key + ".cgrec");
-  request.sessions = {session.uuid};
-  request.to_disk_only = true;
-  auto started = ActiveRecording::Start(++last_id_, std::move(request), options_);
-  if (!started.ok()) {
-    Log("sinks")->error("session {} ({}) is not recorded: {}", session.key, session.label,
-                        started.error().message);
-    RecordingInfo info;
-    info.id = last_id_;
-    info.sessions = {session.label};
-    info.active = false;
-    info.stopped = StopReason::kWriteError;
-    info.state = recording::ToText(info.stopped);
-    info.error = started.error().message;
-    AddEnded(std::move(info));
-    tell_(slot->session, "this job is not recorded: " + started.error().message);
-    return;
-  }
-  Log("sinks")->info("session {} ({}) is recorded into {}", session.key, session.label,
+void Recorder::StartToDisk(const SessionPtr& job) {
+  auto request = jobs_.Add(job);
+  if (!request) return;
+  auto started = ActiveRecording::Start(++last_id_, *std::move(request), options_);
+  if (!started.ok()) return AddEnded(jobs_.Refuse(job, last_id_, started.error()));
+  Log("sinks")->info("session {} ({}) is recorded into {}", job->key, job->label,
                      (*started)->request().directory);
-  for (const auto& [kind, one] : not_seen_[slot->session]) (*started)->NotSeen(slot->session, one);
+  for (const auto& [kind, one] : not_seen_[job]) (*started)->NotSeen(job, one);
   active_.push_back(*std::move(started));
 }
 
 void Recorder::OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) {
   const std::scoped_lock lock(mutex_);
-  if (slot->Has(layout::kActionRecordToDisk)) StartToDisk(slot);
-  OpenSlotState& state = open_slots_[slot];
-  state.seen = feedback.consumed_before();
-  TellLossless(slot, &state);
+  if (slot->Has(layout::kActionRecordToDisk)) StartToDisk(slot->session);
+  open_slots_.Open(slot, feedback.consumed_before(), active_);
   for (const Active& recording : active_) {
     const bool all = recording->request().to_disk_only;
     if (recording->selection().Wants(*slot))
@@ -310,8 +244,7 @@ void Recorder::OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) {
 void Recorder::Consume(const Delivery& delivery, SlotFeedback& feedback) {
   const std::scoped_lock lock(mutex_);
   const SnapshotPtr& snapshot = delivery.snapshot;
-  const auto open = open_slots_.find(snapshot->slot);
-  if (open != open_slots_.end()) open->second.seen = std::max(open->second.seen, snapshot->ordinal);
+  open_slots_.See(snapshot->slot, snapshot->ordinal);
   for (const Active& recording : active_) {
     // Only a recording that continues one of an earlier daemon takes what that daemon consumed.
     if (delivery.seen_before && !recording->request().to_disk_only) continue;
@@ -321,8 +254,7 @@ void Recorder::Consume(const Delivery& delivery, SlotFeedback& feedback) {
 
 void Recorder::Lose(const Gap& gap) {
   const std::scoped_lock lock(mutex_);
-  const auto open = open_slots_.find(gap.slot);
-  if (open != open_slots_.end()) open->second.seen = std::max(open->second.seen, gap.last_ordinal);
+  open_slots_.See(gap.slot, gap.last_ordinal);
   for (const Active& recording : active_) recording->Lose(gap);
 }
 
@@ -333,7 +265,7 @@ void Recorder::Found(const Finding& finding) {
 
 void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) {
   const std::scoped_lock lock(mutex_);
-  open_slots_.erase(slot);
+  open_slots_.Close(slot);
   for (const Active& recording : active_) {
     recording->Close(slot, last_replay, feedback.suppressed());
   }
@@ -350,9 +282,8 @@ void Recorder::NotSeen(const SessionPtr& session, const layout::NotSeen& not_see
 void Recorder::EndSession(const SessionPtr& session, bool died) {
   const std::scoped_lock lock(mutex_);
   not_seen_.erase(session);
-  // If its memory was cut off, slots were not closed.
-  std::erase_if(open_slots_, [&](const auto& open) { return open.first->session == session; });
-  to_disk_.erase(session->uuid);
+  open_slots_.End(session);
+  jobs_.End(session);
   for (const Active& recording : active_) recording->EndSession(session, died);
   FlushActive();
   wake_.notify_all();

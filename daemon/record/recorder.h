@@ -15,8 +15,9 @@
 
 #include "daemon/pipeline/sink.h"
 #include "daemon/record/active_recording.h"
+#include "daemon/record/open_slots.h"
+#include "daemon/record/recorded_jobs.h"
 #include "libprobe/ring/segment/shared_mark.h"
-#include "proto/layout/slot_control.h"
 
 namespace cgdebug::pipeline {
 
@@ -27,12 +28,8 @@ namespace cgdebug::pipeline {
 // for the disk on the caller of Stop() or on its own thread.
 class Recorder final : public Sink {
  public:
-  // Tells a job that asked to be recorded why it is not; never blocks. Thread: any.
-  using Tell = std::function<void(const SessionPtr& job, const std::string& text)>;
-  // Tells a slot whether a recording needs all of it, and whether one wants its values at all;
-  // never blocks. Thread: any.
-  using SetLossless =
-      std::function<void(const SlotPtr& slot, layout::Lossless lossless, bool wants_values)>;
+  using Tell = RecordedJobs::Tell;
+  using SetLossless = OpenSlots::SetLossless;
 
   // `rings` outlives the recorder. Null: its caller has read everything there is.
   Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless = {},
@@ -69,38 +66,27 @@ class Recorder final : public Sink {
 
  private:
   using Active = std::shared_ptr<ActiveRecording>;
-  struct OpenSlotState {
-    std::uint64_t seen = 0;                                       // the last ordinal
-    layout::Lossless lossless = layout::Lossless::kAsRegistered;  // as it was told
-    bool wants_values = false;
-  };
   // With mutex_ held.
-  void TellLossless(const SlotPtr& slot, OpenSlotState* state);
   void RecordingsChanged();
-  void StartToDisk(const SlotPtr& slot);
+  void StartToDisk(const SessionPtr& job);
   void FlushActive();
-  static bool IsMeant(const Active& recording, const std::string& which);
   // Lets the recordings that `is_meant` selects take what the rings have now, and nothing more.
   void Drain(const std::function<bool(const Active&)>& is_meant);
   void AddEnded(RecordingInfo info);
-  void TellJobs(const RecordRequest& request, const recording::WriterStatus& status) const;
-  RecordingInfo Finish(const Active& recording, recording::StopReason reason);
   // Without mutex_.
-  static void UpdateCatalogue(const ActiveRecording& recording);
+  RecordingInfo Finish(const Active& recording, recording::StopReason reason);
   void Watch();
 
   const recording::WriterOptions options_;
-  const Tell tell_;
-  const SetLossless set_lossless_;
   RingReads* const rings_;
   mutable std::mutex mutex_;
   std::vector<Active> active_;
   std::vector<Active> finishing_;  // no longer active_, not yet ended_
-  std::map<SlotPtr, OpenSlotState> open_slots_;
+  OpenSlots open_slots_;
   // Of sessions that have not ended.
   std::map<SessionPtr, std::map<layout::NotSeenKind, layout::NotSeen>> not_seen_;
   ring::SharedMark mark_{ring::MarkKind::kRecorder};
-  std::map<std::string, SessionPtr> to_disk_;  // jobs that a recording was started for, by uuid
+  RecordedJobs jobs_;
   std::deque<RecordingInfo> ended_;
   std::uint64_t last_id_ = 0;
   bool stopping_ = false;

@@ -3,6 +3,23 @@
 #include "daemon/core/numerics/tensor_view.h"
 
 namespace cgdebug::pipeline {
+namespace {
+
+recording::MarkKind KindOf(layout::FindingKind kind) {
+  switch (kind) {
+    case layout::FindingKind::kNan:
+      return recording::MarkKind::kFirstNan;
+    case layout::FindingKind::kInf:
+      return recording::MarkKind::kFirstInf;
+    case layout::FindingKind::kReplica:
+      return recording::MarkKind::kFirstUnequal;
+    case layout::FindingKind::kMismatch:
+      break;
+  }
+  return recording::MarkKind::kFirstMismatch;
+}
+
+}  // namespace
 
 recording::Slot ToRecording(const SlotIdentity& slot) {
   recording::Slot to;
@@ -45,18 +62,16 @@ recording::Snapshot ToRecording(const Snapshot& snapshot, const ComparisonPtr& c
   return to;
 }
 
-recording::MarkKind ToRecording(layout::FindingKind kind) {
-  switch (kind) {
-    case layout::FindingKind::kNan:
-      return recording::MarkKind::kFirstNan;
-    case layout::FindingKind::kInf:
-      return recording::MarkKind::kFirstInf;
-    case layout::FindingKind::kReplica:
-      return recording::MarkKind::kFirstUnequal;
-    case layout::FindingKind::kMismatch:
-      break;
-  }
-  return recording::MarkKind::kFirstMismatch;
+recording::Mark ToRecording(const Finding& finding) {
+  recording::Mark to;
+  to.kind = KindOf(finding.kind);
+  to.replay = finding.replay;
+  to.serial = finding.serial;
+  to.step = finding.step;
+  to.count = finding.count;
+  to.text = finding.text;
+  to.timestamp_ns = finding.timestamp_ns;
+  return to;
 }
 
 }  // namespace cgdebug::pipeline

@@ -10,6 +10,6 @@ namespace cgdebug::pipeline {
 recording::Slot ToRecording(const SlotIdentity& slot);
 // `comparison`: null if it was not compared.
 recording::Snapshot ToRecording(const Snapshot& snapshot, const ComparisonPtr& comparison);
-recording::MarkKind ToRecording(layout::FindingKind kind);
+recording::Mark ToRecording(const Finding& finding);
 
 }  // namespace cgdebug::pipeline

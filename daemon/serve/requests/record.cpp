@@ -10,7 +10,7 @@
 
 #include "daemon/core/base/duration.h"
 #include "daemon/core/base/glob.h"
-#include "daemon/record/freeze.h"
+#include "daemon/record/freeze/freeze.h"
 #include "daemon/serve/messages.h"
 #include "daemon/serve/selection.h"
 

@@ -1,5 +1,5 @@
 // How `freeze` records a ring with holes.
-#include "daemon/record/freeze.h"
+#include "daemon/record/freeze/freeze.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "daemon/core/recording/recording_reader.h"
-#include "daemon/record/frozen_rings.h"
+#include "daemon/record/freeze/frozen_rings.h"
 #include "libprobe/ring/segment/process_origin.h"
 #include "tests/support/child_process.h"
 #include "tests/support/daemon/model_fixture.h"

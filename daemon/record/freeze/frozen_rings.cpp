@@ -1,4 +1,4 @@
-#include "daemon/record/frozen_rings.h"
+#include "daemon/record/freeze/frozen_rings.h"
 
 #include <fmt/format.h>
 #include <pthread.h>
@@ -11,7 +11,7 @@
 
 #include "daemon/core/base/realtime.h"
 #include "daemon/log/log.h"
-#include "daemon/record/freeze.h"
+#include "daemon/record/freeze/freeze.h"
 #include "daemon/record/job_process.h"
 
 namespace cgdebug::pipeline {

@@ -1,4 +1,4 @@
-#include "daemon/record/freeze.h"
+#include "daemon/record/freeze/freeze.h"
 
 #include <fmt/format.h>
 
