@@ -120,7 +120,7 @@ auto WithRoom(ProbeTable& table, ProbeState& probe, ProbeTable::Lock* lock, Make
     const auto room = table.slots.RoomToAskFor();
     if (!room) throw;
     const ProbeTable::Unlocked unlocked(&table, &probe, lock);
-    SlotStore::AskForRoom(table.segment.writer(), *room);
+    AskForRoom(table.segment.writer(), *room);
   }
   return make();
 }

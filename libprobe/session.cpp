@@ -261,7 +261,7 @@ std::optional<SessionInfo> CurrentSession() {
   info.name = segment->name();
   info.shm_bytes = segment->shm_bytes();
   info.released_unread = ring::LoadRelaxed(segment->producer()->released_unread);
-  info.slots = table.slots.published();
+  info.slots = table.slots.held().published();
   info.device_bytes = capture::DeviceBytes();
   return info;
 }

@@ -11,6 +11,7 @@
 #include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/ring/utf8.h"
 #include "libprobe/slots/registration.h"
+#include "libprobe/slots/tensor_part.h"
 #include "proto/layout/realtime.h"
 
 namespace cgdebug {
@@ -31,6 +32,19 @@ bool HasExpected(const ProbeState& probe) {
   return compare && compare->with == CompareAction::With::kTensors;
 }
 
+// What the probe expects of `tensor`, in shared memory, which its slots share.
+std::shared_ptr<ring::Block> ExpectedBlock(SlotStore& store, ProbeState& probe, std::size_t index,
+                                           const TensorRef& tensor) {
+  const ExpectedTensor& expected = probe.options.compare->expected[index];
+  const bool takes_part = probe.part && expected.shape == tensor.full_shape;
+  std::shared_ptr<ring::Block>& shared = probe.expected[{index, takes_part}];
+  if (shared == nullptr) {
+    shared = store.Share(
+        probe.name, takes_part ? BytesOfPart(probe.name, *probe.part, expected) : expected.bytes);
+  }
+  return shared;
+}
+
 void SetCapacity(layout::SlotRegistration* registration, std::uint32_t capacity) {
   layout::SlotRegistration& r = *registration;
   r.capacity = std::max(r.capacity, capacity);
@@ -49,7 +63,7 @@ void MakeReference(layout::SlotRegistration* registration) {
 // How many more bytes of the device the rings of this process may take.
 std::uint64_t DeviceRoom(const SlotStore& store, int device) {
   std::uint64_t limit = DeviceRingLimit();
-  const std::uint64_t used = store.BytesOnDevice(device);
+  const std::uint64_t used = store.held().BytesOnDevice(device);
   if (limit == 0) {
     const capture::DeviceMemory memory = capture::MemoryOf(device);
     limit = std::min(memory.total / 4, (memory.free + used) / 2);
@@ -179,8 +193,8 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   }
   if (HasExpected(probe)) {
     const CompareAction& compare = *probe.options.compare;
-    slot.expected = store_->ExpectedBlock(
-        probe, ExpectedIndex(probe.name, compare, tensor, call.invocation), tensor);
+    slot.expected = ExpectedBlock(
+        *store_, probe, ExpectedIndex(probe.name, compare, tensor, call.invocation), tensor);
     r.expected_extent = slot.expected->extent;
     r.expected_offset = slot.expected->offset;
   }
@@ -355,8 +369,8 @@ void SlotMaker::Prepare(ProbeState& probe, const TensorRef& tensor) {
                                                          layout::LaneReason::kNone, Need::kWait);
   try {
     if (HasExpected(probe)) {
-      store_->ExpectedBlock(probe, ExpectedIndex(probe.name, *probe.options.compare, tensor, 0),
-                            tensor);
+      ExpectedBlock(*store_, probe, ExpectedIndex(probe.name, *probe.options.compare, tensor, 0),
+                    tensor);
     }
     probe.prepared.emplace_back();
   } catch (...) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "libprobe/capture/graph/counted_graph.h"
 #include "libprobe/ring/shared_copy.h"
@@ -15,6 +14,24 @@ using capture::ProbeSlot;
 constexpr std::size_t kMaxEagerSlots = 64;  // per probe: one per shape and stream
 // A shape that came again is expected to come again, for so many uses of its probe.
 constexpr std::uint64_t kExpectedFor = 8 * kMaxEagerSlots;
+// The newest shape of a probe gives way to other eager calls if it was not called for so long.
+constexpr std::chrono::seconds kIdle{10};
+
+// Takes the pin of eager calls away when the GPU has finished them.
+void SettleEagerCalls(ProbeSlot& slot) {
+  if (!slot.launches_pin) return;
+  if (ring::LoadAcquire(*slot.buffers.runs) != slot.launches) {
+    slot.all_ran_since.reset();
+    return;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (!slot.all_ran_since) slot.all_ran_since = now;
+  // The stores of a leaf that has counted its run have arrived by then.
+  if (now - *slot.all_ran_since < CountedGraph::kStoresArrive) return;
+  slot.launches_pin = false;
+  slot.all_ran_since.reset();
+  slot.life.Unpin();
+}
 
 }  // namespace
 
@@ -32,6 +49,25 @@ void EagerSlots::Remove(ProbeSlot& slot) {
   order_.erase(slot.use);
   bytes_ -= slot.block.bytes;
   slot.in_use_order = false;
+}
+
+std::vector<std::pair<std::shared_ptr<ProbeState>, ProbeSlot*>> EagerSlots::GivingWay(
+    std::uint64_t bytes, Give which, const ProbeRegistry& probes) const {
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<std::pair<std::shared_ptr<ProbeState>, ProbeSlot*>> given;
+  std::uint64_t given_bytes = 0;
+  for (auto it = order_.begin(); it != order_.end() && given_bytes < bytes; ++it) {
+    ProbeSlot& slot = **it;
+    SettleEagerCalls(slot);
+    if (slot.life.pinned() || !slot.reader) continue;
+    auto probe = probes.Find(slot.probe_id);
+    if (probe == nullptr) continue;
+    const bool is_unused = which == Give::kUnused && now - slot.last_used >= kIdle;
+    if (probe->newest_eager == &slot && which != Give::kAny && !is_unused) continue;
+    given_bytes += slot.block.bytes;
+    given.emplace_back(std::move(probe), &slot);
+  }
+  return given;
 }
 
 std::vector<ProbeSlot*> SurplusEagerSlots(const ProbeState& probe) {
@@ -53,21 +89,6 @@ std::vector<ProbeSlot*> SurplusEagerSlots(const ProbeState& probe) {
   });
   idle.resize(std::min(idle.size(), count - kMaxEagerSlots + 1));
   return idle;
-}
-
-void SettleEagerCalls(ProbeSlot& slot) {
-  if (!slot.launches_pin) return;
-  if (ring::LoadAcquire(*slot.buffers.runs) != slot.launches) {
-    slot.all_ran_since.reset();
-    return;
-  }
-  const auto now = std::chrono::steady_clock::now();
-  if (!slot.all_ran_since) slot.all_ran_since = now;
-  // The stores of a leaf that has counted its run have arrived by then.
-  if (now - *slot.all_ran_since < CountedGraph::kStoresArrive) return;
-  slot.launches_pin = false;
-  slot.all_ran_since.reset();
-  slot.life.Unpin();
 }
 
 }  // namespace cgdebug

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "libprobe/capture/graph/probe_slot.h"
-#include "libprobe/slots/probe_state.h"
+#include "libprobe/slots/probe_registry.h"
 
 namespace cgdebug {
 
@@ -18,21 +20,24 @@ class EagerSlots {
   // Requires: ProbeSlot::in_use_order.
   void Remove(capture::ProbeSlot& slot);
 
-  // The one that was unused for longest comes first. An iterator stays valid until its slot goes.
-  auto begin() { return order_.begin(); }
-  auto end() { return order_.end(); }
+  // Which of them give way to something else.
+  enum class Give : std::uint8_t {
+    kOldShapes,  // that their probes see no more; what a daemon has still to read stays for it
+    kUnused,     // likewise, and those of probes that nobody calls
+    kAny,
+  };
+  // Those that were unused for the longest time, with their probes, until they hold `bytes`.
+  std::vector<std::pair<std::shared_ptr<ProbeState>, capture::ProbeSlot*>> GivingWay(
+      std::uint64_t bytes, Give which, const ProbeRegistry& probes) const;
   std::uint64_t bytes() const { return bytes_; }  // that they take
 
  private:
-  std::list<capture::ProbeSlot*> order_;
+  std::list<capture::ProbeSlot*> order_;  // the one that was unused for longest comes first
   std::uint64_t bytes_ = 0;
 };
 
 // Those of the probe's eager slots that go so that it can have one more. A slot with calls still on
 // their way to the GPU stays, so there may be more of them for a while.
 std::vector<capture::ProbeSlot*> SurplusEagerSlots(const ProbeState& probe);
-
-// Takes the pin of eager calls away when the GPU has finished them.
-void SettleEagerCalls(capture::ProbeSlot& slot);
 
 }  // namespace cgdebug

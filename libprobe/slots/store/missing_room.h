@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "libprobe/ring/segment/segment_writer.h"
+
 namespace cgdebug {
 
 // Thread: one at a time (the probe table's lock).
@@ -55,5 +57,9 @@ class MissingRoom {
   Clock::time_point next_request_;
   Clock::duration pause_{0};
 };
+
+// Removes what dead jobs left, oldest first: first what no daemon reads, then what the daemon
+// keeps. Waits for its answer. Thread: any, without the lock.
+void AskForRoom(ring::SegmentWriter* segment, std::uint64_t bytes);
 
 }  // namespace cgdebug

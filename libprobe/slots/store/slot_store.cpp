@@ -4,47 +4,23 @@
 #include <chrono>
 #include <cstring>
 
-#include "libprobe/capture/lane/cuda_lane.h"
 #include "libprobe/capture/memory/device_ring.h"
 #include "libprobe/ring/segment/reclaim.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/slots/slot_queries.h"
 #include "libprobe/slots/store/retired_slots.h"
-#include "libprobe/slots/tensor_part.h"
 
 namespace cgdebug {
 namespace {
 
 using capture::ProbeSlot;
 
-constexpr std::chrono::milliseconds kRoomPatience{500};
-
 // What eager calls may take of /dev/shm before shapes that their probes see no more give way.
 constexpr double kEagerPart = 1.0 / 4;
-// The newest shape of a probe gives way to other eager calls if it was not called for so long.
-constexpr std::chrono::seconds kIdle{10};
 
 template <typename T>
 void MakeRoomForOne(std::vector<T>& list) {
   if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
-}
-
-// Keeps what a comparison found, or that none was made, when its slot is freed.
-void KeepVerdict(const ProbeSlot& slot, const ProbeRegistry& probes) {
-  if (!slot.evicted || (slot.registration.actions & layout::kActionCompare) == 0) return;
-  const auto probe = probes.Find(slot.probe_id);
-  if (probe == nullptr) return;
-  SlotStatus status = StatusOf(slot);
-  status.lost += status.accepted - std::min(status.accepted, status.consumed);
-  status.consumed = status.accepted;
-  const auto same = std::find_if(
-      probe->evicted.begin(), probe->evicted.end(),
-      [&](const SlotStatus& other) { return other.verdict.state == status.verdict.state; });
-  if (same == probe->evicted.end()) {
-    probe->evicted.push_back(std::move(status));
-  } else {
-    Add(status, &*same);
-  }
 }
 
 }  // namespace
@@ -96,15 +72,6 @@ ring::Block SlotStore::Allocate(const std::string& probe, std::uint64_t bytes,
   }
 }
 
-// Removes what dead jobs left, oldest first: first what no daemon reads, then what the daemon
-// keeps.
-void SlotStore::AskForRoom(ring::SegmentWriter* segment, std::uint64_t bytes) {
-  const std::string own = segment == nullptr ? "" : segment->name();
-  ring::EvictDeadSegments(bytes, [&own](const std::string& name) { return name == own; });
-  if (segment == nullptr || ring::GetShmSpace().free_bytes >= static_cast<double>(bytes)) return;
-  segment->AskForRoom(bytes, kRoomPatience);
-}
-
 std::shared_ptr<ring::Block> SlotStore::Share(const std::string& probe,
                                               std::span<const std::byte> bytes) {
   const ring::Block block = Allocate(probe, bytes.size(), 0);
@@ -114,18 +81,6 @@ std::shared_ptr<ring::Block> SlotStore::Share(const std::string& probe,
     segment->Free(*gone);
     delete gone;
   });
-}
-
-std::shared_ptr<ring::Block> SlotStore::ExpectedBlock(ProbeState& probe, std::size_t index,
-                                                      const TensorRef& tensor) {
-  const ExpectedTensor& expected = probe.options.compare->expected[index];
-  const bool takes_part = probe.part && expected.shape == tensor.full_shape;
-  std::shared_ptr<ring::Block>& shared = probe.expected[{index, takes_part}];
-  if (shared == nullptr) {
-    shared = Share(probe.name,
-                   takes_part ? BytesOfPart(probe.name, *probe.part, expected) : expected.bytes);
-  }
-  return shared;
 }
 
 // --- slots that come ---------------------------------------------------------------------------
@@ -158,11 +113,7 @@ ProbeSlot* SlotStore::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& slo
   } catch (const ring::SharedMemoryError& error) {
     throw ProbeError(ErrorKind::kSystem, "probe '" + probe.name + "': " + error.what());
   }
-  ++published_;
-  segment_->writer()->ShowDeviceBytes(capture::DeviceBytes());
-  if (capture::IsOnDevice(*slot)) {
-    on_device_bytes_[slot->buffers.device] += slot->registration.device_bytes;
-  }
+  held_.NotePublished(*slot);
   const layout::SlotFacts& facts = slot->registration;
   const bool holds_rows = (facts.flags & layout::kSlotHoldsOpLog) != 0;
   not_seen_->NoteSeen(probe.name, facts.order + (holds_rows ? facts.shape[0] - 1 : 0));
@@ -201,7 +152,7 @@ void SlotStore::LetGoOfAll(ProbeState& probe) {
   probe.newest_eager = nullptr;
   ++releases_;
   missing_room_.Freed();
-  for (const auto& slot : probe.prepared) Free(*slot);
+  for (const auto& slot : probe.prepared) held_.Free(*slot);
   probe.prepared.clear();
   probe.expected.clear();
   Sweep(/*force=*/false);
@@ -233,26 +184,15 @@ void SlotStore::EvictOldEager(ProbeState& probe, std::uint64_t bytes) {
   if (over > 0) GiveWay(static_cast<std::uint64_t>(over), Give::kOldShapes);
 }
 
-// Gives up slots of eager calls that were unused for the longest time, until they held `bytes`.
 // False: there is none to give up.
 bool SlotStore::GiveWay(std::uint64_t bytes, Give which) {
-  const auto now = std::chrono::steady_clock::now();
-  std::uint64_t given = 0;
-  for (auto it = eager_.begin(); it != eager_.end() && given < bytes;) {
-    ProbeSlot& slot = **it++;
-    SettleEagerCalls(slot);
-    if (slot.life.pinned() || !slot.reader) continue;
-    const auto probe = probes_->Find(slot.probe_id);
-    if (probe == nullptr) continue;
-    const bool is_unused = which == Give::kUnused && now - slot.last_used >= kIdle;
-    if (probe->newest_eager == &slot && which != Give::kAny && !is_unused) continue;
-    given += slot.block.bytes;
-    slot.gives_way = which != Give::kOldShapes;
-    Evict(*probe, slot);
+  const auto given = eager_.GivingWay(bytes, which, *probes_);
+  for (const auto& [probe, slot] : given) {
+    slot->gives_way = which != Give::kOldShapes;
+    Evict(*probe, *slot);
   }
-  if (given == 0) return false;
-  FreeLeaving(/*all=*/false, /*force=*/false);
-  return true;
+  if (!given.empty()) FreeLeaving(/*all=*/false, /*force=*/false);
+  return !given.empty();
 }
 
 void SlotStore::EvictOldRetired(bool all, const ProbeState* only) {
@@ -268,36 +208,10 @@ void SlotStore::Retire(ProbeSlot& slot) {
   segment_->writer()->Retire(slot.index);
 }
 
-void SlotStore::Free(ProbeSlot& slot) {
-  if (slot.reader) {
-    KeepVerdict(slot, *probes_);
-    AddGaps(slot, &freed_gaps_);
-    freed_gaps_.lost += Unread(slot);
-  }
-  GiveBuffersBack(slot);
-  missing_room_.Freed();
-  if (slot.reader) {
-    --published_;
-    segment_->writer()->Release(slot.index, slot.block);
-  } else {
-    if (slot.has_index) segment_->writer()->Unreserve(slot.index);
-    if (slot.block.data != nullptr) segment_->writer()->Free(slot.block);
-  }
-  slot.expected.reset();
-}
-
 void SlotStore::Remove(ProbeSlot& slot) {
-  Free(slot);
+  held_.Free(slot);
+  missing_room_.Freed();
   slots_.erase(slot.self);
-}
-
-void SlotStore::GiveBuffersBack(ProbeSlot& slot) {
-  if (slot.reader && slot.buffers.staging != nullptr && capture::IsOnDevice(slot)) {
-    on_device_bytes_[slot.buffers.device] -= slot.registration.device_bytes;
-  }
-  capture::FreeBuffers(slot.buffers);
-  slot.buffers = {};
-  slot.parts.reset();
 }
 
 // False: no graph has died since the last call.
@@ -314,7 +228,7 @@ bool SlotStore::NoteGraphsGone() {
     Retire(*slot);
     // The graph's nodes run no more, but the probe may still show what is in device memory.
     if (capture::IsOnDevice(*slot) && !slot->life.unreachable()) continue;
-    GiveBuffersBack(*slot);
+    held_.FreeBuffers(*slot);
   }
   leaving_.LookAtAll();
   return true;
@@ -340,16 +254,11 @@ bool SlotStore::Finish() {
 }
 
 ReadState SlotStore::Gaps() const {
-  ReadState gaps = freed_gaps_;
+  ReadState gaps = held_.freed_gaps();
   for (const auto& slot : slots_) {
     if (slot->reader) AddGaps(*slot, &gaps);
   }
   return gaps;
-}
-
-std::uint64_t SlotStore::BytesOnDevice(int device) const {
-  const auto found = on_device_bytes_.find(device);
-  return found == on_device_bytes_.end() ? 0 : found->second;
 }
 
 }  // namespace cgdebug

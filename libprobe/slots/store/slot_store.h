@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +14,7 @@
 #include "libprobe/slots/store/all_slots.h"
 #include "libprobe/slots/store/eager_slots.h"
 #include "libprobe/slots/store/ending_graphs.h"
+#include "libprobe/slots/store/held_memory.h"
 #include "libprobe/slots/store/leaving_slots.h"
 #include "libprobe/slots/store/missing_room.h"
 #include "libprobe/slots/store/process_segment.h"
@@ -26,7 +26,11 @@ class SlotStore {
  public:
   // All of them outlive the store.
   SlotStore(const ProbeRegistry* probes, ProcessSegment* segment, NotSeen* not_seen)
-      : probes_(probes), segment_(segment), not_seen_(not_seen), leaving_(segment) {}
+      : probes_(probes),
+        segment_(segment),
+        not_seen_(not_seen),
+        held_(probes, segment),
+        leaving_(segment) {}
 
   // How much is given up for room that is missing.
   enum class Need : std::uint8_t {
@@ -40,13 +44,8 @@ class SlotStore {
   // What dead jobs left is to be removed for what Allocate() had no room for: how many bytes.
   // nullopt: not now.
   std::optional<std::uint64_t> RoomToAskFor() { return missing_room_.TakeRequest(); }
-  // Asks for them, and waits for the answer. Thread: any, without the lock.
-  static void AskForRoom(ring::SegmentWriter* segment, std::uint64_t bytes);
   // A copy of `bytes` in shared memory, which is freed with its last owner.
   std::shared_ptr<ring::Block> Share(const std::string& probe, std::span<const std::byte> bytes);
-  // What the probe expects of `tensor`, in shared memory, which its slots share.
-  std::shared_ptr<ring::Block> ExpectedBlock(ProbeState& probe, std::size_t index,
-                                             const TensorRef& tensor);
 
   // Reserves a place in the directory, so that nothing is captured for a slot that nobody can see.
   // Fails: throws ProbeError.
@@ -81,19 +80,12 @@ class SlotStore {
   const SlotList& slots() const { return slots_; }  // in order of creation
   // Counts what nobody has looked at, freed slots included. Does not set ReadState::all.
   ReadState Gaps() const;
-  std::uint32_t published() const { return published_; }
-  // How many bytes of that device the slots with values in device memory take.
-  std::uint64_t BytesOnDevice(int device) const;
+  const HeldMemory& held() const { return held_; }
 
  private:
   bool NoteGraphsGone();
   void FreeLeaving(bool all, bool force);
-  // Which eager slots.
-  enum class Give : std::uint8_t {
-    kOldShapes,  // that their probes see no more; what a daemon has still to read stays for it
-    kUnused,     // likewise, and those of probes that nobody calls
-    kAny,
-  };
+  using Give = EagerSlots::Give;
   bool GiveWay(std::uint64_t bytes, Give which);
   ring::Block TryAllocate(std::uint64_t bytes, std::uint64_t header_bytes);
   void LetGo(capture::ProbeSlot& slot);
@@ -101,22 +93,18 @@ class SlotStore {
   void Evict(ProbeState& probe, capture::ProbeSlot& slot);
   void EvictOldRetired(bool all, const ProbeState* only = nullptr);
   void Retire(capture::ProbeSlot& slot);
-  void GiveBuffersBack(capture::ProbeSlot& slot);
-  void Free(capture::ProbeSlot& slot);
   void Remove(capture::ProbeSlot& slot);  // frees it, and destroys it
 
   const ProbeRegistry* probes_;
   ProcessSegment* segment_;
   NotSeen* not_seen_;
-  SlotList slots_;               // in order of creation
-  std::uint32_t published_ = 0;  // of them
+  SlotList slots_;  // in order of creation
+  HeldMemory held_;
   std::uint64_t releases_ = 0;
   EagerSlots eager_;
   LeavingSlots leaving_;
   std::uint64_t graphs_gone_ = 0;  // SlotLife::GraphsGone() at the last look
   EndingGraphs ending_;
-  std::map<int, std::uint64_t> on_device_bytes_;  // by device
-  ReadState freed_gaps_;
   MissingRoom missing_room_;
   bool finished_ = false;
 };
