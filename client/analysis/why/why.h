@@ -53,7 +53,7 @@ struct Finding {
   Level level = Level::kShown;
   std::string_view kind;         // "nonfinite"; one per cause
   Place place;                   // where it is
-  std::string sentence;          // what is wrong, and where
+  std::string sentence = {};     // what is wrong, and where
   std::vector<Fact> facts = {};  // what it rests on
   // Rows that are made of it, as places in the log's rows, in the order of the log.
   std::vector<std::size_t> follows = {};
