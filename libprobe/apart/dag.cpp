@@ -45,15 +45,8 @@ std::vector<bool> Dag::Trailing(const std::vector<bool>& may_trail) const {
   return trails;
 }
 
-std::vector<Dag::Nodes> Dag::Cut(const std::vector<bool>& may_trail) const {
-  const std::vector<bool> trails = Trailing(may_trail);
-  Nodes path;  // the others, in order
-  std::vector<std::size_t> place(count(), 0);
-  for (const std::uint32_t node : order_) {
-    if (trails[node]) continue;
-    place[node] = path.size();
-    path.push_back(node);
-  }
+std::vector<bool> Dag::InOrderWithAll(const Nodes& path, const std::vector<bool>& trails,
+                                      const std::vector<std::size_t>& place) const {
   // A node is in order with all others if it is the only one up to its place that nothing up to it
   // comes after, and the only one from its place on that comes after nothing from it on.
   const std::size_t size = path.size();
@@ -80,6 +73,20 @@ std::vector<Dag::Nodes> Dag::Cut(const std::vector<bool>& may_trail) const {
     begins += 1 - preceded[i];
     if (begins != 1) is_cut[i] = false;
   }
+  return is_cut;
+}
+
+std::vector<Dag::Nodes> Dag::Cut(const std::vector<bool>& may_trail) const {
+  const std::vector<bool> trails = Trailing(may_trail);
+  Nodes path;  // the others, in order
+  std::vector<std::size_t> place(count(), 0);
+  for (const std::uint32_t node : order_) {
+    if (trails[node]) continue;
+    place[node] = path.size();
+    path.push_back(node);
+  }
+  const std::size_t size = path.size();
+  const std::vector<bool> is_cut = InOrderWithAll(path, trails, place);
   std::vector<Nodes> pieces;
   std::vector<std::size_t> piece_of(count(), 0);
   for (std::size_t i = 0; i < size; ++i) {

@@ -36,6 +36,10 @@ class Dag {
 
  private:
   std::vector<bool> Trailing(const std::vector<bool>& may_trail) const;
+  // Which places of `path`, the nodes that do not trail, are in order with all others; `place` is
+  // that of each node.
+  std::vector<bool> InOrderWithAll(const Nodes& path, const std::vector<bool>& trails,
+                                   const std::vector<std::size_t>& place) const;
 
   std::vector<Nodes> after_;
   std::vector<Nodes> before_;

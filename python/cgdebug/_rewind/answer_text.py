@@ -21,11 +21,7 @@ _MOST_NOT_SEEN = 3
 
 
 def of(
-    question: Question,
-    answer: Answer,
-    values: str,
-    has_hashes: bool = False,
-    trace: str = "",
+    question: Question, answer: Answer, values: str, has_hashes: bool = False, trace: str = ""
 ) -> tuple[int, str, dict[str, typing.Any]]:
     """(what to exit with, text, JSON); has_hashes: in JSON those of all rows, also of those that
     are not wanted
@@ -37,10 +33,7 @@ def of(
     shown = [row for row in rows if question.wants(row.name)]
     not_seen = [one for one in answer.stepped.not_seen if question.wants(one.row.name)]
     if not shown and not not_seen:
-        text = (
-            f"no row of graph {answer.graph} is called {' or '.join(question.rows)}; there are "
-            f"{len(rows)}, such as {', '.join(row.name for row in rows[:3])}"
-        )
+        text = _no_match_text(question, answer)
         return mailbox.NO_MATCH, text, {"error": text}
     bad = [row for row in shown if _is_bad(row)]
     masks = [row for row in shown if not row.stats.is_finite and not _is_bad(row)]
@@ -52,16 +45,11 @@ def of(
     if first is not None:
         lines += _first_lines(answer, first, may_be_earlier)
     if question.rows:
-        lines += [_row_text(row) for row in shown[:_MOST_ROWS]]
-        if len(shown) > _MOST_ROWS:
-            lines.append(f"and {len(shown) - _MOST_ROWS} more rows: ask for fewer, or with --json")
+        lines += _row_lines(shown)
     slowest = _slowest(shown, question.slowest)
     if question.slowest:
         lines += _slowest_lines(shown, slowest)
-    summary = f"{len(shown)} rows, {len(bad)} with NaN or Inf"
-    if masks:
-        summary += f", {len(masks)} with -Inf alone (masks?), the first {masks[0].name}"
-    lines.append(f"{summary}; {answer.seconds * 1e3:.0f} ms")
+    lines.append(f"{_summary(shown, bad, masks)}; {answer.seconds * 1e3:.0f} ms")
     lines += _not_seen_lines(
         not_seen, answer.stepped.counts, _MOST_ROWS if question.rows else _MOST_NOT_SEEN
     )
@@ -93,6 +81,28 @@ def of(
         told |= _hashes(answer.stepped)
     code = mailbox.FOUND if bad else mailbox.INCONCLUSIVE if has_gap else mailbox.OK
     return code, "\n".join(lines), told
+
+
+def _no_match_text(question: Question, answer: Answer) -> str:
+    rows = answer.stepped.rows
+    return (
+        f"no row of graph {answer.graph} is called {' or '.join(question.rows)}; there are "
+        f"{len(rows)}, such as {', '.join(row.name for row in rows[:3])}"
+    )
+
+
+def _summary(shown: list[Row], bad: list[Row], masks: list[Row]) -> str:
+    text = f"{len(shown)} rows, {len(bad)} with NaN or Inf"
+    if masks:
+        text += f", {len(masks)} with -Inf alone (masks?), the first {masks[0].name}"
+    return text
+
+
+def _row_lines(shown: list[Row]) -> list[str]:
+    lines = [_row_text(row) for row in shown[:_MOST_ROWS]]
+    if len(shown) > _MOST_ROWS:
+        lines.append(f"and {len(shown) - _MOST_ROWS} more rows: ask for fewer, or with --json")
+    return lines
 
 
 def of_repro(

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <iterator>
 #include <set>
-#include <vector>
 
 #include "client/analysis/ops/op_log.h"
 #include "client/analysis/why/detectors.h"
@@ -238,6 +236,35 @@ std::vector<Finding> FindKept(const Evidence& evidence, std::size_t log_place,
   return {};
 }
 
+// `sibling`: an input that changes while these do not.
+Finding DescribeFrozen(const Evidence& evidence, std::size_t log_place,
+                       const std::vector<std::size_t>& frozen, const Row& sibling) {
+  const Log& log = evidence.logs[log_place];
+  const Row& first = log.rows[frozen.front()];
+  const Moves moves = MovesOf(sibling);
+  Finding finding{
+      .level = Level::kConsistent,
+      .kind = "frozen_input",
+      .place = PlaceAt(evidence, log_place, frozen.front(), SIZE_MAX),
+      .sentence = fmt::format("the input {} is the same in {}, in which {} changes {} times",
+                              evidence.NameOf(first), RunsWord(log, RunsOf(first).size()),
+                              evidence.NameOf(sibling), moves.changed)};
+  if (frozen.size() > 1) {
+    finding.sentence += fmt::format("; so {} {} more input{}", frozen.size() == 2 ? "is" : "are",
+                                    frozen.size() - 1, frozen.size() == 2 ? "" : "s");
+  }
+  for (const std::size_t place : frozen) {
+    const Row& row = log.rows[place];
+    const Seen& seen = row.at[RunsOf(row).back()];
+    finding.facts.push_back({PlaceAt(evidence, log_place, place, RunsOf(row).back()),
+                             fmt::format("{}: {} element{}, {:.3g} to {:.3g}, bit for bit the same",
+                                         evidence.NameOf(row), row.count, row.count == 1 ? "" : "s",
+                                         seen.min, seen.max)});
+  }
+  finding.refute = "a constant of the program, such as a table or a mask";
+  return finding;
+}
+
 }  // namespace
 
 Found FindFrozenInputs(const Evidence& evidence) {
@@ -275,30 +302,7 @@ Found FindFrozenInputs(const Evidence& evidence) {
     if (frozen.empty() || sibling == nullptr) continue;
     std::ranges::stable_sort(
         frozen, {}, [&](std::size_t place) { return MeantToStay(evidence, log.rows[place]); });
-    const Row& first = log.rows[frozen.front()];
-    const Moves moves = MovesOf(*sibling);
-    Finding finding{
-        .level = Level::kConsistent,
-        .kind = "frozen_input",
-        .place = PlaceAt(evidence, log_place, frozen.front(), SIZE_MAX),
-        .sentence = fmt::format("the input {} is the same in {}, in which {} changes {} times",
-                                evidence.NameOf(first), RunsWord(log, RunsOf(first).size()),
-                                evidence.NameOf(*sibling), moves.changed)};
-    if (frozen.size() > 1) {
-      finding.sentence += fmt::format("; so {} {} more input{}", frozen.size() == 2 ? "is" : "are",
-                                      frozen.size() - 1, frozen.size() == 2 ? "" : "s");
-    }
-    for (const std::size_t place : frozen) {
-      const Row& row = log.rows[place];
-      const Seen& seen = row.at[RunsOf(row).back()];
-      finding.facts.push_back(
-          {PlaceAt(evidence, log_place, place, RunsOf(row).back()),
-           fmt::format("{}: {} element{}, {:.3g} to {:.3g}, bit for bit the same",
-                       evidence.NameOf(row), row.count, row.count == 1 ? "" : "s", seen.min,
-                       seen.max)});
-    }
-    finding.refute = "a constant of the program, such as a table or a mask";
-    found.findings.push_back(std::move(finding));
+    found.findings.push_back(DescribeFrozen(evidence, log_place, frozen, *sibling));
   }
   SetClean(looked_at, "input changes when the others do", "inputs change when the others do",
            &found);

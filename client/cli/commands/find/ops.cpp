@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "client/analysis/check/nonfinite.h"
@@ -459,6 +458,18 @@ std::string OtherRanksText(const OpLog& log) {
                      log.other_ranks.size() == 1 ? "has" : "have", log.other_ranks.front());
 }
 
+void PrintRows(Context& context, const OpLog& log, const OpsCommand& command,
+               const std::vector<const OpRow*>& rows) {
+  if (command.listing.views || command.listing.stack || command.listing.tree) {
+    const std::string text = OpListingText(log, command.listing, [&](const OpRow& row) {
+      return std::ranges::binary_search(rows, row.number, {}, &OpRow::number);
+    });
+    if (!text.empty()) Context::Print(text + "\n");
+  } else if (const TextTable table = MakeTable(log, rows); !table.empty()) {
+    context.PrintTable(table);
+  }
+}
+
 int RunOps(Context& context, const OpsCommand& command) {
   const Result<LogPlace> where = ParseWhere(context, command.source, command.graph);
   if (!where.ok()) return context.Fail(kExitTrouble, where.error().message);
@@ -488,14 +499,7 @@ int RunOps(Context& context, const OpsCommand& command) {
   };
   // Whoever looks at a screen sees its first lines; a pipe has the answer at its end.
   if (IsOnTerminal()) print_answer();
-  if (command.listing.views || command.listing.stack || command.listing.tree) {
-    const std::string text = OpListingText(log, command.listing, [&](const OpRow& row) {
-      return std::ranges::binary_search(rows, row.number, {}, &OpRow::number);
-    });
-    if (!text.empty()) Context::Print(text + "\n");
-  } else if (const TextTable table = MakeTable(log, rows); !table.empty()) {
-    context.PrintTable(table);
-  }
+  PrintRows(context, log, command, rows);
   if (!left_out.empty()) Context::Print(context.out.Dim(left_out) + "\n");
   if (const std::string unknown = UnknownChangeText(log, command); !unknown.empty()) {
     context.Note(unknown);
