@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "daemon/core/numerics/kernels/decode.h"
+#include "daemon/core/replicas/spread.h"
 
 namespace cgdebug::analysis::requests {
 namespace {
@@ -16,24 +17,9 @@ using source::Slot;
 // not rounded have none.
 double RoundingOf(layout::Dtype dtype) {
   using layout::Dtype;
-  switch (dtype) {
-    case Dtype::kFloat64:
-      return 0x1p-49;
-    case Dtype::kFloat32:
-      return 0x1p-20;
-    case Dtype::kFloat16:
-      return 0x1p-11;
-    case Dtype::kBfloat16:
-      return 0x1p-8;
-    case Dtype::kFloat8E4m3fn:
-    case Dtype::kFloat8E4m3fnuz:
-      return 0x1p-4;
-    case Dtype::kFloat8E5m2:
-    case Dtype::kFloat8E5m2fnuz:
-      return 0x1p-3;
-    default:
-      return 0;
-  }
+  if (dtype == Dtype::kFloat8E8m0fnu || dtype == Dtype::kFloat4E2m1fnX2) return 0;
+  const bool is_summed_in = dtype == Dtype::kFloat64 || dtype == Dtype::kFloat32;
+  return (is_summed_in ? 8 : 0.5) * replicas::LastPlace(dtype);
 }
 
 // How many elements one row has, if the first dimensions of the tensor are the rows.

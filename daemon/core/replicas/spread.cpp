@@ -6,9 +6,7 @@
 #include "daemon/core/numerics/kernels/decode.h"
 
 namespace cgdebug::replicas {
-namespace {
 
-// The distance of two neighbours, relative to the greater of them; 0 for integers.
 double LastPlace(layout::Dtype dtype) {
   using layout::Dtype;
   switch (dtype) {
@@ -33,8 +31,6 @@ double LastPlace(layout::Dtype dtype) {
       return 0;
   }
 }
-
-}  // namespace
 
 double BoundOf(layout::Dtype dtype, double tolerance) {
   return std::max(tolerance, 2 * LastPlace(dtype));

@@ -10,6 +10,8 @@
 
 namespace cgdebug::replicas {
 
+// The distance of two neighbours, relative to the greater of them; 0 for integers.
+double LastPlace(layout::Dtype dtype);
 // How far elements may be apart, relative to the largest magnitude of all of them: `tolerance`, or
 // two last places of that magnitude.
 double BoundOf(layout::Dtype dtype, double tolerance);
