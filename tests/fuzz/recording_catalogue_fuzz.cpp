@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <span>
 
 #include "daemon/core/recording/catalogue/catalogue.h"
@@ -16,7 +17,8 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace cgdebug::recording;
   const std::string& directory = cgdebug::fuzz::WriteSegment(std::span(data, size));
-  const auto rebuilt = RebuildCatalogue(directory);
+  std::filesystem::remove(CataloguePath(directory));
+  const auto rebuilt = UpdateCatalogue(directory);
   const auto updated = UpdateCatalogue(directory);
   // Nothing is taken in twice.
   if (rebuilt.ok() && (!updated.ok() || *updated != 0)) std::abort();

@@ -28,7 +28,6 @@ void ReadAll(const RecordingReader& reader) {
     (void)reader.Last(slot.id);
     (void)reader.Find(slot.id, 1);
   }
-  (void)reader.Replay(reader.last_replay());
   (void)reader.complete();
 }
 

@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "client/analysis/diff/align.h"
-#include "client/analysis/ops/masks.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -542,15 +541,6 @@ std::string_view PlaceOf(const OpRow& row) {
   const std::string_view name = row.name;
   const std::size_t slash = name.rfind('/');
   return slash == std::string_view::npos ? std::string_view() : name.substr(0, slash);
-}
-
-const OpRow* FirstNonfinite(const OpLog& log) {
-  const std::vector<std::uint32_t> masks = MasksOf(log);
-  for (const OpRow& row : log.rows) {
-    const bool is_bad = row.stats && row.stats->nonfinite() > 0;
-    if (is_bad && !std::ranges::binary_search(masks, row.number)) return &row;
-  }
-  return nullptr;
 }
 
 bool HasInputsWithoutNan(const OpLog& log, const OpRow& row) {

@@ -104,9 +104,6 @@ std::vector<std::string> OpGapsOf(const source::Source& source, const WantsSlot&
 
 // "fwd/layers.3.attn" of "fwd/layers.3.attn/mm_2"; empty without a '/'.
 std::string_view PlaceOf(const OpRow& row);
-// The first row with a NaN or an Inf, except those that may be masks (masks.h); nullptr without
-// one.
-const OpRow* FirstNonfinite(const OpLog& log);
 // Whether all that `row` read is shown and finite.
 bool HasFiniteInputs(const OpLog& log, const OpRow& row);
 bool HasInputsWithoutNan(const OpLog& log, const OpRow& row);

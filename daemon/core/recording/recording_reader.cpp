@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "daemon/core/recording/files/checksum.h"
 #include "daemon/core/recording/files/recording_files.h"
@@ -45,10 +44,6 @@ std::optional<SnapshotRef> RecordingReader::Find(std::uint32_t slot, std::uint64
   return last;
 }
 
-std::optional<SnapshotRef> RecordingReader::First(std::uint32_t slot) const {
-  return contents_.index().AtOrAfter(slot, 0);
-}
-
 std::optional<SnapshotRef> RecordingReader::Last(std::uint32_t slot) const {
   return contents_.index().Last(slot);
 }
@@ -56,17 +51,6 @@ std::optional<SnapshotRef> RecordingReader::Last(std::uint32_t slot) const {
 SnapshotRange RecordingReader::Snapshots(std::uint32_t slot, std::uint64_t first,
                                          std::uint64_t last) const {
   return {&contents_.index(), slot, first, last};
-}
-
-std::vector<SnapshotRef> RecordingReader::Replay(std::uint64_t replay) const {
-  std::vector<SnapshotRef> refs;
-  for (const Slot& slot : slots()) {
-    if (const auto ref = Find(slot.id, replay)) refs.push_back(*ref);
-  }
-  std::ranges::stable_sort(refs, {}, [this](const SnapshotRef& ref) {
-    return std::tuple(slots()[ref.slot].session, slots()[ref.slot].order);
-  });
-  return refs;
 }
 
 Result<Payload> RecordingReader::GetPayload(const SnapshotRef& ref,

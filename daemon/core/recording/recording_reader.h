@@ -88,13 +88,10 @@ class RecordingReader {
   std::optional<SnapshotRef> FindOrdinal(std::uint32_t slot, std::uint64_t ordinal) const {
     return contents_.index().WithOrdinal(slot, ordinal);
   }
-  std::optional<SnapshotRef> First(std::uint32_t slot) const;
   std::optional<SnapshotRef> Last(std::uint32_t slot) const;
   // The snapshots of a slot, ascending, from replay `first` to `last`, both included.
   SnapshotRange Snapshots(std::uint32_t slot, std::uint64_t first = 0,
                           std::uint64_t last = kNoLimit) const;
-  // The snapshots of a replay: one per slot that has it, by session, then in graph order.
-  std::vector<SnapshotRef> Replay(std::uint64_t replay) const;
   // Highest replay of any slot; 0 when there is none.
   std::uint64_t last_replay() const { return contents_.index().last_replay(); }
 

@@ -721,10 +721,9 @@ TEST(OpDiff, AnOpThatOneLogHasMoreShiftsNothing) {
   EXPECT_EQ(diff.pairs.size(), 4u);
 }
 
-TEST(OpLog, TheFirstNonfiniteRowKnowsWhetherItMadeIt) {
+TEST(OpLog, ARowKnowsWhetherItMadeItsNan) {
   OpLog log = Log();
   log.rows[2].stats->nan = 1;
-  ASSERT_EQ(FirstNonfinite(log), &log.rows[2]);
   EXPECT_TRUE(HasFiniteInputs(log, log.rows[2]));
   EXPECT_FALSE(HasFiniteInputs(log, log.rows[3]));
   log.rows[1].stats.reset();

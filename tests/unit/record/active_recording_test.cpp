@@ -326,7 +326,7 @@ TEST_F(Recorded, KeepsWhatIsKnownOfASnapshot) {
   EXPECT_TRUE(read->unchanged);
   EXPECT_TRUE(read->compared);
   EXPECT_EQ(read->comparison.mismatched, 1u);
-  EXPECT_FALSE(reader->Read(*reader->First(0))->unchanged);
+  EXPECT_FALSE(reader->Read(*reader->Find(0, 1))->unchanged);
 }
 
 TEST_F(Recorded, ValuesThatAreGoneLieInTheReplaysThatAreNamed) {

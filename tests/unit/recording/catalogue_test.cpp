@@ -71,6 +71,11 @@ class Catalogue : public testing::Test {
     EXPECT_TRUE(UpdateCatalogue(path_).ok());
     return Dump(file_);
   }
+  Result<std::uint64_t> Rebuild() {
+    fs::remove(file_);
+    fs::remove(SealPath(file_));
+    return UpdateCatalogue(path_);
+  }
   void Append(std::uint64_t first, std::uint64_t last) {
     for (std::uint64_t replay = first; replay <= last; ++replay) {
       AppendAt(writer_.get(), 0, replay, 8);
@@ -100,7 +105,7 @@ TEST_F(Catalogue, ACatalogueThatGrewAndARebuiltOneHoldTheSameRows) {
   ASSERT_TRUE(UpdateCatalogue(path_).ok());
   const std::string grown = Dump(file_);
   EXPECT_EQ(Query(file_, "select count(*) from snapshot"), "60|\n");
-  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  ASSERT_TRUE(Rebuild().ok());
   EXPECT_EQ(Dump(file_), grown);
   EXPECT_EQ(UpdateCatalogue(path_).value(), 0u);
 }
@@ -176,7 +181,7 @@ TEST_F(Catalogue, ADamagedOrForeignCatalogueIsRebuilt) {
   // Cut off behind its back.
   std::filesystem::resize_file(path_ + "/segment-000001.cgd", 12'000);
   std::filesystem::remove(path_ + "/segment-000002.cgd");
-  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  ASSERT_TRUE(Rebuild().ok());
   EXPECT_NE(Dump(file_), good);
 }
 
@@ -206,7 +211,7 @@ TEST_F(Catalogue, RecordsBehindAHoleAreTakenInAtOnce) {
     file.seekp(static_cast<std::streamoff>(ref->offset));
     file << std::string(record.next() - ref->offset, '\0');
   }
-  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  ASSERT_TRUE(Rebuild().ok());
   EXPECT_EQ(Query(file_, "select count(*) from snapshot"), "5|\n");
   EXPECT_EQ(UpdateCatalogue(path_).value(), 0u);
 }
@@ -221,7 +226,7 @@ TEST_F(Catalogue, ASegmentThatCouldNotBeReadForAWhileIsTakenInWhenItCan) {
   ASSERT_TRUE(std::filesystem::exists(path_ + "/segment-000003.cgd"));
   std::filesystem::rename(second, dir_ / "aside");
   std::ofstream(second) << "not there yet";
-  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  ASSERT_TRUE(Rebuild().ok());
   EXPECT_NE(Dump(file_), whole);
   EXPECT_EQ(Query(file_, "select count(*) from snapshot where replay = 30"), "2|\n");
   std::filesystem::rename(dir_ / "aside", second);
@@ -252,7 +257,7 @@ TEST_F(Catalogue, ARecordingThatIsCutOffBehindARecordIsNotCataloguedAnewEachTime
     ASSERT_LT(end, record.next());
     std::filesystem::resize_file(path_ + "/segment-000001.cgd", end);
   }
-  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  ASSERT_TRUE(Rebuild().ok());
   EXPECT_EQ(Query(file_, "select count(*) from snapshot"), "3|\n");
   EXPECT_EQ(UpdateCatalogue(path_).value(), 0u);
 }
@@ -367,7 +372,7 @@ TEST_F(Catalogue, ACopyOfASegmentAddsNoRows) {
   const std::string rows = WriteSmall();
   fs::copy(path_ + "/segment-000001.cgd", path_ + "/segment-000007.cgd");
   fs::copy(path_ + "/segment-000001.cgd", path_ + "/segment-000001 (1).cgd");
-  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  ASSERT_TRUE(Rebuild().ok());
   EXPECT_EQ(Dump(file_), rows);
 }
 
@@ -415,7 +420,7 @@ TEST_F(Catalogue, AFolderBehindALinkHasOneToo) {
 
 TEST_F(Catalogue, AFolderThatIsNotARecordingGetsNoCatalogue) {
   EXPECT_FALSE(UpdateCatalogue(dir_ / "").ok());
-  EXPECT_FALSE(RebuildCatalogue(dir_ / "nothing").ok());
+  EXPECT_FALSE(UpdateCatalogue(dir_ / "nothing").ok());
 }
 
 }  // namespace

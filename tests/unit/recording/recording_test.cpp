@@ -110,7 +110,7 @@ TEST_F(Recording, GivesBackWhatWasWritten) {
   EXPECT_EQ(reader->slots().at(1).probe, "large");
   EXPECT_EQ(reader->slots().at(1).shape, std::vector<std::uint64_t>{2048});
   EXPECT_EQ(reader->last_replay(), 20u);
-  EXPECT_EQ(reader->Replay(7).size(), 2u);
+  EXPECT_TRUE(reader->Find(0, 7).has_value());
   const auto ref = reader->Find(1, 7);
   ASSERT_TRUE(ref.has_value());
   const auto snapshot = reader->Read(*ref);

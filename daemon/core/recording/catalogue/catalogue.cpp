@@ -380,10 +380,4 @@ Result<std::uint64_t> UpdateCatalogue(const std::string& directory,
   return Error{fmt::format("cannot make {}: no SQLite database can be written there", path)};
 }
 
-Result<std::uint64_t> RebuildCatalogue(const std::string& directory) {
-  if (auto is_one = UuidOf(directory); !is_one.ok()) return is_one.error();
-  RemoveFiles(CataloguePath(directory));
-  return UpdateCatalogue(directory);
-}
-
 }  // namespace cgdebug::recording

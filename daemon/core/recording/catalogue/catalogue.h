@@ -24,7 +24,4 @@ std::string CataloguePath(const std::string& directory);
 Result<std::uint64_t> UpdateCatalogue(const std::string& directory,
                                       const std::function<void()>& on_snapshot = {});
 
-// Makes it again from nothing.
-Result<std::uint64_t> RebuildCatalogue(const std::string& directory);
-
 }  // namespace cgdebug::recording
