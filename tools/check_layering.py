@@ -122,7 +122,7 @@ HOMES = {
     r"prometheus/": ["daemon/metrics"],
     r"CLI/": ["daemon", "client/cli"],
     r"nlohmann/": ["client"],
-    r"pybind11/": ["python/src"],
+    r"pybind11/": ["python/src", "tests/support/recording"],
     r"sqlite3": ["daemon/core/recording", "client/source"],
     r"xxhash": ["daemon/core/recording"],
     r"(gtest|gmock)/": [],

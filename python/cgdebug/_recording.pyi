@@ -43,45 +43,6 @@ class Reader:
 def read_urls_with(entries: Callable, size: Callable, read: Callable) -> None: ...
 def recordings_in(source: str) -> list[str]: ...
 
-class Writer:
-    def __init__(self, path: str) -> None: ...
-    def add_session(self, uuid: str, label: str, rank: int = -1) -> int: ...
-    def add_slot(
-        self,
-        session: int,
-        probe: str,
-        dtype: str,
-        shape: Sequence[int],
-        graph_id: int = 1,
-        invocation: int = 0,
-        device: str = "cpu",
-        graph_label: str = "",
-        in_body: bool = False,
-        shard: str = "",
-        part: str = "",
-    ) -> int: ...
-    def append(
-        self,
-        slot: int,
-        replay: int,
-        values: Buffer,
-        step: int = -1,
-        timestamp_ns: int = 0,
-        stats_only: bool = False,
-        xor_hash: bool = True,
-        serial: int = 0,
-        mismatched: int | None = None,
-        max_abs: float = 0.0,
-        max_rel: float = 0.0,
-        iteration: int = 0,
-    ) -> None: ...
-    def lose(self, slot: int, count: int, after_replay: int) -> None: ...
-    def mark(
-        self, kind: int, slot: int = -1, replay: int = 0, count: int = 0, text: str = ""
-    ) -> None: ...
-    def commit(self) -> None: ...
-    def close(self) -> None: ...
-
 class RankFold:
     def __init__(
         self,

@@ -12,7 +12,7 @@
 #include "client/analysis/ranks/ranks_report.h"
 #include "client/source/source.h"
 #include "python/src/gil.h"
-#include "python/src/recording_writer.h"
+#include "python/src/recording_error.h"
 
 namespace py = pybind11;
 

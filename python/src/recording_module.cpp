@@ -36,9 +36,9 @@
 #include "python/src/gil.h"
 #include "python/src/rank_fold.h"
 #include "python/src/recording_columns.h"
+#include "python/src/recording_error.h"
 #include "python/src/recording_query.h"
 #include "python/src/recording_stats.h"
-#include "python/src/recording_writer.h"
 #include "python/src/remote_files.h"
 #include "python/src/words_module.h"
 
@@ -497,7 +497,6 @@ PYBIND11_MODULE(_recording, module) {
   module.attr("SEGMENT_PID_OFFSET") = offsetof(layout::SegmentHeader, pid);
   module.attr("SLOT_CREDIT_OFFSET") = layout::kSlotCreditOffset;
   module.attr("DIRECTORY_OFFSET") = layout::kDirectoryOffset;
-  RegisterWriter(module);
   RegisterRankFold(module);
   RegisterDaemonPlace(module);
   RegisterWords(module);

@@ -12,7 +12,7 @@
 #include "client/source/source.h"
 #include "daemon/core/recording/files/remote_files.h"
 #include "python/src/gil.h"
-#include "python/src/recording_writer.h"
+#include "python/src/recording_error.h"
 
 namespace py = pybind11;
 

@@ -4,7 +4,8 @@
   python tests/data/make.py              the recordings and the expected JSON
   python tests/data/make.py --expected   the JSON only, from the recordings that are here
 
-Needs the Python package and cgdebug-cli of one build on PYTHONPATH and PATH. README.md says when.
+Needs the Python package, `testing` and cgdebug-cli of one build on PYTHONPATH and PATH. README.md
+says when.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import subprocess
 import tempfile
 
 import numpy
+import recording_writer
 
 from cgdebug import _recording
 
@@ -33,7 +35,7 @@ class Golden:
 
     def __init__(self, folder, name):
         self.path = folder / f"{name}.cgrec"
-        self.writer = _recording.Writer(str(self.path))
+        self.writer = recording_writer.Writer(str(self.path))
         self._sessions = 0
 
     def session(self, label, rank=-1):

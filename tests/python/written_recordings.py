@@ -1,8 +1,7 @@
 """Recordings with known values, written with the real writer and without a job."""
 
 import numpy
-
-from cgdebug import _recording
+import recording_writer
 
 
 class Writer:
@@ -10,7 +9,7 @@ class Writer:
 
     def __init__(self, path, rank=-1):
         self.path = str(path)
-        self._writer = _recording.Writer(self.path)
+        self._writer = recording_writer.Writer(self.path)
         uuid = f"{rank + 1:032x}"
         self._session = self._writer.add_session(uuid, "job" if rank < 0 else f"job/r{rank}", rank)
         self._slots = {}

@@ -200,7 +200,7 @@ ensure_built() {
   step 'configured' cmake -S "$root" -B "$build_dir" -G Ninja -DCMAKE_BUILD_TYPE=Release \
     -DPython_EXECUTABLE="$PYTHON" -DCGDEBUG_BUILD_TESTS="$tests"
   step 'cgdebug built' cmake --build "$build_dir"
-  export PATH=$build_dir/bin:$PATH PYTHONPATH=$build_dir/python${PYTHONPATH:+:$PYTHONPATH}
+  export PATH=$build_dir/bin:$PATH PYTHONPATH=$build_dir/python:$build_dir/testing${PYTHONPATH:+:$PYTHONPATH}
 }
 
 # Sets PYTHON, with the packages that the tests need.

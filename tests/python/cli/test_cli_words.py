@@ -7,10 +7,10 @@ import subprocess
 
 import numpy
 import pytest
+import recording_writer
 import torch
 
 import cgdebug
-from cgdebug import _recording
 from conftest import find_program, own_session, wait_until
 
 PID = str(os.getpid())
@@ -19,7 +19,7 @@ PID = str(os.getpid())
 @pytest.fixture
 def recording(tmp_path):
     """x of replays 1, 2 and 4: the 3rd was lost; NaN in none. x.stats has no values."""
-    writer = _recording.Writer(str(tmp_path / "a.cgrec"))
+    writer = recording_writer.Writer(str(tmp_path / "a.cgrec"))
     session = writer.add_session("0" * 32, "job", -1)
     slot = writer.add_slot(session, "x", "float32", (2, 2))
     for replay in (1, 2, 4):
@@ -67,7 +67,7 @@ def test_show_says_why_a_recording_lacks_what_was_asked_for(cli, recording, what
 
 def lacking(path, count, is_rank):
     """Probes of which each lost a snapshot, of one process or of one rank each."""
-    writer = _recording.Writer(path)
+    writer = recording_writer.Writer(path)
     session = None
     for number in range(count):
         if session is None or is_rank:
@@ -102,7 +102,7 @@ def test_what_many_ranks_lack_fills_no_screen(cli, tmp_path):
 
 def test_a_call_is_shown_by_the_name_it_is_listed_under(cli, tmp_path):
     path = str(tmp_path / "a.cgrec")
-    writer = _recording.Writer(path)
+    writer = recording_writer.Writer(path)
     for rank in (0, 1):
         session = writer.add_session(f"{rank:032x}", f"job/r{rank}", rank)
         for call in (0, 1):
@@ -212,7 +212,7 @@ def test_diff_of_an_unknown_name_matches_nothing(cli, recording):
 
 def test_diff_of_nan_with_itself_names_the_option(cli, tmp_path):
     path = str(tmp_path / "a.cgrec")
-    writer = _recording.Writer(path)
+    writer = recording_writer.Writer(path)
     slot = writer.add_slot(writer.add_session("0" * 32, "job", -1), "x", "float32", (2,))
     writer.append(slot, 1, numpy.float32([1, numpy.nan]))
     writer.close()
@@ -226,7 +226,7 @@ def rounded(tmp_path):
     """Statistics of two runs: one rounds differently in all three probes, and is wrong in the last."""
     paths = []
     for name, factor in (("a", 1), ("b", 1 + 1e-6)):
-        writer = _recording.Writer(str(tmp_path / f"{name}.cgrec"))
+        writer = recording_writer.Writer(str(tmp_path / f"{name}.cgrec"))
         session = writer.add_session("0" * 32, "job", -1)
         for i, probe in enumerate(("fwd/0", "fwd/1", "fwd/2")):
             values = numpy.arange(1, 9, dtype="float32") * factor

@@ -5,10 +5,10 @@ import shutil
 import subprocess
 
 import pytest
+import recording_writer
 import torch
 
 import cgdebug
-from cgdebug import _recording
 from conftest import find_program, wait_until
 
 # What is typed, in a folder with the recordings a.cgrec and b.cgrec and the program x.py, while a job called near-1 with
@@ -99,7 +99,7 @@ CASES = [tuple(map(str.strip, line.split(" | "))) for line in NEAR_MISSES.strip(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("near")
-    writer = _recording.Writer(str(path / "a.cgrec"))
+    writer = recording_writer.Writer(str(path / "a.cgrec"))
     session = writer.add_session("0" * 32, "job", -1)
     for name in ("blocks.0", "blocks.1", "head"):
         slot = writer.add_slot(session, name, "float32", (2,))

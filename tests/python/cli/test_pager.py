@@ -15,10 +15,10 @@ import termios
 
 import numpy
 import pytest
+import recording_writer
 import torch
 
 import cgdebug
-from cgdebug import _recording
 from conftest import ROOT, find_program, wait_until
 
 DATA = ROOT / "tests" / "data"
@@ -171,7 +171,7 @@ def test_a_command_that_takes_long_says_what_it_does_and_ctrl_c_ends_it(tmp_path
 def large(tmp_path_factory):
     """Enough for some seconds of work."""
     path = tmp_path_factory.mktemp("large") / "a.cgrec"
-    writer = _recording.Writer(str(path))
+    writer = recording_writer.Writer(str(path))
     session = writer.add_session("0" * 32, "job", -1)
     slots = [writer.add_slot(session, f"p{i}", "float32", [4]) for i in range(100)]
     values = numpy.ones(4, "float32")

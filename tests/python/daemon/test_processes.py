@@ -6,6 +6,7 @@ import re
 import signal
 
 import pytest
+import recording_writer
 import torch
 
 import cgdebug
@@ -118,16 +119,16 @@ def test_clean_exit_without_a_daemon_leaves_nothing(without_daemon, job):
 
 def test_threads_that_still_ask_do_not_end_a_job_that_ends(without_daemon, job, tmp_path):
     path = str(tmp_path / "a.cgrec")
+    writer = recording_writer.Writer(path)
+    slot = writer.add_slot(writer.add_session("a" * 32, "job"), "p", "float32", [200_000])
+    writer.append(slot, 1, torch.ones(200_000).numpy())
+    writer.close()
     one = job(
         """
         import threading
         p = CudaGraphTensorProbe("p", [TensorRecord(1)], mode="always")
         p(torch.ones(200_000))
         from cgdebug import _recording
-        writer = _recording.Writer(sys.argv[1])
-        slot = writer.add_slot(writer.add_session("a" * 32, "job"), "p", "float32", [200_000])
-        writer.append(slot, 1, torch.ones(200_000).numpy())
-        writer.close()
         reader = _recording.Reader(sys.argv[1])
 
         def ask(question):

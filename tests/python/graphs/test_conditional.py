@@ -4,9 +4,9 @@ import json
 
 import numpy
 import pytest
+import recording_writer
 
 import cgdebug
-from cgdebug import _recording
 
 
 def append(writer, slot, replay, value, serial, iteration=0):
@@ -17,7 +17,7 @@ def append(writer, slot, replay, value, serial, iteration=0):
 def write(path, *, iterations=(7, 0, 1), change=None, lose=0):
     """Records "before", "x" in a body, and "after", in replays 1, 2, ...: `iterations` of each.
     `change`: (iteration, value) of "x" in replay 1 from which on it and "after" hold that value."""
-    writer = _recording.Writer(str(path))
+    writer = recording_writer.Writer(str(path))
     session = writer.add_session("ab" * 16, "job")
     before = writer.add_slot(session, "before", "float32", [2])
     x = writer.add_slot(session, "x", "float32", [2], in_body=True)

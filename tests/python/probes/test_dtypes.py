@@ -6,11 +6,12 @@ import os
 
 import numpy
 import pytest
+import recording_writer
 import torch
 from all_dtypes import FLOAT4
 
 import cgdebug
-from cgdebug import TensorCompare, TensorPrint, TensorRecord, TensorStats, _recording
+from cgdebug import TensorCompare, TensorPrint, TensorRecord, TensorStats
 from cgdebug._shared import _dtypes
 from conftest import own_session, wait_until
 
@@ -70,7 +71,7 @@ def test_uint16_differs_by_unsigned_values(probe, daemon):
 
 
 def recording_of(path, *values):
-    writer = _recording.Writer(str(path))
+    writer = recording_writer.Writer(str(path))
     slot = writer.add_slot(writer.add_session("1" * 32, "job"), "u16.rec", "uint16", [len(values)])
     writer.append(slot, 1, numpy.array(values, "uint16"))
     writer.close()

@@ -158,10 +158,9 @@ def test_a_shape_selects_what_is_checked_and_listed(recorded, cli):
 def graphs(path, batches, *, bad=(), replays=2, given=True):
     """A recording of one probe captured once for each batch size."""
     import numpy
+    import recording_writer
 
-    from cgdebug import _recording
-
-    writer = _recording.Writer(str(path))
+    writer = recording_writer.Writer(str(path))
     session = writer.add_session("0" * 31 + "1", "job", -1)
     serial = 0
     slots = {}

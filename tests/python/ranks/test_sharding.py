@@ -5,10 +5,11 @@ import os
 
 import numpy
 import pytest
+import recording_writer
 import torch
 
 import cgdebug
-from cgdebug import TensorShard, TensorSnapshot, _recording, assemble
+from cgdebug import TensorShard, TensorSnapshot, assemble
 from conftest import wait_until
 from written_recordings import Writer
 
@@ -224,7 +225,7 @@ def test_two_ranks_of_a_recording_are_put_side_by_side(tmp_path):
 def write_parts(folder, whole, mesh, placements, ranks, replays=(1, 2)):
     for rank in ranks:
         part = parts_of(whole, mesh, placements)[rank]
-        writer = _recording.Writer(str(folder / f"r{rank}.cgrec"))
+        writer = recording_writer.Writer(str(folder / f"r{rank}.cgrec"))
         session = writer.add_session(f"{rank + 1:032x}", f"job/r{rank}", rank)
         text = str(part.shard)
         slot = writer.add_slot(session, "w", "float32", part.shape, shard=text)

@@ -9,10 +9,11 @@ import threading
 
 import numpy
 import pytest
+import recording_writer
 import torch
 
 import cgdebug
-from cgdebug import DaemonError, TensorCompare, TensorRecord, TensorStats, _recording
+from cgdebug import DaemonError, TensorCompare, TensorRecord, TensorStats
 from conftest import find_program, wait_until
 
 JOB = """
@@ -140,7 +141,7 @@ def test_freeze_takes_as_long_as_it_takes(daemon, client, probe, tmp_path):
     p = probe(TensorRecord(4), name="slowly")
     p(torch.ones(4))
     wait_for(client, p, 1)
-    begun = _recording.Writer(str(tmp_path / "begun.cgrec"))
+    begun = recording_writer.Writer(str(tmp_path / "begun.cgrec"))
     shutil.copytree(tmp_path / "begun.cgrec", tmp_path / "f.cgrec")
     begun.close()
     catalogue = sqlite3.connect(

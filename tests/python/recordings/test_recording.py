@@ -11,10 +11,10 @@ import threading
 
 import numpy
 import pytest
+import recording_writer
 from all_dtypes import CONVERTED
 
 import cgdebug
-from cgdebug import _recording
 from cgdebug.errors import RecordingError
 from written_recordings import Writer, write
 
@@ -365,7 +365,7 @@ def test_safetensors_are_sources_too(tmp_path):
 
 
 def test_sql_has_the_aggregates_that_people_type(tmp_path):
-    writer = _recording.Writer(str(tmp_path / "a.cgrec"))
+    writer = recording_writer.Writer(str(tmp_path / "a.cgrec"))
     session = writer.add_session("0" * 32, "job", -1)
     slot = writer.add_slot(session, "x", "float32", (2,))
     for replay, value in enumerate((1, 2, 3, 10), 1):

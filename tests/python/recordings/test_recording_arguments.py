@@ -2,9 +2,9 @@
 
 import numpy
 import pytest
+import recording_writer
 
 import cgdebug
-from cgdebug import _recording
 from written_recordings import write
 
 
@@ -22,7 +22,7 @@ def test_an_invalid_replay_or_tolerance_is_refused_with_a_sentence(tmp_path):
 
 
 def test_values_that_are_not_contiguous_are_refused(tmp_path):
-    writer = _recording.Writer(str(tmp_path / "a.cgrec"))
+    writer = recording_writer.Writer(str(tmp_path / "a.cgrec"))
     slot = writer.add_slot(writer.add_session("0" * 32, "job", -1), "x", "float32", (2,))
     with pytest.raises(ValueError, match="not contiguous"):
         writer.append(slot, 1, numpy.arange(4, dtype="float32")[::2])

@@ -684,15 +684,11 @@ def test_assert_recordings_close(tmp_path, path):
         testing.assert_recordings_close(path, write(tmp_path / "d.cgrec", replays=2))
 
 
-def test_plugin_keeps_the_recording_of_a_failed_test_only(tmp_path):
+def test_plugin_keeps_the_recording_of_a_failed_test_only(tmp_path, path):
     (tmp_path / "test_it.py").write_text(
-        "from cgdebug import _recording\n"
-        "import numpy\n"
-        "def write(path):\n"
-        "    w = _recording.Writer(str(path))\n"
-        "    s = w.add_slot(w.add_session('a' * 32, 'job'), 'x', 'float32', [1])\n"
-        "    w.append(s, 1, numpy.float32([1]))\n"
-        "    w.close()\n"
+        "import shutil\n"
+        "def write(to):\n"
+        f"    shutil.copytree({str(path)!r}, to)\n"
         "def test_good(cgdebug_recording):\n"
         "    write(cgdebug_recording)\n"
         "def test_bad(cgdebug_recording, tmp_path):\n"
@@ -712,7 +708,8 @@ def test_plugin_keeps_the_recording_of_a_failed_test_only(tmp_path):
     kept = kept.relative_to(tmp_path)
     assert f"see: cgdebug-cli check {kept}" in done.stdout, done.stdout
     assert [p.name for p in (tmp_path / "cgdebug-failed").iterdir()] == [kept.parent.name]
-    assert cgdebug.open(tmp_path / kept)["x"][1].numpy() == [1]
+    values = cgdebug.open(tmp_path / kept)["x"][1].numpy()
+    assert numpy.array_equal(values, cgdebug.open(path)["x"][1].numpy())
     assert cgdebug.open(tmp_path / kept.parent / "more" / kept.name).complete
 
 

@@ -4,9 +4,9 @@ import json
 
 import numpy
 import pytest
+import recording_writer
 
 import cgdebug
-from cgdebug import _recording
 from cgdebug.errors import RecordingError
 from written_recordings import Writer, write
 
@@ -89,7 +89,7 @@ def test_a_replay_of_several_ranks_is_refused(tmp_path):
 
 def two_graphs(path):
     """Replays 1 and 2 of x in one graph, 1 to 4 in another; a graph that was never replayed."""
-    writer = _recording.Writer(str(path))
+    writer = recording_writer.Writer(str(path))
     session = writer.add_session("0" * 32, "job", -1)
     for graph_id, replays in ((1, 0), (2, 2), (3, 4)):
         slot = writer.add_slot(session, "x", "float32", (1,), graph_id=graph_id)

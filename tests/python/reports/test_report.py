@@ -15,9 +15,9 @@ import urllib.request
 
 import numpy
 import pytest
+import recording_writer
 
 import cgdebug
-from cgdebug import _recording
 from conftest import find_program
 
 
@@ -35,7 +35,7 @@ def write_recording(
     path, probes, replays, value, shape=(2, 3), dtype="float32", lost=(), names=None
 ):
     """value(i, replay) is what probe i has; `lost` are pairs (i, replay)."""
-    writer = _recording.Writer(str(path))
+    writer = recording_writer.Writer(str(path))
     session = writer.add_session("0" * 32, "job", -1)
     slots = [
         writer.add_slot(session, names[i] if names else f"layers.{i}.out", dtype, shape)
@@ -134,7 +134,7 @@ def test_a_column_of_many_replays_hides_no_nan_no_loss_and_no_maximum(tmp_path):
 
 
 def test_a_report_of_200_probes_and_1000_replays_is_under_2_MB(tmp_path):
-    writer = _recording.Writer(str(tmp_path / "big.cgrec"))
+    writer = recording_writer.Writer(str(tmp_path / "big.cgrec"))
     session = writer.add_session("0" * 32, "job", -1)
     slots = [
         writer.add_slot(session, f"fwd/layers.{i // 8}.part{i % 8}", "float32", (2,))
@@ -217,7 +217,7 @@ def test_a_report_of_two_sources_says_where_they_differ(tmp_path):
 
 
 def test_a_source_without_probes_has_a_report_that_says_so(tmp_path):
-    _recording.Writer(str(tmp_path / "empty.cgrec")).close()
+    recording_writer.Writer(str(tmp_path / "empty.cgrec")).close()
     html, _ = report_of(tmp_path / "empty.cgrec")
     data = data_of(html)
     assert data["verdict"]["kind"] == "empty" and data["probes"] == []
@@ -249,7 +249,7 @@ def test_python_writes_the_same_report_as_the_command_line(varied, tmp_path):
     data = data_of((tmp_path / "p.html").read_text(encoding="utf-8"))
     assert len(data["sources"]) == 2 and len(data["probes"]) == 1
     assert (data["axis"]["first"], data["axis"]["last"]) == (2, 4)
-    _recording.Writer(str(tmp_path / "empty.cgrec")).close()
+    recording_writer.Writer(str(tmp_path / "empty.cgrec")).close()
     empty = cgdebug.open(tmp_path / "empty.cgrec")
     cgdebug.open(varied).report(tmp_path / "p.html", other=empty)
     data = data_of((tmp_path / "p.html").read_text(encoding="utf-8"))
@@ -352,7 +352,7 @@ def test_a_report_of_many_rows_has_the_thousand_that_matter_and_says_so(tmp_path
 
 
 def test_what_is_known_of_the_last_snapshot_is_in_the_page_once(tmp_path):
-    writer = _recording.Writer(str(tmp_path / "log.cgrec"))
+    writer = recording_writer.Writer(str(tmp_path / "log.cgrec"))
     session = writer.add_session("0" * 32, "job", -1)
     slots = {name: writer.add_slot(session, name, "float32", (2,)) for name in ("bad", "late")}
     for replay, values in ((1, (1, 1)), (2, (2, math.nan)), (3, (math.nan, math.nan))):
@@ -367,7 +367,7 @@ def test_what_is_known_of_the_last_snapshot_is_in_the_page_once(tmp_path):
 
 
 def test_an_op_log_of_fifty_thousand_rows_is_a_page_of_less_than_three_mib(tmp_path):
-    writer = _recording.Writer(str(tmp_path / "log.cgrec"))
+    writer = recording_writer.Writer(str(tmp_path / "log.cgrec"))
     session = writer.add_session("0" * 32, "job", -1)
     for call in range(1, 101):
         value = math.nan if call > 80 else call

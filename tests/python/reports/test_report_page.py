@@ -10,9 +10,9 @@ import unicodedata
 
 import numpy
 import pytest
+import recording_writer
 from test_report import EVIL, cli, write_recording
 
-from cgdebug import _recording
 from conftest import find_program
 
 CHROMIUM = next(
@@ -96,7 +96,7 @@ NAMES = ["embed", "blk0.attn", "blk0.mlp", "blk1.attn", "blk1.mlp"]
 
 def write_calls(path, calls=10_000, lengths=64):
     """An eager op log of three rows a call, of tensors of so many lengths."""
-    writer = _recording.Writer(str(path))
+    writer = recording_writer.Writer(str(path))
     session = writer.add_session("0" * 32, "job", -1)
     rows = [
         [
@@ -122,7 +122,7 @@ def sources(tmp_path_factory):
     def make(name, *arguments, **options):
         return write_recording(folder / f"{name}.cgrec", *arguments, **options)
 
-    _recording.Writer(str(folder / "empty.cgrec")).close()
+    recording_writer.Writer(str(folder / "empty.cgrec")).close()
     return {
         "nan": make("nan", 5, 10, spreading, shape=(4, 6), names=NAMES),
         "fine": make("fine", 5, 10, lambda i, r: 1.5**r * (i + 1), shape=(4, 6), names=NAMES),
@@ -250,7 +250,7 @@ def test_what_check_calls_a_mask_is_listed_and_is_no_finding_to_go_to(open_repor
 
 
 def test_a_report_of_calls_says_calls(open_report, tmp_path):
-    writer = _recording.Writer(str(tmp_path / "calls.cgrec"))
+    writer = recording_writer.Writer(str(tmp_path / "calls.cgrec"))
     session = writer.add_session("0" * 32, "job", -1)
     slot = writer.add_slot(session, "fwd/0", "float32", (2,), graph_id=0, in_body=True)
     for call in range(1, 4):
@@ -282,7 +282,7 @@ def test_statistics_without_a_histogram_are_not_called_not_finite(open_report, s
 def test_the_command_asks_for_no_elements_where_only_statistics_were_recorded(
     open_report, tmp_path
 ):
-    writer = _recording.Writer(str(tmp_path / "a.cgrec"))
+    writer = recording_writer.Writer(str(tmp_path / "a.cgrec"))
     slot = writer.add_slot(writer.add_session("0" * 32, "job", -1), "x", "float32", (2,))
     writer.append(slot, 1, numpy.float32([1, math.nan]), stats_only=True)
     writer.close()
@@ -291,7 +291,7 @@ def test_the_command_asks_for_no_elements_where_only_statistics_were_recorded(
 
 
 def test_the_command_names_the_job_where_a_source_has_several(open_report, tmp_path):
-    writer = _recording.Writer(str(tmp_path / "jobs.cgrec"))
+    writer = recording_writer.Writer(str(tmp_path / "jobs.cgrec"))
     for i, job in enumerate(("first", "second")):
         slot = writer.add_slot(writer.add_session(str(i) * 32, job, -1), "x", "float32", (2,))
         writer.append(slot, 1, numpy.float32([1, math.nan if i else 2]))

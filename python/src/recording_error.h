@@ -1,5 +1,4 @@
-// recording_writer.h: the writing half of _recording, and the conversion of its errors to Python
-// exceptions.
+// recording_error.h: errors of recordings as Python exceptions.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -23,8 +22,5 @@ T Checked(Result<T> result) {
 inline void Checked(const Result<void>& result) {
   if (!result.ok()) Raise(result.error());
 }
-
-// Adds the class Writer.
-void RegisterWriter(pybind11::module_& module);
 
 }  // namespace cgdebug::python

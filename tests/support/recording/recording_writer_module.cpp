@@ -1,5 +1,4 @@
-#include "python/src/recording_writer.h"
-
+// recording_writer: a module with which Python tests write recordings.
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -11,6 +10,7 @@
 #include "daemon/core/numerics/tensor_view.h"
 #include "daemon/core/recording/recording_writer.h"
 #include "python/src/gil.h"
+#include "python/src/recording_error.h"
 
 namespace py = pybind11;
 
@@ -149,8 +149,10 @@ class Writer {
 };
 
 }  // namespace
+}  // namespace cgdebug::python
 
-void RegisterWriter(py::module_& module) {
+PYBIND11_MODULE(recording_writer, module) {
+  using cgdebug::python::Writer;
   py::class_<Writer>(module, "Writer")
       .def(py::init<const std::string&>(), py::arg("path"))
       .def("add_session", &Writer::AddSession, py::arg("uuid"), py::arg("label"),
@@ -169,5 +171,3 @@ void RegisterWriter(py::module_& module) {
       .def("commit", &Writer::Commit)
       .def("close", &Writer::Close);
 }
-
-}  // namespace cgdebug::python
