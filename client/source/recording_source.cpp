@@ -51,6 +51,7 @@ Result<void> WaitForClose(RecordingReader* reader) {
 class RecordingSource : public Source {
  public:
   explicit RecordingSource(std::unique_ptr<RecordingReader> reader) : reader_(std::move(reader)) {
+    slots_.reserve(reader_->slots().size());
     for (const recording::Slot& slot : reader_->slots()) AddSlot(slot);
     NameGraphs();
   }

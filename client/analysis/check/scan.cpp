@@ -44,7 +44,9 @@ Scan::Scan(source::Source& source, const CheckOptions& options)
 
 Result<void> Scan::Run() {
   by_calls_ = IsOrderedByCalls();
-  for (const std::size_t slot : WantedSlots(source_, options_.scope)) {
+  const std::vector<std::size_t> wanted = WantedSlots(source_, options_.scope);
+  probes_.reserve(wanted.size());
+  for (const std::size_t slot : wanted) {
     if (const Result<void> added = Add(slot); !added.ok()) return added.error();
   }
   for (std::size_t i = 0; i < probes_.size(); ++i) place_of_[probes_[i].slot] = i;

@@ -228,7 +228,7 @@ bool RecordingContents::TakeIndexes(std::size_t place, std::uint64_t last_index,
                                                 return LoadRows(place, begin, record);
                                               });
     // Rows that cannot be fetched must be an error, and only Open() can give one.
-    if (IsUrl(directory_)) static_cast<void>(block->RowsOf(0));
+    if (IsUrl(directory_)) block->Load();
     index_.Add(std::move(block), one.index.runs);
   }
   return true;

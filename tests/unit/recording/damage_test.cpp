@@ -16,6 +16,7 @@
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/recording/meta.h"
 #include "daemon/core/recording/segments/segment_writer.h"
+#include "daemon/core/recording/segments/snapshot_index.h"
 #include "daemon/core/recording/verify_recording.h"
 #include "tests/support/recording/known_recording.h"
 #include "tests/support/temp_dir.h"
@@ -554,6 +555,29 @@ TEST_F(DamagedRecording, ASegmentOfAnotherRecordingIsSaidAndNotRead) {
     ASSERT_EQ(reader->damage().size(), 1u);
     EXPECT_THAT(reader->damage()[0].what, testing::HasSubstr("belongs to another recording"));
     EXPECT_FALSE(reader->complete());
+  }
+}
+
+// Past a damaged record a walk finds fewer rows than the index counts.
+TEST(SnapshotIndex, FindsRowsThatLieElsewhereThanItsRunsSay) {
+  const std::vector<layout::IndexRow> all = {
+      {0, 0, 1, 1, 64}, {1, 0, 1, 1, 128}, {1, 0, 2, 2, 192}, {2, 0, 1, 1, 256}, {3, 0, 1, 1, 320}};
+  for (std::size_t damaged = 0; damaged < all.size(); ++damaged) {
+    std::vector<layout::IndexRow> rows = all;
+    rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(damaged));
+    SnapshotIndex index;
+    index.Add(std::make_shared<IndexBlock>(0, [rows] { return rows; }), SnapshotIndex::RunsOf(all));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto found = index.WithOrdinal(all[i].slot, all[i].ordinal);
+      ASSERT_EQ(found.has_value(), i != damaged) << damaged << ", " << i;
+      if (found) EXPECT_EQ(found->offset, all[i].offset);
+    }
+    const std::vector<std::uint64_t> last = {64, damaged == 2 ? 128u : 192u, 256, 320};
+    for (std::uint32_t slot = 0; slot < last.size(); ++slot) {
+      const auto found = index.Last(slot);
+      EXPECT_EQ(found.has_value(), slot == 1 || all[damaged].slot != slot);
+      if (found) EXPECT_EQ(found->offset, last[slot]);
+    }
   }
 }
 

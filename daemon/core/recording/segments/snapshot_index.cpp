@@ -9,8 +9,21 @@ namespace cgdebug::recording {
 
 using layout::IndexRow;
 
-std::span<const IndexRow> IndexBlock::RowsOf(std::uint32_t slot) const {
+void IndexBlock::Load() const {
   std::call_once(loaded_, [this] { rows_ = std::exchange(load_, nullptr)(); });
+}
+
+std::span<const IndexRow> IndexBlock::RowsOf(std::uint32_t slot, std::uint64_t first_row,
+                                             std::uint64_t count) const {
+  Load();
+  const auto is_of_slot = [&](std::uint64_t row) {
+    return row < rows_.size() && rows_[row].slot == slot;
+  };
+  const std::uint64_t end = first_row + count;
+  if (first_row < end && is_of_slot(first_row) && is_of_slot(end - 1) && !is_of_slot(end) &&
+      (first_row == 0 || !is_of_slot(first_row - 1))) {
+    return std::span(rows_).subspan(first_row, count);
+  }
   const auto first = std::ranges::lower_bound(rows_, slot, {}, &IndexRow::slot);
   const auto last = std::ranges::upper_bound(rows_, slot, {}, &IndexRow::slot);
   return {first, last};
@@ -35,9 +48,11 @@ std::vector<SlotRun> SnapshotIndex::RunsOf(std::span<const IndexRow> rows) {
 }
 
 void SnapshotIndex::Add(std::shared_ptr<const IndexBlock> block, const std::vector<SlotRun>& runs) {
+  std::uint64_t first_row = 0;
   for (const SlotRun& run : runs) {
     if (run.slot >= slots_.size()) slots_.resize(run.slot + 1);
-    slots_[run.slot].push_back({block, run});
+    slots_[run.slot].push_back({block, run, first_row});
+    first_row += run.row_count;
     count_ += run.row_count;
     last_replay_ = std::max(last_replay_, run.last_replay);
   }
@@ -75,7 +90,7 @@ std::optional<SnapshotRef> SnapshotIndex::WithOrdinal(std::uint32_t slot,
   const auto stretch = std::ranges::lower_bound(
       slots_[slot], ordinal, {}, [](const Stretch& one) { return one.run.last_ordinal; });
   if (stretch == slots_[slot].end()) return std::nullopt;
-  const auto rows = stretch->block->RowsOf(slot);
+  const auto rows = stretch->Rows();
   const auto row = std::ranges::lower_bound(rows, ordinal, {}, &IndexRow::ordinal);
   if (row == rows.end() || row->ordinal != ordinal) return std::nullopt;
   return RefOf(*stretch, *row);
@@ -85,7 +100,7 @@ std::optional<SnapshotRef> SnapshotIndex::Last(std::uint32_t slot) const {
   if (slot >= slots_.size()) return std::nullopt;
   for (std::size_t place = slots_[slot].size(); place-- > 0;) {
     const Stretch& stretch = slots_[slot][place];
-    const auto rows = stretch.block->RowsOf(slot);
+    const auto rows = stretch.Rows();
     if (!rows.empty()) return RefOf(stretch, rows.back());
   }
   return std::nullopt;
@@ -98,7 +113,7 @@ SnapshotRange::Iterator::Iterator(const SnapshotIndex* index, std::uint32_t slot
   done_ = false;
   stretch_ = index->StretchOf(slot, first);
   if (stretch_ < index->slots_[slot].size()) {
-    rows_ = index->slots_[slot][stretch_].block->RowsOf(slot);
+    rows_ = index->slots_[slot][stretch_].Rows();
     const auto found = std::ranges::lower_bound(rows_, first, {}, &IndexRow::replay);
     row_ = static_cast<std::size_t>(found - rows_.begin());
   }
@@ -119,7 +134,7 @@ void SnapshotRange::Iterator::Settle() {
       done_ = true;
       return;
     }
-    rows_ = stretches[stretch_].block->RowsOf(slot_);
+    rows_ = stretches[stretch_].Rows();
     row_ = 0;
   }
   ref_ = SnapshotIndex::RefOf(stretches[stretch_], rows_[row_]);

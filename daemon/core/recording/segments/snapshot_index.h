@@ -36,8 +36,11 @@ class IndexBlock {
       : segment_(segment), load_(std::move(load)) {}
 
   std::uint32_t segment() const { return segment_; }
-  // The rows of one slot. Thread: any.
-  std::span<const layout::IndexRow> RowsOf(std::uint32_t slot) const;
+  // Thread: any, as RowsOf().
+  void Load() const;
+  // The rows of one slot. `first` and `count`: where they are likely to be, which saves the search.
+  std::span<const layout::IndexRow> RowsOf(std::uint32_t slot, std::uint64_t first,
+                                           std::uint64_t count) const;
 
  private:
   std::uint32_t segment_;
@@ -70,6 +73,11 @@ class SnapshotIndex {
   struct Stretch {
     std::shared_ptr<const IndexBlock> block;
     SlotRun run;
+    std::uint64_t first_row = 0;  // in the block, if it has the rows that its runs say
+
+    std::span<const layout::IndexRow> Rows() const {
+      return block->RowsOf(run.slot, first_row, run.row_count);
+    }
   };
   static SnapshotRef RefOf(const Stretch& stretch, const layout::IndexRow& row);
   // The first stretch that may hold `replay` or later.
