@@ -333,38 +333,56 @@ bool IsWorthAdding(const Json& histogram, const Json& others) {
          });
 }
 
-void Read(Source& source, const Axis& axis, std::size_t most_histograms, Probe* probe) {
-  const std::vector<Key>& keys = probe->row.keys;
-  probe->strip = Strip(axis.columns());
-  std::set<std::size_t> with_histogram;
-  for (std::size_t i = 0; i < most_histograms && !keys.empty(); ++i) {
-    with_histogram.insert(i * (keys.size() - 1) / std::max<std::size_t>(1, most_histograms - 1));
-  }
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const std::size_t place = probe->slot_of_key.empty() ? probe->row.slot : probe->slot_of_key[i];
-    const Slot& slot = source.slots()[place];
-    const Result<Snapshot> snapshot = source.Get(place, keys[i]);
-    const Result<Stats> stats =
-        snapshot.ok() ? source::StatsOf(source, *snapshot) : Result<Stats>(snapshot.error());
-    const std::size_t column = axis.ColumnOf(keys[i].replay);
-    if (!stats.ok()) {
-      ++probe->totals.unread;
-      probe->strip.AddUnread(column);
-      continue;
+// Reads the snapshots of a probe, one after another.
+class ProbeReader {
+ public:
+  // All outlive it.
+  ProbeReader(Source* source, const Axis* axis, std::size_t most_histograms, Probe* probe)
+      : source_(source), axis_(axis), probe_(probe) {
+    probe->strip = Strip(axis->columns());
+    const std::size_t count = probe->row.keys.size();
+    for (std::size_t i = 0; i < most_histograms && count > 0; ++i) {
+      with_histogram_.insert(i * (count - 1) / std::max<std::size_t>(1, most_histograms - 1));
     }
-    probe->totals.Add(slot, *snapshot, *stats);
-    probe->strip.Add(column, *stats);
-    const bool is_first_bad = stats->nonfinite() > 0 && !probe->first_bad;
-    if (is_first_bad) probe->first_bad = {*snapshot, *stats};
-    if (with_histogram.contains(i) || is_first_bad) {
+  }
+
+  bool is_done() const { return next_ == probe_->row.keys.size(); }
+  // Requires: !is_done().
+  void ReadNext() {
+    const std::vector<Key>& keys = probe_->row.keys;
+    const std::size_t i = next_++;
+    const std::size_t place =
+        probe_->slot_of_key.empty() ? probe_->row.slot : probe_->slot_of_key[i];
+    const Slot& slot = source_->slots()[place];
+    const Result<Snapshot> snapshot = source_->Get(place, keys[i]);
+    const Result<Stats> stats =
+        snapshot.ok() ? source::StatsOf(*source_, *snapshot) : Result<Stats>(snapshot.error());
+    const std::size_t column = axis_->ColumnOf(keys[i].replay);
+    if (!stats.ok()) {
+      ++probe_->totals.unread;
+      probe_->strip.AddUnread(column);
+      return;
+    }
+    probe_->totals.Add(slot, *snapshot, *stats);
+    probe_->strip.Add(column, *stats);
+    const bool is_first_bad = stats->nonfinite() > 0 && !probe_->first_bad;
+    if (is_first_bad) probe_->first_bad = {*snapshot, *stats};
+    if (with_histogram_.contains(i) || is_first_bad) {
       Json histogram = HistogramJson(slot, keys[i], *stats);
-      if (IsWorthAdding(histogram, probe->histograms)) {
-        probe->histograms.push_back(std::move(histogram));
+      if (IsWorthAdding(histogram, probe_->histograms)) {
+        probe_->histograms.push_back(std::move(histogram));
       }
     }
-    probe->last = {*snapshot, *stats};
+    probe_->last = {*snapshot, *stats};
   }
-}
+
+ private:
+  Source* source_;
+  const Axis* axis_;
+  Probe* probe_;
+  std::set<std::size_t> with_histogram_;
+  std::size_t next_ = 0;
+};
 
 void AddGaps(Side* side, const analysis::Scope& scope, const Axis& axis) {
   for (const source::Gap& gap : side->source->Gaps()) {
@@ -698,7 +716,8 @@ Result<std::vector<Side>> SidesOf(Source& a, Source* b, const ReportOptions& opt
   return sides;
 }
 
-// Reads what the probes of these lines have.
+// Reads what the probes of these lines have: the first snapshot of each, then the second of each,
+// for so they lie in a recording.
 void ReadShown(std::span<Side> sides, const std::vector<Line>& lines, const analysis::Scope& scope,
                const Axis& axis) {
   std::set<const Probe*> shown;
@@ -709,9 +728,15 @@ void ReadShown(std::span<Side> sides, const std::vector<Line>& lines, const anal
   const std::size_t histograms =
       std::clamp<std::size_t>(kHistogramBytes / kBytesOfAHistogram / (shown.size() + 1), 2, 24);
   for (Side& side : sides) {
+    std::vector<ProbeReader> left;
     for (Probe& probe : side.probes) {
       probe.is_shown = shown.contains(&probe);
-      if (probe.is_shown) Read(*side.source, axis, histograms, &probe);
+      if (probe.is_shown) left.emplace_back(side.source, &axis, histograms, &probe);
+    }
+    for (;;) {
+      std::erase_if(left, [](const ProbeReader& reader) { return reader.is_done(); });
+      if (left.empty()) break;
+      for (ProbeReader& reader : left) reader.ReadNext();
     }
     AddGaps(&side, scope, axis);
   }
