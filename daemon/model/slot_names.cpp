@@ -11,26 +11,19 @@ bool SlotNames::ByOrder::operator()(const SlotPtr& a, const SlotPtr& b) const {
          std::tie(b->registration.order, b->index, b->generation);
 }
 
-bool SlotNames::ByName::operator()(const SlotPtr& a, const SlotPtr& b) const {
+bool SlotNames::ByGraph::operator()(const SlotPtr& a, const SlotPtr& b) const {
   const auto key = [](const SlotIdentity& slot) {
-    return std::tie(slot.probe, slot.registration.invocation, slot.registration.graph_id,
-                    slot.shape, slot.index, slot.generation);
+    return std::tie(slot.registration.graph_id, slot.shape, slot.index, slot.generation);
   };
   return key(*a) < key(*b);
 }
 
-bool SlotNames::ByName::operator()(const SlotPtr& a, const Alike& b) const {
-  const layout::SlotFacts& registration = a->registration;
-  if (const int order = a->probe.compare(b.probe); order != 0) return order < 0;
-  if (registration.invocation != b.invocation) return registration.invocation < b.invocation;
-  return b.graph_id && registration.graph_id < *b.graph_id;
+bool SlotNames::ByGraph::operator()(const SlotPtr& a, std::uint64_t graph_id) const {
+  return a->registration.graph_id < graph_id;
 }
 
-bool SlotNames::ByName::operator()(const Alike& a, const SlotPtr& b) const {
-  const layout::SlotFacts& registration = b->registration;
-  if (const int order = b->probe.compare(a.probe); order != 0) return order > 0;
-  if (registration.invocation != a.invocation) return a.invocation < registration.invocation;
-  return a.graph_id && *a.graph_id < registration.graph_id;
+bool SlotNames::ByGraph::operator()(std::uint64_t graph_id, const SlotPtr& b) const {
+  return graph_id < b->registration.graph_id;
 }
 
 std::uint64_t SlotNames::FirstOf(const Graph& graph) {
@@ -38,7 +31,7 @@ std::uint64_t SlotNames::FirstOf(const Graph& graph) {
 }
 
 void SlotNames::Add(SlotPtr slot) {
-  by_name_.insert(slot);
+  by_name_[{slot->probe, slot->registration.invocation}].insert(slot);
   const std::uint64_t id = slot->registration.graph_id;
   if (id == 0) return;
   Graph& graph = graphs_[id];
@@ -61,7 +54,9 @@ void SlotNames::Remove(const SlotPtr& slot) {
       in_turn_.insert({FirstOf(graph), id});
     }
   }
-  by_name_.erase(slot);
+  const auto named = by_name_.find(std::tie(slot->probe, slot->registration.invocation));
+  named->second.erase(slot);
+  if (named->second.empty()) by_name_.erase(named);
 }
 
 std::vector<GraphSlot> SlotNames::SlotsOf(std::uint64_t graph_id) {
@@ -107,13 +102,11 @@ std::string SlotNames::LabelOf(std::uint64_t graph_id) {
 std::string SlotNames::QualifierOf(const SlotIdentity& slot) {
   NameGraphs();
   const std::uint64_t graph_id = slot.registration.graph_id;
-  Alike alike{slot.probe, slot.registration.invocation};
+  const Alike& alike = by_name_.find(std::tie(slot.probe, slot.registration.invocation))->second;
   // Not equal_range(), which goes from one to the next.
-  const auto first = by_name_.lower_bound(alike), last = by_name_.upper_bound(alike);
-  alike.graph_id = graph_id;
-  const auto first_here = by_name_.lower_bound(alike), last_here = by_name_.upper_bound(alike);
+  const auto first_here = alike.lower_bound(graph_id), last_here = alike.upper_bound(graph_id);
   const bool has_graphs =
-      (*first)->registration.graph_id != (*std::prev(last))->registration.graph_id;
+      (*alike.begin())->registration.graph_id != (*alike.rbegin())->registration.graph_id;
   const bool has_shapes = (*first_here)->shape != (*std::prev(last_here))->shape;
   return SlotQualifier(graph_id, slot.shape, has_graphs, has_shapes, labels_);
 }

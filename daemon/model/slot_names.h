@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,21 +44,16 @@ class SlotNames {
   struct ByOrder {
     bool operator()(const SlotPtr& a, const SlotPtr& b) const;
   };
-  // Slots of one name, or those of them in one graph.
-  struct Alike {
-    std::string_view probe;
-    std::uint32_t invocation = 0;
-    std::optional<std::uint64_t> graph_id = std::nullopt;
-  };
-  // Slots of one name follow one another; among them those of one graph; among them those of one
-  // shape.
-  struct ByName {
+  // Slots of one graph follow one another; among them those of one shape.
+  struct ByGraph {
     using is_transparent = void;
     bool operator()(const SlotPtr& a, const SlotPtr& b) const;
-    bool operator()(const SlotPtr& a, const Alike& b) const;
-    bool operator()(const Alike& a, const SlotPtr& b) const;
+    bool operator()(const SlotPtr& a, std::uint64_t graph_id) const;
+    bool operator()(std::uint64_t graph_id, const SlotPtr& b) const;
   };
   using Graph = std::set<SlotPtr, ByOrder>;
+  using Name = std::tuple<std::string, std::uint32_t>;  // of the probe; invocation
+  using Alike = std::set<SlotPtr, ByGraph>;             // slots of one name
 
   static std::uint64_t FirstOf(const Graph& graph);
   std::vector<GraphSlot> SlotsOf(std::uint64_t graph_id);
@@ -66,7 +62,7 @@ class SlotNames {
 
   std::map<std::uint64_t, Graph> graphs_;                      // by capture id; none is empty
   std::set<std::pair<std::uint64_t, std::uint64_t>> in_turn_;  // FirstOf() and capture id of those
-  std::set<SlotPtr, ByName> by_name_;
+  std::map<Name, Alike, std::less<>> by_name_;                 // none is empty
   GraphLabels labels_;  // also of graphs that have no slot any more
   GraphLabelHolders holders_;
   // FirstOf() the first graph that was changed since graphs were named. Its label, and those of
