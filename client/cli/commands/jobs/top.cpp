@@ -338,10 +338,11 @@ class Top {
   bool is_over_ = false;
 };
 
-// One frame, over one interval.
-int ShowOnce(Context& context, const TopOptions& options, TopModel* model, TopChoice* choice) {
+// One frame, over one interval from `begin` on, when the first look began.
+int ShowOnce(Context& context, const TopOptions& options, Clock::time_point begin, TopModel* model,
+             TopChoice* choice) {
   const InterruptScope interrupt(&context.client());
-  std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_s));
+  std::this_thread::sleep_until(begin + std::chrono::duration<double>(options.interval_s));
   if (interrupt.interrupted()) return InterruptExitCode();
   if (const Result<void> looked = LookOnce(context, model); !looked.ok()) {
     return context.Fail(looked.error());
@@ -371,6 +372,7 @@ int RunTop(Context& context, const TopOptions& options) {
   connect.timeout = kDaemonTimeout;
   if (const int failed = context.ConnectWith(connect)) return failed;
   TopModel model;
+  const Clock::time_point begin = Clock::now();
   if (const Result<void> looked = LookOnce(context, &model); !looked.ok()) {
     return context.Fail(looked.error());
   }
@@ -379,7 +381,7 @@ int RunTop(Context& context, const TopOptions& options) {
   const bool is_screen = is_for_people && ::isatty(STDIN_FILENO) == 1 &&
                          ::isatty(STDOUT_FILENO) == 1 && term != nullptr && *term != '\0' &&
                          std::string_view(term) != "dumb";
-  if (!is_screen) return ShowOnce(context, options, &model, &choice);
+  if (!is_screen) return ShowOnce(context, options, begin, &model, &choice);
   int code = kExitOk;
   std::string why_once;
   {
@@ -392,7 +394,7 @@ int RunTop(Context& context, const TopOptions& options) {
       return code;
     }
   }
-  code = ShowOnce(context, options, &model, &choice);
+  code = ShowOnce(context, options, begin, &model, &choice);
   context.Note("cgdebug: one frame, because " + why_once);  // last, where it is in sight
   return code;
 }
