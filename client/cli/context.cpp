@@ -103,9 +103,13 @@ void Context::Print(std::string_view text) {
   WriteText(stdout, text);
 }
 
-void Context::PrintJson(const Json& json) {
-  Json document = {{"schema", kJsonSchema}};
-  document.update(json);
+void Context::PrintJson(Json json) {
+  auto& fields = json.get_ref<Json::object_t&>();
+  Json document = Json::object();
+  auto& all = document.get_ref<Json::object_t&>();
+  all.reserve(1 + fields.size());  // an object that grows copies what it has
+  all.emplace_back("schema", kJsonSchema);
+  for (auto& [name, value] : fields) all.emplace_back(name, std::move(value));
   Print(Dump(document, /*indented=*/true) + "\n");
 }
 

@@ -78,7 +78,7 @@ class Context {
   static void Print(std::string_view text);
   // One document, with the number of its schema. With --json a failure is one as well, unless
   // something was printed before.
-  static void PrintJson(const Json& json);
+  static void PrintJson(Json json);
   // Cut to `columns`; 0: whole.
   void PrintTable(const TextTable& table,
                   std::size_t columns = TerminalColumns(STDOUT_FILENO)) const;

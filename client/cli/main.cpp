@@ -1,5 +1,7 @@
+#include <malloc.h>
 #include <signal.h>
 
+#include <climits>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -21,6 +23,10 @@ namespace {
 
 int main(int argc, char** argv) noexcept {
   using namespace cgdebug::cli;
+  // What is freed is soon needed again: a command is short, and may have as many things as the job.
+  // To hand memory back to the system, and get it anew, takes a fifth of the time of some.
+  ::mallopt(M_TRIM_THRESHOLD, INT_MAX);
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that it takes
   // A closed pipe ends the process silently, as it does for cat; a parent may have ignored it.
   ::signal(SIGPIPE, SIG_DFL);
   cgdebug::recording::SetRemoteFiles(std::make_unique<RemoteHelper>());

@@ -71,6 +71,7 @@ void AnswerProbes(const v1::ProbesRequest& request, const Model& model, Answer* 
     do {
       wanted = patterns.empty() ? kMaxEntries - probes.items.size() + 1 : kMaxEntries;
       slots = model.registry->Slots(session.session, range, wanted);
+      probes.items.reserve(std::min(probes.items.size() + slots.size(), kMaxEntries));
       for (const SlotRecord& slot : slots) {
         range.first = slot.slot->registration.order + 1;
         if (!patterns.empty()) names.push_back(slot.slot->probe);

@@ -56,9 +56,9 @@ using OpLogs = Reply<18, std::vector<OpLog>>;
 // The body of the frame that answers.
 template <typename T>
 std::string EncodeReply(const T& reply) {
-  WireWriter response;
-  response.PresentBytes(T::kNumber, EncodeFields(reply));
-  return response.bytes();
+  FieldEncoder response;
+  response(layout::Field{T::kNumber, ""}, reply);
+  return response.Release();
 }
 
 // Nothing if the bytes are another answer, or none.
@@ -69,7 +69,8 @@ std::optional<T> DecodeReply(std::string_view response) {
   while (in.Next()) {
     if (in.field() == T::kNumber) reply = DecodeFields<T>(in.chunk());
   }
-  return in.ok() ? reply : std::nullopt;
+  if (!in.ok()) reply.reset();
+  return reply;
 }
 
 }  // namespace cgdebug::answers

@@ -70,7 +70,8 @@ class FieldEncoder {
     field.encoding == layout::Encoding::kFixed ? out_.PresentFixed64(field.number, value)
                                                : out_.PresentVarint(field.number, value);
   }
-  const std::string& bytes() const { return out_.bytes(); }
+  // What was written; nothing is left.
+  std::string Release() { return out_.Release(); }
 
  private:
   template <typename T>
@@ -181,7 +182,7 @@ template <typename T>
 std::string EncodeFields(const T& message) {
   FieldEncoder encoder;
   T::ForEachField(message, encoder);
-  return encoder.bytes();
+  return encoder.Release();
 }
 
 // Empty if the bytes are not such a message. Skips unknown fields.

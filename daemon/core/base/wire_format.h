@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace cgdebug {
 
@@ -51,7 +52,8 @@ class WireWriter {
   }
   void Message(std::uint32_t field, const WireWriter& inner) { PresentBytes(field, inner.bytes_); }
 
-  const std::string& bytes() const { return bytes_; }
+  // What was written; nothing is left.
+  std::string Release() { return std::exchange(bytes_, {}); }
 
  private:
   static std::uint64_t ZigZag(std::int64_t value) {

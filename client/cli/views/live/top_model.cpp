@@ -94,6 +94,7 @@ void TopModel::AddSessions(const std::map<std::string, double>& replays) {
 void TopModel::AddProbes(std::vector<live::Probe> probes) {
   std::map<TopId, Before> now;
   std::vector<TopProbe> next;
+  next.reserve(probes.size());
   for (live::Probe& probe : probes) {
     if (!seen_.contains(probe.session)) continue;
     TopProbe one{.probe = std::move(probe), .change = std::nullopt, .heat = 0};

@@ -46,8 +46,12 @@ Json FieldJson(const T& value) {
 template <typename T>
 Json FieldsJson(const T& fields) {
   Json json = Json::object();
+  auto& named = json.get_ref<Json::object_t&>();
+  std::size_t count = 0;
+  T::ForEachField(fields, [&](const layout::Field&, const auto&) { ++count; });
+  named.reserve(count);  // an object that grows copies what it has
   T::ForEachField(fields, [&](const layout::Field& field, const auto& value) {
-    if (field.name[0] != '\0') json[field.name] = FieldJson(value);
+    if (field.name[0] != '\0') named.emplace_back(field.name, FieldJson(value));
   });
   return json;
 }
