@@ -11,6 +11,7 @@
 namespace cgdebug::cli {
 
 Result<void> LookOnce(Context& context, TopModel* model) {
+  const auto at = std::chrono::steady_clock::now();  // a look may take long, and not the next one
   Result<live::Status> status = live::GetStatus(context.client(), context.options.session);
   if (!status.ok()) return status.error();
   Result<std::vector<live::Probe>> probes =
@@ -21,7 +22,7 @@ Result<void> LookOnce(Context& context, TopModel* model) {
   });
   std::erase_if(*probes,
                 [&](const live::Probe& probe) { return !context.ranks.Contains(probe.slot.rank); });
-  model->Add(*std::move(status), *std::move(probes), std::chrono::steady_clock::now());
+  model->Add(*std::move(status), *std::move(probes), at);
   return {};
 }
 
