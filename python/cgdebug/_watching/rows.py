@@ -58,9 +58,9 @@ def rows(
     requests:  of each row, or of each row of `positions`; a number from 0 on, or a text. None, or a
                negative number, is padding
     positions: of the token in its request, int64
-    of:        the modules whose outputs have these rows, as their probes are called behind "fwd/". It
-               is told after the rows of the call, of those that compute others, such as the logits of
-               the last tokens alone:
+    of:        the modules whose outputs have these rows, as their probes are called behind "fwd/".
+               It is told after the rows of the call, of those that compute others, such as the
+               logits of the last tokens alone:
 
         cgdebug.rows([1, 2], position_ids)
         cgdebug.rows([1, 2], position_ids[:, -1:], of=["lm_head", "LlamaForCausalLM"])
@@ -81,7 +81,7 @@ def rows(
         told = _aside.call(_as_tensors, requests, positions)
     if probes == [NAME]:
         forget()
-    _here.told |= {probe: (*told, is_on_gpu) for probe in probes}
+    _here.told |= dict.fromkeys(probes, (*told, is_on_gpu))
     calls.at_begin = _observe
     if calls.is_running():
         _observe()
