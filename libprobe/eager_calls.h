@@ -105,25 +105,19 @@ class EagerCalls {
   // begun one.
   EagerCall Around(std::int64_t step, bool is_main_thread) {
     if (step < 0 || !is_followed_.load(std::memory_order_relaxed)) return {};
-    CallModule(step, is_main_thread);
+    StartBetween(step, is_main_thread);
     return Latest();
   }
   // A module of a followed model is called, perhaps by itself: where another step was set since the
-  // last call, it is of the next one. The next call of the model is that one, unless another step
-  // is set before.
+  // last call, it is of the next one, as what Around() is asked of. After Leave() nobody knows.
   void CallModule(std::int64_t step, bool is_main_thread) {
-    if (step < 0 || !is_followed_.load(std::memory_order_relaxed)) return;
-    const Current& current = Here();
-    const bool has_call = current.owner == this && current.call.number != 0;
-    if (has_call ? !current.is_over : !is_main_thread) return;
-    Start(step);
-    Here().awaits_model = true;
-    Here().is_running = false;
+    if (step < 0 || !is_followed_.load(std::memory_order_relaxed) || Here().has_left) return;
+    StartBetween(step, is_main_thread);
   }
   // Whether calls of models are followed, so that each thread's latest one is known.
   void SetFollowed(bool is_followed) { is_followed_.store(is_followed, std::memory_order_relaxed); }
   // From now on nothing on this thread belongs to a call.
-  void Leave() { Here() = {}; }
+  void Leave() { Here() = {.has_left = true}; }
 
   EagerCall Latest() const { return Here().owner == this ? Here().call : EagerCall{}; }
   bool IsRunning() const { return Here().owner == this && Here().is_running; }
@@ -144,11 +138,12 @@ class EagerCalls {
  private:
   struct Current {
     const EagerCalls* owner = nullptr;  // a forked child has its own
-    EagerCall call;
+    EagerCall call = {};
     bool is_running = false;
     bool awaits_model = false;
     bool has_log = false;
     bool is_over = false;  // another step was set since
+    bool has_left = false;
   };
   bool AwaitsModel() const {
     return Here().owner == this && Here().awaits_model && !Here().is_over;
@@ -168,6 +163,16 @@ class EagerCalls {
     if (Here().owner != this) threads_.fetch_add(1, std::memory_order_acq_rel);
     Here() = {.owner = this, .call = {number, step, thread}, .is_running = true};
     return Here().call;
+  }
+  // If no call is under way. The next call of the model is that one, unless another step is set
+  // before.
+  void StartBetween(std::int64_t step, bool is_main_thread) {
+    const Current& current = Here();
+    const bool has_call = current.owner == this && current.call.number != 0;
+    if (has_call ? !current.is_over : !is_main_thread) return;
+    Start(step);
+    Here().awaits_model = true;
+    Here().is_running = false;
   }
   CallingThreads numbers_;
   std::atomic<std::uint64_t> newest_{0};  // Atomic: threads begin calls at the same time

@@ -140,6 +140,9 @@ TEST(EagerCalls, AModuleThatIsCalledByItselfInANewStepIsOfTheCallThatBeginsNext)
   EXPECT_EQ(calls.Begin(2).number, 2u) << "the model that it belongs to";
   calls.End();
   EXPECT_EQ(calls.Begin(2).number, 3u);
+  calls.Leave();
+  call(4);
+  EXPECT_EQ(calls.Latest().number, 0u) << "compiled code tells of no call";
 }
 
 TEST(EagerCalls, AThreadWithoutCallsIsInThatOfTheOneThreadThatHasSome) {
