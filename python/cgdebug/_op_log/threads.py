@@ -65,7 +65,8 @@ def expect() -> None:
 
 
 class _Unfollowed(Mode):
-    """Stays until the thread ends."""
+    """Stays until Python's part of the thread ends. Torch would drop it later, with the
+    interpreter's lock: that ends a job whose interpreter ends meanwhile."""
 
     def __init__(self, thread: str):
         super().__init__()
@@ -104,6 +105,9 @@ class _Unfollowed(Mode):
     def end_thread(self) -> None:
         if self._watcher is not None and not self._watcher.is_followed():
             self.end(self._watcher)
+        from .following import leave
+
+        leave(self)
 
 
 _begun: weakref.WeakSet[_Unfollowed] = weakref.WeakSet()  # that saw an op while a log was open

@@ -92,6 +92,35 @@ def test_each_view_says_which_thread_began_a_call(record, cli, level):
         assert sorted(recording.table(probe)["thread"]) == sorted(row["thread"] for row in rows)
 
 
+@needs_mode
+def test_a_thread_that_has_ended_leaves_no_mode_to_torch(tmp_path, cli, daemon):
+    """Torch drops it when the thread's own memory goes, maybe while the interpreter ends: that
+    ends the job."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        textwrap.dedent("""
+        import threading, torch
+        from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+        net, here, left = torch.nn.Linear(4, 4), threading.local(), []
+        net(torch.ones(2, 4))
+        class AtTheEnd:
+            def __del__(self): left.append(_get_current_dispatch_mode_stack())
+        def work(run):
+            run(torch.ones(2, 4))
+            here.last = AtTheEnd()
+        for run in (torch.sin, net):
+            thread = threading.Thread(target=work, args=(run,))
+            thread.start()
+            thread.join()
+        print(left)
+        """),
+        encoding="utf-8",
+    )
+    done = cli("run", "--watch", "op:*", "--eager", "--", sys.executable, script)
+    # 3: ops of the first thread, which does not call the model, are not shown.
+    assert (done.returncode, done.stdout) == (3, "[[], []]\n"), done.stderr
+
+
 def test_of_a_live_job_too(daemon, cli, client):
     net = torch.nn.Linear(4, 4)
     watch = cgdebug.watch(net, values=8)

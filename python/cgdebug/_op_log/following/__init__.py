@@ -26,8 +26,9 @@ class Followed:
 
     modules:   is told which modules run
     begins:    is told of a module that is about to be called and is in no other one
-    is_beside: another thread's Followed has the hooks of modules and tells of Triton kernels; this
-               thread may have ended when end() is called
+    is_beside: another thread's Followed has the hooks of modules and tells of Triton kernels
+
+    end() takes nothing off this thread if another one calls it, as when this one has ended.
     """
 
     def __init__(
@@ -45,9 +46,9 @@ class Followed:
             if not is_beside:
                 self.hooks = names.ModuleHooks(modules, begins)
                 self._undo.callback(self.hooks.remove)
-                self._undo.callback(leave, mode)
                 self._undo.callback(triton_kernels.unfollow, recorder)
                 triton_kernels.follow(recorder)
+            self._undo.callback(leave, mode)
             self._undo.callback(compiled_code.unfollow, recorder)
             compiled_code.follow(recorder)
             enter_below(mode)
