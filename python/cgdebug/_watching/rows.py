@@ -71,7 +71,7 @@ def rows(
     "rows", of a module "rows/lm_head", which keeps 64 calls.
 
     Fails: TypeError, ValueError: the two do not have the same rows."""
-    modules = [of] if isinstance(of, str) else of
+    modules = [of] if of and isinstance(of, str) else of
     probes = [f"{NAME}/{module}" for module in modules] or [NAME]
     is_on_gpu = all(isinstance(one, torch.Tensor) and one.is_cuda for one in (requests, positions))
     if not is_on_gpu and _native.is_capturing():
