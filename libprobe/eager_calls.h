@@ -116,6 +116,11 @@ class EagerCalls {
   }
   // Whether calls of models are followed, so that each thread's latest one is known.
   void SetFollowed(bool is_followed) { is_followed_.store(is_followed, std::memory_order_relaxed); }
+  // Whether this thread has one that is not over: then CallModule() and Around() begin none.
+  bool HasCall() const {
+    const Current& current = Here();
+    return current.owner == this && current.call.number != 0 && !current.is_over;
+  }
   // From now on nothing on this thread belongs to a call.
   void Leave() { Here() = {.has_left = true}; }
 
@@ -167,9 +172,8 @@ class EagerCalls {
   // If no call is under way. The next call of the model is that one, unless another step is set
   // before.
   void StartBetween(std::int64_t step, bool is_main_thread) {
-    const Current& current = Here();
-    const bool has_call = current.owner == this && current.call.number != 0;
-    if (has_call ? !current.is_over : !is_main_thread) return;
+    const bool has_begun = Here().owner == this && Here().call.number != 0;
+    if (HasCall() || (!has_begun && !is_main_thread)) return;
     Start(step);
     Here().awaits_model = true;
     Here().is_running = false;

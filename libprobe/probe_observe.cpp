@@ -75,12 +75,14 @@ struct SpareBuffers {
 
 // The call that a look of the probe belongs to; number 0: to none, and it counts its own.
 EagerCall CallOf(ProbeTable& table, ProbeState& probe, bool is_on_gpu) {
-  const bool is_main_thread = gettid() == getpid();
-  if (probe.sees_modules) table.calls.CallModule(table.step.get(), is_main_thread);
+  const auto is_main_thread = [] { return gettid() == getpid(); };  // two calls of the system
+  if (probe.sees_modules && !table.calls.HasCall()) {
+    table.calls.CallModule(table.step.get(), is_main_thread());
+  }
   if (probe.follows_calls && is_on_gpu) return table.calls.LatestOfJob();
   if (probe.follows_calls || table.calls.IsRunning()) return table.calls.Latest();
   if (probe.counts_own) return {};
-  const EagerCall call = table.calls.Around(table.step.get(), is_main_thread);
+  const EagerCall call = table.calls.Around(table.step.get(), is_main_thread());
   probe.counts_own = call.number == 0;
   return call;
 }
